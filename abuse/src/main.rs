@@ -30,7 +30,7 @@ use csi_core::Endpoint;
 use loads::Scale;
 use target::Target;
 
-/// Puts a driver's servers under abuse and prints what a well-behaved client sees meanwhile
+/// Puts abusive loads on a driver's servers and measures a well-behaved client at the same time
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
@@ -41,29 +41,29 @@ struct Args {
 
 #[derive(clap::Args)]
 struct Options {
-    /// The driver's socket, with --pid; without it a driver of our own is started for each load
+    /// The driver's socket, with --pid [default: a new driver of this program for each load]
     #[arg(long, value_name = "unix://PATH", requires = "pid")]
     endpoint: Option<Endpoint>,
     /// The driver's process, for its memory and descriptors
     #[arg(long)]
     pid: Option<u32>,
-    /// Where the driver answers /healthz and /metrics, if it does
+    /// The address of the driver's /healthz and /metrics, if it has them
     #[arg(long, value_name = "ADDRESS")]
     health: Option<SocketAddr>,
-    /// Only loads whose name contains this
+    /// Run only the loads whose name contains this text
     #[arg(long, default_value = "")]
     only: String,
-    /// A tenth of each load, for a second
+    /// Run a tenth of each load, for one second
     #[arg(long)]
     quick: bool,
-    /// Write the table to this file too
+    /// Also write the table to this file
     #[arg(long)]
     write: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Be the driver
+    /// Run the driver
     Serve(csi_core::DriverArgs),
 }
 

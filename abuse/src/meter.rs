@@ -15,7 +15,7 @@ use crate::loads::{Load, Scale};
 use crate::target::Target;
 
 /// The deadline of the well-behaved client: the default of the kubelet's probes.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The wait between two calls.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The time for the driver to come to rest.
@@ -89,7 +89,9 @@ pub(crate) async fn watch(target: &Target, load: &Load, scale: Scale) -> Result<
 async fn call(endpoint: &Endpoint) -> bool {
     let client = Client::new(endpoint);
     let mut node = client.node();
-    timeout(PATIENCE, node.node_get_info(v1::NodeGetInfoRequest {})).await.is_ok_and(|answer| answer.is_ok())
+    timeout(CALL_TIMEOUT, node.node_get_info(v1::NodeGetInfoRequest {}))
+        .await
+        .is_ok_and(|answer| answer.is_ok())
 }
 
 async fn probe(address: SocketAddr) -> bool {
@@ -100,5 +102,5 @@ async fn probe(address: SocketAddr) -> bool {
         stream.read_to_end(&mut answer).await?;
         Ok::<_, std::io::Error>(answer.starts_with(b"HTTP/1.1 200"))
     };
-    matches!(timeout(PATIENCE, ask).await, Ok(Ok(true)))
+    matches!(timeout(CALL_TIMEOUT, ask).await, Ok(Ok(true)))
 }

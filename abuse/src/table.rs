@@ -15,7 +15,8 @@ pub(crate) struct Row<'a> {
 }
 
 const HEAD: &str = "\
-| load | what it does | calls: p50 / p99 ms | failed | probes: p50 / p99 ms | failed | memory before, during, after: MB | descriptors |
+| load | what it does | calls: p50 / p99 ms | failed | probes: p50 / p99 ms | failed | memory before, \
+during, after: MB | descriptors |
 |---|---|---|---|---|---|---|---|
 ";
 /// The marks around the table in the document.
@@ -54,7 +55,10 @@ pub(crate) fn write(path: &Path, table: &str) -> std::io::Result<()> {
     let document = std::fs::read_to_string(path)?;
     let place = document.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
     let Some((before, after)) = place else {
-        return Err(std::io::Error::other(format!("{} has no place for the table", path.display())));
+        return Err(std::io::Error::other(format!(
+            "{} does not contain the marks for the table",
+            path.display()
+        )));
     };
     std::fs::write(path, format!("{before}{BEGIN}{table}{END}{after}"))
 }

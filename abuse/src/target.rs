@@ -10,7 +10,7 @@ use csi_core::client::Client;
 use tokio::process::{Child, Command};
 
 /// How long the driver has to start, and to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running driver.
 pub(crate) struct Target {
@@ -41,7 +41,7 @@ impl Target {
             .spawn()?;
         let pid = child.id().ok_or_else(|| Error::other("the driver ended at once"))?;
         let endpoint: Endpoint = socket.display().to_string().parse().map_err(Error::other)?;
-        Client::new(&endpoint).ready(PATIENCE).await.map_err(Error::other)?;
+        Client::new(&endpoint).ready(START_TIMEOUT).await.map_err(Error::other)?;
         Ok(Self { endpoint, health: Some(health), pid, ours: Some((child, directory)) })
     }
 
@@ -59,7 +59,7 @@ impl Target {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kibibytes = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-        kibibytes.map(|number| number * 1024).ok_or_else(|| Error::other("its memory is not in /proc"))
+        kibibytes.map(|number| number * 1024).ok_or_else(|| Error::other("/proc does not show its memory"))
     }
 
     /// The number of its open descriptors.

@@ -9,16 +9,16 @@ use benches::{ALL, Interleaved, Limits, counted, enter_namespace};
 use serde_json::json;
 
 const HELP: &str = "\
-The program behind `cargo xtask bench`, which says more and does more with the results.
+The program that `cargo xtask bench` runs for measurements.
 
 Usage: bench <command>
 
-  list                                     every subject and size, and all that is counted, as JSON
+  list                                     print all subjects, sizes and counted jobs as JSON
   compare SUBJECT SIZE MILLISECONDS LEAST SEED
-                                           measures a subject at a size: rounds in which all contestants take turns,
-                                           at least LEAST of them, and none begun after MILLISECONDS
-  count NAME TIMES                         does so many times what is counted by valgrind
-  footprint PROGRAM STARTS CALLS SECONDS   measures the process of a driver
+                                           measure a subject at a size: rounds in which all contestants run in
+                                           turns, at least LEAST rounds, no new one after MILLISECONDS
+  count NAME TIMES                         run a job this many times, for valgrind
+  footprint PROGRAM STARTS CALLS SECONDS   measure the process of a driver
 ";
 
 fn list() {

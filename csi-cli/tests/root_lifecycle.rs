@@ -126,8 +126,7 @@ fn dirs_lives_and_nothing_is_left() {
     in_private(|| {
         let driver = Driver::new(dirs::plugin);
         let text = ok(&driver.lifecycle(&driver.path("csi.sock"), &[]));
-        for part in ["NodePublishVolume          target-read-only", "write, read-only", "all well: 16 steps"]
-        {
+        for part in ["NodePublishVolume          target-read-only", "write, read-only", "success: 16 steps"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.trim_end().ends_with("nothing is left"), "{text}");
@@ -171,7 +170,7 @@ fn block_lives_as_a_filesystem_and_raw() {
             let text =
                 ok(&driver
                     .lifecycle(&driver.path("csi.sock"), &["--capability", capability, "--size", size]));
-            assert!(text.contains(due) && text.contains(", was ") && text.contains("all well"), "{text}");
+            assert!(text.contains(due) && text.contains(", was ") && text.contains("success"), "{text}");
             driver.assert_clean(&text);
         }
     });
@@ -201,15 +200,12 @@ fn whichever_call_fails_once_nothing_is_left() {
             let count = Arc::new(AtomicUsize::new(0));
             let fake = driver.refusing(move |rpc| {
                 let is_it = rpc == failing && count.fetch_add(1, Ordering::SeqCst) == at;
-                is_it.then(|| Status::internal("this time it fails"))
+                is_it.then(|| Status::internal("broken"))
             });
             let output = driver.lifecycle(&fake.socket(), &["--capability", "rwo,block", "--size", "1Mi"]);
             let text = text(&output);
             assert_eq!(output.status.code(), Some(1), "{failing} {at}: {text}");
-            assert!(
-                text.contains(&format!("{failing} failed")) && text.contains("this time it fails"),
-                "{text}"
-            );
+            assert!(text.contains(&format!("{failing} failed")) && text.contains("broken"), "{text}");
             assert!(text.trim_end().ends_with("nothing is left"), "{failing} {at}: {text}");
             driver.assert_clean(&text);
         }
@@ -229,11 +225,8 @@ fn what_can_not_be_taken_back_is_named_with_the_commands_that_do() {
         let shown = text(&output);
         assert_eq!(output.status.code(), Some(1), "{shown}");
         // Everything that does not depend on the failed step is undone: the targets.
-        assert!(
-            shown.contains("unpublished") && shown.contains("not taken back: NodeUnstageVolume"),
-            "{shown}"
-        );
-        let (_, commands) = shown.split_once("what takes it back:\n").unwrap();
+        assert!(shown.contains("unpublished") && shown.contains("not undone: NodeUnstageVolume"), "{shown}");
+        let (_, commands) = shown.split_once("these commands undo what is left:\n").unwrap();
         let commands: Vec<_> = commands.lines().take_while(|line| line.starts_with("  ")).collect();
         assert!(commands[0].contains("csi node unstage-volume --volume-id"), "{shown}");
         assert!(shown.contains("csi controller delete-volume --volume-id"), "{shown}");
@@ -357,7 +350,7 @@ fn a_second_ctrl_c_waits_no_longer_and_names_what_is_left() {
         assert_eq!(status, Some(1), "{text}");
         assert!(text.contains("Ctrl-C again") && text.contains("csi node unpublish-volume"), "{text}");
         drop(fake);
-        let (_, commands) = text.split_once("what takes it back:\n").unwrap();
+        let (_, commands) = text.split_once("these commands undo what is left:\n").unwrap();
         driver.run_all(commands.lines().take_while(|line| line.starts_with("  ")));
         driver.assert_clean(&text);
     });
@@ -378,7 +371,8 @@ fn a_volume_that_is_there_stays_as_it_is() {
         });
         let text = ok(&driver.lifecycle(&fake.socket(), &["--volume-id", "mine"]));
         assert!(
-            text.contains("mine, which is there already") && text.contains("nothing is written here"),
+            text.contains("mine, an existing volume")
+                && text.contains("writing is not allowed for this volume"),
             "{text}"
         );
         assert_eq!(std::fs::read_dir(&volume).unwrap().count(), 0, "{text}");

@@ -1,42 +1,44 @@
 //! Undoes what a test, or a run that died, left behind: the reverse of each call, the last call first.
 
 use csi_proto::Rpc;
+use csi_proto::client::is_final;
 use csi_proto::{escape, v1};
 use prost::Message;
 use tonic::Code;
 
-use crate::cx::{Cx, is_final};
+use crate::context::TestContext;
 use crate::ledger::Made;
 use crate::wire::Refusal;
 
 /// Undoes everything in the ledger, and returns what could not be undone.
-pub(crate) async fn clean_up(cx: &Cx) -> Vec<String> {
+pub(crate) async fn clean_up(ctx: &TestContext) -> Vec<String> {
     let mut left = Vec::new();
-    for made in cx.ledger.all().into_iter().rev() {
-        let undone = match undo(cx, &made).await {
-            Err(refusal) if refusal.code == Code::InvalidArgument && was_never_made(cx, &made).await => {
+    for made in ctx.ledger.all().into_iter().rev() {
+        let undone = match undo(ctx, &made).await {
+            Err(refusal) if refusal.code == Code::InvalidArgument && was_never_created(ctx, &made).await => {
                 Ok(())
             }
             outcome => outcome,
         };
         match undone {
-            Ok(()) => cx.ledger.forget(&made),
+            Ok(()) => ctx.ledger.forget(&made),
             Err(refusal) => {
-                let id = made.id.as_deref().unwrap_or("of unknown id");
-                let what = format!("what {} made ({id}): {}", made.rpc, cx.told(&refusal));
+                let id = made.id.as_deref().unwrap_or("id unknown");
+                let what =
+                    format!("the object that {} created ({id}): {}", made.rpc, ctx.refusal_text(&refusal));
                 left.push(escape::terminal(&what).into_owned());
-                cx.ledger.leaves(&made);
+                ctx.ledger.leaves(&made);
             }
         }
     }
-    remove_staging(cx, cx.prefix());
+    remove_staging(ctx, ctx.prefix());
     left
 }
 
 /// Removes the staging directories whose names start with `prefix`. They belong to the kit, in the role of
 /// the orchestrator. Only empty directories that are no mount points are removed.
-pub(crate) fn remove_staging(cx: &Cx, prefix: &str) {
-    let Some(entries) = cx.settings.staging.as_ref().and_then(|path| std::fs::read_dir(path).ok()) else {
+pub(crate) fn remove_staging(ctx: &TestContext, prefix: &str) {
+    let Some(entries) = ctx.settings.staging.as_ref().and_then(|path| std::fs::read_dir(path).ok()) else {
         return;
     };
     for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
@@ -46,12 +48,12 @@ pub(crate) fn remove_staging(cx: &Cx, prefix: &str) {
 
 /// If the kit was killed before a call was answered, the driver can have refused that call, and then refuses
 /// the reverse call too. Repeating the call shows it.
-async fn was_never_made(cx: &Cx, made: &Made) -> bool {
-    let again = cx.raw(made.rpc, made.request.clone(), cx.settings.deadline).await;
+async fn was_never_created(ctx: &TestContext, made: &Made) -> bool {
+    let again = ctx.raw(made.rpc, made.request.clone(), ctx.settings.deadline).await;
     again.is_err_and(|refusal| is_final(refusal.code))
 }
 
-async fn undo(cx: &Cx, made: &Made) -> Result<(), Refusal> {
+async fn undo(ctx: &TestContext, made: &Made) -> Result<(), Refusal> {
     let bytes = &*made.request;
     // Bytes that can't be decoded were not written by this kit.
     match made.rpc {
@@ -59,13 +61,13 @@ async fn undo(cx: &Cx, made: &Made) -> Result<(), Refusal> {
             let Ok(did) = v1::NodePublishVolumeRequest::decode(bytes) else { return Ok(()) };
             let undo =
                 v1::NodeUnpublishVolumeRequest { volume_id: did.volume_id, target_path: did.target_path };
-            cx.call(undo).await.map(drop)
+            ctx.call(undo).await.map(drop)
         }
         Rpc::NodeStageVolume => {
             let Ok(did) = v1::NodeStageVolumeRequest::decode(bytes) else { return Ok(()) };
             let staging_target_path = did.staging_target_path;
             let undo = v1::NodeUnstageVolumeRequest { volume_id: did.volume_id, staging_target_path };
-            cx.call(undo).await.map(drop)
+            ctx.call(undo).await.map(drop)
         }
         Rpc::ControllerPublishVolume => {
             let Ok(did) = v1::ControllerPublishVolumeRequest::decode(bytes) else { return Ok(()) };
@@ -74,25 +76,25 @@ async fn undo(cx: &Cx, made: &Made) -> Result<(), Refusal> {
                 node_id: did.node_id,
                 ..Default::default()
             };
-            cx.call(undo).await.map(drop)
+            ctx.call(undo).await.map(drop)
         }
-        _ => delete(cx, made).await,
+        _ => delete(ctx, made).await,
     }
 }
 
 /// Deletes a volume or snapshot. If its id is unknown, the create request is repeated, and its answer has the
 /// id: names are idempotency keys.
-async fn delete(cx: &Cx, made: &Made) -> Result<(), Refusal> {
+async fn delete(ctx: &TestContext, made: &Made) -> Result<(), Refusal> {
     let mut made = made.clone();
     if made.id.is_none() {
         // The ledger learns the id from the answer.
-        match cx.raw(made.rpc, made.request.clone(), cx.settings.deadline).await {
+        match ctx.raw(made.rpc, made.request.clone(), ctx.settings.deadline).await {
             Ok(_) => {}
             // A final refusal: nothing was created.
             Err(refusal) if is_final(refusal.code) => return Ok(()),
             Err(refusal) => return Err(refusal),
         }
-        let all = cx.ledger.all();
+        let all = ctx.ledger.all();
         let Some(known) = all
             .into_iter()
             .rev()
@@ -105,10 +107,10 @@ async fn delete(cx: &Cx, made: &Made) -> Result<(), Refusal> {
     let id = made.id.clone().unwrap_or_default();
     match made.rpc {
         Rpc::CreateVolume => {
-            cx.call(v1::DeleteVolumeRequest { volume_id: id, ..Default::default() }).await.map(drop)
+            ctx.call(v1::DeleteVolumeRequest { volume_id: id, ..Default::default() }).await.map(drop)
         }
         Rpc::CreateSnapshot => {
-            cx.call(v1::DeleteSnapshotRequest { snapshot_id: id, ..Default::default() }).await.map(drop)
+            ctx.call(v1::DeleteSnapshotRequest { snapshot_id: id, ..Default::default() }).await.map(drop)
         }
         _ => {
             let undo = v1::DeleteVolumeGroupSnapshotRequest {
@@ -116,7 +118,7 @@ async fn delete(cx: &Cx, made: &Made) -> Result<(), Refusal> {
                 snapshot_ids: made.members.clone(),
                 ..Default::default()
             };
-            cx.call(undo).await.map(drop)
+            ctx.call(undo).await.map(drop)
         }
     }
 }

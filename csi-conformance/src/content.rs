@@ -35,7 +35,7 @@ pub(crate) async fn at(
     path: &Path,
     look: fn(&Path) -> std::io::Result<std::fs::Metadata>,
 ) -> Outcome<Option<std::fs::Metadata>> {
-    io("a look at the target", path, move |path| Ok(look(path).ok())).await
+    io("a check of the target", path, move |path| Ok(look(path).ok())).await
 }
 
 /// The path that a volume's content is written to.
@@ -64,7 +64,7 @@ pub(crate) async fn write_at(target: &Path, kind: Kind, letter: u8, at: u64) -> 
 /// Whether a write succeeds. It also fails if the target does not exist, so check that first.
 pub(crate) async fn takes_writes(target: &Path, kind: Kind) -> Outcome<bool> {
     let work = move |path: &Path| Ok(write_piece(path, kind, b'w', 0).is_ok());
-    io("a write that comes to an end", &place(target, kind), work).await
+    io("a write that ends", &place(target, kind), work).await
 }
 
 /// Checks that the volume holds a piece of this letter.
@@ -74,11 +74,11 @@ pub(crate) async fn holds(target: &Path, kind: Kind, letter: u8) -> Outcome {
         File::open(path)?.read_exact(&mut piece)?;
         Ok(piece)
     };
-    let due = format!("the content {:?}, which was written", char::from(letter));
+    let due = format!("the written content {:?}", char::from(letter));
     let found = io(&due, &place(target, kind), work).await?;
     check(found == vec![letter; PIECE], &due, || match found.iter().all(|one| *one == found[0]) {
         true => format!("{:?}", char::from(found[0])),
-        false => "something else".into(),
+        false => "other content".into(),
     })
 }
 

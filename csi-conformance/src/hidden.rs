@@ -6,12 +6,12 @@ use csi_proto::Rpc;
 use prost::Message;
 use prost_reflect::{DynamicMessage, MapKey, Value};
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 
 /// A made-up secret, by which the kit detects that a driver reveals secrets.
 pub(crate) const CANARY: &str = "conformance-canary-7c1e";
 
-impl Cx {
+impl TestContext {
     /// Removes the values of secrets and the mount flags from a text.
     pub(crate) fn hide(&self, mut text: String) -> String {
         let flags = self.settings.mount.mount_flags.iter().flat_map(|flag| parts(flag));
@@ -24,7 +24,7 @@ impl Cx {
     }
 
     /// Adds secrets and mount flags to a request.
-    pub(crate) fn with_what_is_hidden(&self, rpc: Rpc, bytes: &[u8]) -> Vec<u8> {
+    pub(crate) fn with_hidden_values(&self, rpc: Rpc, bytes: &[u8]) -> Vec<u8> {
         let (secrets, flags) = (self.settings.secrets.of(rpc), &self.settings.mount.mount_flags);
         if secrets.is_empty() && flags.is_empty() {
             return bytes.to_vec();
@@ -88,22 +88,22 @@ mod tests {
     async fn flags_are_sent_and_not_shown() {
         let flag = "user=me,password=hunter2";
         let kit = crate::Kit::new("/csi.sock".parse().unwrap()).mount_flags([flag]);
-        let cx = Cx::new(kit.0, Ledger::default());
+        let ctx = TestContext::new(kit.0, Ledger::default());
         let request = v1::NodePublishVolumeRequest {
-            volume_capability: Some(cx.capability(Kind::Files)),
+            volume_capability: Some(ctx.capability(Kind::Files)),
             ..Default::default()
         };
         let kept = request.encode_to_vec();
-        let sent = cx.with_what_is_hidden(Rpc::NodePublishVolume, &kept);
+        let sent = ctx.with_hidden_values(Rpc::NodePublishVolume, &kept);
         let sent = v1::NodePublishVolumeRequest::decode(&*sent).unwrap();
         let Some(AccessType::Mount(mount)) = sent.volume_capability.unwrap().access_type else { panic!() };
         assert_eq!(mount.mount_flags, [flag]);
-        assert!(!cx.sent_text(Rpc::NodePublishVolume, &kept).contains("hunter2"));
-        assert_eq!(cx.hide("no such user, or password: hunter2".into()), "no such user, or password: ***");
+        assert!(!ctx.redacted_request(Rpc::NodePublishVolume, &kept).contains("hunter2"));
+        assert_eq!(ctx.hide("no such user, or password: hunter2".into()), "no such user, or password: ***");
         // A list with a raw capability and a mount capability.
-        let volume_capabilities = [Kind::Device, Kind::Files].map(|kind| cx.capability(kind)).into();
+        let volume_capabilities = [Kind::Device, Kind::Files].map(|kind| ctx.capability(kind)).into();
         let request = v1::CreateVolumeRequest { volume_capabilities, ..Default::default() };
-        let sent = cx.with_what_is_hidden(Rpc::CreateVolume, &request.encode_to_vec());
+        let sent = ctx.with_hidden_values(Rpc::CreateVolume, &request.encode_to_vec());
         assert!(sent.windows(flag.len()).any(|part| part == flag.as_bytes()));
     }
 }

@@ -25,9 +25,9 @@ impl Journal {
     /// # Errors
     /// `WouldBlock` while another run holds it; other kinds if it can't be opened, or can be another user's.
     pub(crate) fn take(path: PathBuf) -> Result<Self> {
-        let lock_path = beside(&path, "lock");
+        let lock_path = sibling(&path, "lock");
         loop {
-            let lock = no_link().read(true).write(true).create(true).mode(MODE).open(&lock_path);
+            let lock = refuse_link().read(true).write(true).create(true).mode(MODE).open(&lock_path);
             let lock = lock.map_err(|error| named(&lock_path, &error))?;
             is_ours(&lock_path, &lock)?;
             flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error.into() {
@@ -52,7 +52,7 @@ impl Journal {
     /// # Errors
     /// When it can't be read, or could belong to another user.
     pub(crate) fn read(&self) -> Result<String> {
-        let mut file = match no_link().read(true).open(&self.path) {
+        let mut file = match refuse_link().read(true).open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
             file => file.map_err(|error| named(&self.path, &error))?,
         };
@@ -71,7 +71,7 @@ impl Journal {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(named(path, &error)),
             _ => Ok(()),
         };
-        let next = beside(&self.path, "next");
+        let next = sibling(&self.path, "next");
         gone(&next)?;
         if text.is_empty() {
             return gone(&self.path);
@@ -85,18 +85,18 @@ impl Journal {
 impl Drop for Journal {
     /// The next holder checks whether the lock file still exists.
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(beside(&self.path, "lock"));
+        let _ = std::fs::remove_file(sibling(&self.path, "lock"));
     }
 }
 
 /// Opens the named file itself: no symbolic link, and nothing on which open(2) blocks, such as a FIFO.
-fn no_link() -> OpenOptions {
+fn refuse_link() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     options
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn sibling(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(ending);
@@ -109,7 +109,8 @@ fn is_ours(path: &Path, file: &File) -> Result<()> {
     if found.is_file() && is_mine {
         return Ok(());
     }
-    let words = "others than you could have written it, and what it names would be deleted: look at it, and remove it";
+    let words = "other users can write to this file, and --clean-up would delete what it lists: check it, \
+                 and remove it";
     Err(named(path, &Error::new(ErrorKind::PermissionDenied, words)))
 }
 
@@ -148,11 +149,11 @@ mod tests {
         std::fs::write(&path, "a line\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
         let error = Journal::take(path.clone()).unwrap().read().unwrap_err();
-        assert!(error.to_string().contains("others than you"), "{error}");
+        assert!(error.to_string().contains("other users"), "{error}");
         std::fs::rename(&path, place.path().join("elsewhere")).unwrap();
         std::os::unix::fs::symlink(place.path().join("elsewhere"), &path).unwrap();
         Journal::take(path.clone()).unwrap().read().unwrap_err();
-        std::os::unix::fs::symlink(place.path().join("elsewhere"), beside(&path, "lock")).unwrap();
+        std::os::unix::fs::symlink(place.path().join("elsewhere"), sibling(&path, "lock")).unwrap();
         Journal::take(path).unwrap_err();
     }
 

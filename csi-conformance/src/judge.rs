@@ -11,7 +11,7 @@ use crate::wire::Refusal;
 
 /// A rule that a call of the run broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Breach {
+pub(crate) enum Violation {
     MessageEmpty,
     Details,
     Secret,
@@ -52,9 +52,14 @@ impl Judge {
     }
 
     /// Returns what is wrong with a status, if anything.
-    pub(crate) fn status(&self, rpc: Rpc, refusal: &Refusal, secrets: &[String]) -> Option<(Breach, String)> {
+    pub(crate) fn status(
+        &self,
+        rpc: Rpc,
+        refusal: &Refusal,
+        secrets: &[String],
+    ) -> Option<(Violation, String)> {
         if secrets.iter().any(|secret| secret.len() > 3 && refusal.message.contains(secret)) {
-            return Some((Breach::Secret, "the status's message has a secret's value in it".into()));
+            return Some((Violation::Secret, "the status message contains the value of a secret".into()));
         }
         // These codes can come from the transport, so an empty message is accepted.
         if matches!(refusal.code, Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled) {
@@ -63,25 +68,25 @@ impl Judge {
         // A service that is not registered is refused by the RPC library, not by the driver.
         let is_optional = matches!(rpc.service(), Service::GroupController | Service::SnapshotMetadata);
         if refusal.message.is_empty() && !(is_optional && refusal.code == Code::Unimplemented) {
-            return Some((Breach::MessageEmpty, format!("{:?} with an empty message", refusal.code)));
+            return Some((Violation::MessageEmpty, format!("{:?} with an empty message", refusal.code)));
         }
-        refusal.has_details.then(|| (Breach::Details, format!("{:?} with details", refusal.code)))
+        refusal.has_details.then(|| (Violation::Details, format!("{:?} with details", refusal.code)))
     }
 
     /// Returns what is wrong with an answer, if anything.
-    pub(crate) fn answer(&self, rpc: Rpc, bytes: &[u8], secrets: &[String]) -> Option<(Breach, String)> {
+    pub(crate) fn answer(&self, rpc: Rpc, bytes: &[u8], secrets: &[String]) -> Option<(Violation, String)> {
         let Ok(message) = DynamicMessage::decode(self.method(rpc).output(), bytes) else {
-            return Some((Breach::Answer, "bytes that are no such message".into()));
+            return Some((Violation::Answer, "bytes that do not decode to this message".into()));
         };
         if let Some(what) = walk(&message, "") {
-            return Some((Breach::Answer, what));
+            return Some((Violation::Answer, what));
         }
         if let Some(what) = self.places(&message) {
-            return Some((Breach::Topology, what));
+            return Some((Violation::Topology, what));
         }
         let is_in = |secret: &[u8]| bytes.windows(secret.len()).any(|part| part == secret);
         let tells = secrets.iter().any(|secret| secret.len() > 3 && is_in(secret.as_bytes()));
-        tells.then(|| (Breach::Secret, "the answer has a secret's value in it".into()))
+        tells.then(|| (Violation::Secret, "the answer contains the value of a secret".into()))
     }
 }
 
@@ -95,7 +100,7 @@ impl Judge {
             let pairs: Vec<_> = pairs.collect();
             let folded: BTreeSet<String> = pairs.iter().map(|(key, _)| key.to_ascii_lowercase()).collect();
             if folded.len() < pairs.len() {
-                return Some("two topology keys differ in nothing but case".to_owned());
+                return Some("two topology keys differ only in case".to_owned());
             }
             return pairs.into_iter().find_map(|(key, value)| self.segment(key, value));
         }
@@ -118,10 +123,12 @@ impl Judge {
             text.len() <= 253 && text.split('.').all(label)
         };
         if !is_label(name, "-_.") || prefix.is_some_and(|prefix| !is_domain(&prefix.to_ascii_lowercase())) {
-            return Some(format!("the topology key {key:?} is no [prefix/]name"));
+            return Some(format!("the topology key {key:?} does not have the form [prefix/]name"));
         }
         if !is_label(value, "-_.") {
-            return Some(format!("the topology value {value:?} is not 1 to 63 characters of its alphabet"));
+            return Some(format!(
+                "the topology value {value:?} is not 1 to 63 characters of the allowed alphabet"
+            ));
         }
         let mut first = self.prefix.lock().expect("no panic under it");
         let (Some(prefix), Some(known)) = (prefix, first.as_deref()) else {
@@ -136,7 +143,7 @@ fn as_text(kind: MessageDescriptor, bytes: &[u8]) -> String {
     let name = kind.name().to_owned();
     match DynamicMessage::decode(kind, bytes) {
         Ok(message) => format!("{{ {message} }}").replace("{  }", "{}"),
-        Err(_) => format!("{} bytes that are no {name}", bytes.len()),
+        Err(_) => format!("{} bytes that do not decode to {name}", bytes.len()),
     }
 }
 
@@ -203,7 +210,7 @@ fn walk(message: &DynamicMessage, path: &str) -> Option<String> {
                     .iter()
                     .map(|(key, value)| key.as_str().map_or(0, str::len) + value.as_str().map_or(0, str::len))
                     .sum();
-                (bytes > 4096).then(|| format!("{here} has {bytes} bytes, at most 4096 may be in a map"))
+                (bytes > 4096).then(|| format!("{here} has {bytes} bytes; a map has at most 4096"))
             }
             Value::List(list) => doubled(full, list).or_else(|| {
                 list.iter().enumerate().find_map(|(at, one)| match one {
@@ -214,13 +221,15 @@ fn walk(message: &DynamicMessage, path: &str) -> Option<String> {
             }),
             Value::Message(inner) if inner.descriptor().full_name().starts_with("csi.") => walk(inner, &here),
             Value::String(text) if field.name() == "reason" && !is_camel_case_word(text) => {
-                Some(format!("{here} is {text:?}, which is no CamelCase word"))
+                Some(format!("{here} is {text:?}, not a CamelCase word"))
             }
             Value::String(text) => too_long(field.name(), text, &here),
-            Value::I64(number) if *number < 0 => Some(format!("{here} is {number}, and may not be negative")),
+            Value::I64(number) if *number < 0 => {
+                Some(format!("{here} is {number}, and must not be negative"))
+            }
             Value::EnumNumber(number) => match field.kind() {
                 Kind::Enum(kind) if kind.get_value(*number).is_none() && !full.contains("Capability") => {
-                    Some(format!("{here} is {number}, which the spec does not have"))
+                    Some(format!("{here} is {number}, which the spec does not define"))
                 }
                 _ => None,
             },
@@ -241,5 +250,5 @@ fn too_long(name: &str, text: &str, here: &str) -> Option<String> {
     // The spec's size limit is not applied to messages for people, which have no other field.
     let exempt = name == "message";
     let bytes = text.len();
-    (bytes > limit && !exempt).then(|| format!("{here} has {bytes} bytes, at most {limit} may be"))
+    (bytes > limit && !exempt).then(|| format!("{here} has {bytes} bytes; the limit is {limit}"))
 }

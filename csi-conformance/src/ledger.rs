@@ -52,7 +52,7 @@ impl Ledger {
         let journal = journal.map(Journal::take).transpose()?;
         let text = journal.as_ref().map_or_else(|| Ok(String::new()), Journal::read)?;
         let made = text.lines().enumerate().map(|(at, line)| {
-            let words = || format!("line {} says nothing that this program understands", at + 1);
+            let words = || format!("line {} is not a valid journal line", at + 1);
             read_line(line).ok_or_else(|| Error::new(ErrorKind::InvalidData, words()))
         });
         let made = made.collect::<Result<_>>()?;
@@ -86,7 +86,7 @@ impl Ledger {
     }
 
     /// Called after the call succeeded.
-    pub(crate) fn went_well(&self, rpc: Rpc, without_secrets: &[u8], answer: &[u8]) {
+    pub(crate) fn succeeded(&self, rpc: Rpc, without_secrets: &[u8], answer: &[u8]) {
         let mut all = self.made.lock().expect("no panic under it");
         if MAKING.contains(&rpc) {
             let (id, members) = id_in(rpc, answer);
@@ -103,7 +103,7 @@ impl Ledger {
     }
 
     /// Called after a final refusal: nothing was created.
-    pub(crate) fn was_refused(&self, rpc: Rpc, without_secrets: &[u8]) {
+    pub(crate) fn refused(&self, rpc: Rpc, without_secrets: &[u8]) {
         let mut all = self.made.lock().expect("no panic under it");
         all.retain(|made| !(made.rpc == rpc && !made.done && made.request == without_secrets));
         self.write(&all);
@@ -248,9 +248,9 @@ mod tests {
     fn what_went_well_stays_when_the_same_again_is_refused() {
         let (ledger, request) = (Ledger::default(), b"\x0a\x01a");
         ledger.begins(Rpc::NodeStageVolume, request);
-        ledger.went_well(Rpc::NodeStageVolume, request, &[]);
+        ledger.succeeded(Rpc::NodeStageVolume, request, &[]);
         ledger.begins(Rpc::NodeStageVolume, request);
-        ledger.was_refused(Rpc::NodeStageVolume, request);
+        ledger.refused(Rpc::NodeStageVolume, request);
         assert_eq!(ledger.all().len(), 1);
     }
 

@@ -28,7 +28,8 @@
 
 mod clean_up;
 mod content;
-mod cx;
+mod context;
+mod discovery;
 mod failure;
 mod hidden;
 mod journal;
@@ -36,11 +37,10 @@ mod judge;
 mod kit;
 mod ledger;
 mod life;
-mod meet;
 mod needs;
 mod offers;
-mod patience;
 mod report;
+mod retries;
 mod run;
 mod settings;
 mod soak;

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use csi_proto::v1;
 use csi_proto::{ControllerCapability, NodeCapability};
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Failure, Outcome};
 use crate::test::Kind;
 
 /// A volume, and how it is used on this node.
 #[derive(Clone)]
 pub(crate) struct Life {
-    pub(crate) cx: Cx,
+    pub(crate) ctx: TestContext,
     pub(crate) id: String,
     pub(crate) capability: v1::VolumeCapability,
     pub(crate) context: BTreeMap<String, String>,
@@ -24,41 +24,41 @@ pub(crate) struct Life {
 
 impl Life {
     /// Creates a volume that is not attached or staged.
-    pub(crate) async fn new(cx: &Cx, kind: Kind) -> Outcome<Self> {
-        Self::of(cx, cx.capability(kind)).await
+    pub(crate) async fn new(ctx: &TestContext, kind: Kind) -> Outcome<Self> {
+        Self::of(ctx, ctx.capability(kind)).await
     }
 
-    pub(crate) async fn of(cx: &Cx, capability: v1::VolumeCapability) -> Outcome<Self> {
-        if !cx.offers.controller(ControllerCapability::CreateDeleteVolume)
-            && let Some(volume) = cx.premade()
+    pub(crate) async fn of(ctx: &TestContext, capability: v1::VolumeCapability) -> Outcome<Self> {
+        if !ctx.offers.controller(ControllerCapability::CreateDeleteVolume)
+            && let Some(volume) = ctx.premade()
         {
-            return Ok(Self::with(cx, capability, volume));
+            return Ok(Self::with(ctx, capability, volume));
         }
         let request = v1::CreateVolumeRequest {
             volume_capabilities: vec![capability.clone()],
-            ..cx.create(&cx.name())
+            ..ctx.create(&ctx.name())
         };
-        let volume = cx.created(request).await?;
-        Ok(Self::with(cx, capability, volume))
+        let volume = ctx.created(request).await?;
+        Ok(Self::with(ctx, capability, volume))
     }
 
     /// Wraps an existing volume.
-    pub(crate) fn with(cx: &Cx, capability: v1::VolumeCapability, volume: v1::Volume) -> Self {
+    pub(crate) fn with(ctx: &TestContext, capability: v1::VolumeCapability, volume: v1::Volume) -> Self {
         let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
         Self {
-            cx: cx.clone(),
+            ctx: ctx.clone(),
             capability,
             id: volume.volume_id,
             context: volume.volume_context,
             publish_context: BTreeMap::new(),
-            staging: path(&cx.settings.staging).join(cx.name()),
-            folder: path(&cx.settings.target),
+            staging: path(&ctx.settings.staging).join(ctx.name()),
+            folder: path(&ctx.settings.target),
         }
     }
 
     /// Creates, attaches and stages a volume, as far as the driver supports this.
-    pub(crate) async fn staged(cx: &Cx, kind: Kind) -> Outcome<Self> {
-        let mut life = Self::new(cx, kind).await?;
+    pub(crate) async fn staged(ctx: &TestContext, kind: Kind) -> Outcome<Self> {
+        let mut life = Self::new(ctx, kind).await?;
         life.prepare().await?;
         Ok(life)
     }
@@ -69,8 +69,8 @@ impl Life {
     }
 
     pub(crate) async fn attach(&mut self) -> Outcome {
-        if self.cx.offers.controller(ControllerCapability::PublishUnpublishVolume) {
-            self.publish_context = self.cx.ok(self.attaching()).await?.publish_context;
+        if self.ctx.offers.controller(ControllerCapability::PublishUnpublishVolume) {
+            self.publish_context = self.ctx.ok(self.attaching()).await?.publish_context;
         }
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Life {
     pub(crate) async fn stage(&self) -> Outcome {
         if self.stages() {
             self.make_staging_directory()?;
-            self.cx.ok(self.staging()).await?;
+            self.ctx.ok(self.staging()).await?;
         }
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Life {
     /// Creates the staging directory, which is the orchestrator's task. If the node's directories are not
     /// shared with this machine, the user has to create it.
     pub(crate) fn make_staging_directory(&self) -> Outcome {
-        let is_here = || self.cx.sees_mounts() || self.staging.parent().is_some_and(Path::is_dir);
+        let is_here = || self.ctx.sees_mounts() || self.staging.parent().is_some_and(Path::is_dir);
         if self.stages() && is_here() {
             match std::fs::create_dir(&self.staging) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -99,12 +99,12 @@ impl Life {
     }
 
     pub(crate) fn stages(&self) -> bool {
-        self.cx.offers.node(NodeCapability::StageUnstageVolume)
+        self.ctx.offers.node(NodeCapability::StageUnstageVolume)
     }
 
     /// A new target path.
     pub(crate) fn target(&self) -> PathBuf {
-        self.folder.join(self.cx.name())
+        self.folder.join(self.ctx.name())
     }
 
     /// Stages the volume at another path from now on.
@@ -119,7 +119,7 @@ impl Life {
     pub(crate) fn attaching(&self) -> v1::ControllerPublishVolumeRequest {
         v1::ControllerPublishVolumeRequest {
             volume_id: self.id.clone(),
-            node_id: self.cx.offers.node_id.clone(),
+            node_id: self.ctx.offers.node_id.clone(),
             volume_capability: Some(self.capability.clone()),
             volume_context: self.context.clone(),
             ..Default::default()
@@ -129,7 +129,7 @@ impl Life {
     pub(crate) fn detaching(&self) -> v1::ControllerUnpublishVolumeRequest {
         v1::ControllerUnpublishVolumeRequest {
             volume_id: self.id.clone(),
-            node_id: self.cx.offers.node_id.clone(),
+            node_id: self.ctx.offers.node_id.clone(),
             ..Default::default()
         }
     }
@@ -197,23 +197,23 @@ impl Life {
     pub(crate) async fn arrive(&mut self) -> Outcome<PathBuf> {
         self.prepare().await?;
         let target = self.target();
-        self.cx.ok(self.publishing(&target)).await?;
+        self.ctx.ok(self.publishing(&target)).await?;
         Ok(target)
     }
 
     /// Unpublishes, unstages and detaches the volume.
     pub(crate) async fn leave(&self, target: &Path) -> Outcome {
-        self.cx.ok(self.unpublishing(target)).await?;
+        self.ctx.ok(self.unpublishing(target)).await?;
         self.end_here().await
     }
 
     /// Unstages and detaches the volume, which still exists after that.
     pub(crate) async fn end_here(&self) -> Outcome {
         if self.stages() {
-            self.cx.ok(self.unstaging()).await?;
+            self.ctx.ok(self.unstaging()).await?;
         }
-        if self.cx.offers.controller(ControllerCapability::PublishUnpublishVolume) {
-            self.cx.ok(self.detaching()).await?;
+        if self.ctx.offers.controller(ControllerCapability::PublishUnpublishVolume) {
+            self.ctx.ok(self.detaching()).await?;
         }
         Ok(())
     }
@@ -221,11 +221,11 @@ impl Life {
     /// Unpublishes all targets, unstages, detaches and deletes the volume.
     pub(crate) async fn end(&self, targets: &[&Path]) -> Outcome {
         for target in targets {
-            self.cx.ok(self.unpublishing(target)).await?;
+            self.ctx.ok(self.unpublishing(target)).await?;
         }
         self.end_here().await?;
-        if self.cx.offers.controller(ControllerCapability::CreateDeleteVolume) {
-            self.cx.ok(self.deleting()).await?;
+        if self.ctx.offers.controller(ControllerCapability::CreateDeleteVolume) {
+            self.ctx.ok(self.deleting()).await?;
         }
         Ok(())
     }

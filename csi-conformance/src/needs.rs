@@ -4,13 +4,13 @@ use csi_proto::{ControllerCapability, NodeCapability};
 
 use csi_proto::v1::plugin_capability::{service::Type as PluginService, volume_expansion::Type as Expansion};
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::settings::MountAccess;
 use crate::test::{Kind, Need};
 
 /// Says why a need is not met; `None` if it is met.
-pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
-    let offers = &cx.offers;
+pub(crate) fn lacking(ctx: &TestContext, need: Need) -> Option<String> {
+    let offers = &ctx.offers;
     let unless = |holds: bool, reason: &str| (!holds).then(|| reason.to_owned());
     let offered = |holds: bool, name: &str| (!holds).then(|| format!("the driver does not offer {name}"));
     match need {
@@ -18,85 +18,85 @@ pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
         Need::Controller(one) => offered(offers.controller(one), one.as_str_name()),
         Need::Node(one) => offered(offers.node(one), one.as_str_name()),
         Need::Groups => offered(offers.group.contains(&1), "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
-        Need::NodeService => no_node(cx),
-        Need::Mounts => unless(cx.sees_mounts(), "the kit does not see the node's mounts"),
+        Need::NodeService => no_node(ctx),
+        Need::Mounts => unless(ctx.sees_mounts(), "the node's mounts are not visible to the kit"),
         Need::Volume(kind) => {
             let made = offers.controller(ControllerCapability::CreateDeleteVolume);
-            let paths = cx.settings.target.is_some()
-                && (cx.settings.staging.is_some() || !offers.node(NodeCapability::StageUnstageVolume));
+            let paths = ctx.settings.target.is_some()
+                && (ctx.settings.staging.is_some() || !offers.node(NodeCapability::StageUnstageVolume));
             unless(
-                made || cx.settings.volume.is_some(),
-                "the driver does not offer CREATE_DELETE_VOLUME, and no volume was named",
+                made || ctx.settings.volume.is_some(),
+                "the driver does not offer CREATE_DELETE_VOLUME, and no existing volume was given",
             )
-            .or_else(|| no_node(cx))
+            .or_else(|| no_node(ctx))
             .or_else(|| unless(paths, "no directories for staging and target were given"))
             .or_else(|| {
                 let what = if kind == Kind::Files { "filesystems" } else { "raw devices" };
-                let has = cx.modes.iter().any(|(one, _)| *one == kind);
+                let has = ctx.modes.iter().any(|(one, _)| *one == kind);
                 let unclear = match offers.uses_unclear.is_some() {
-                    true => ", or failed to say so: see identity.ways-of-use",
+                    true => ", or did not report this correctly: see identity.ways-of-use",
                     false => "",
                 };
-                (!has).then(|| format!("the driver makes no volumes for {what}{unclear}"))
+                (!has).then(|| format!("the driver does not support {what}{unclear}"))
             })
         }
         Need::Place => {
             let constraints = PluginService::VolumeAccessibilityConstraints;
             offered(offers.plugin(constraints), constraints.as_str_name())
-                .or_else(|| unless(offers.place.is_some(), "the node does not say where it is"))
+                .or_else(|| unless(offers.place.is_some(), "the node does not report its topology"))
         }
         Need::AttachLimit => unless(
-            (1..=MOST_ATTACHED).contains(&offers.max_volumes),
-            "the node tells no limit that the kit can reach",
+            (1..=MAX_ATTACHED).contains(&offers.max_volumes),
+            "the node reports no limit that the kit can reach",
         ),
         Need::Offline => unless(
             offers.expands(Expansion::Offline) && !offers.expands(Expansion::Online),
-            "the driver does not restrict expansion to volumes that are not in use",
+            "the driver also expands volumes that are in use",
         ),
-        Need::Unsupported => unless(cx.unsupported().is_some(), "the driver supports every way of use"),
-        Need::MutableParameters => {
-            unless(!cx.settings.mutable_parameters.is_empty(), "no mutable parameters were given")
+        Need::Unsupported => {
+            unless(ctx.unsupported().is_some(), "the driver supports all capabilities of volumes")
         }
-        Need::MountFlags => mount_flags(cx),
-        #[allow(deprecated, reason = "drivers of 1.12.0 say so")]
+        Need::MutableParameters => {
+            unless(!ctx.settings.mutable_parameters.is_empty(), "no mutable parameters were given")
+        }
+        Need::MountFlags => mount_flags(ctx),
+        #[allow(deprecated, reason = "drivers of 1.12.0 use it")]
         Need::Condition => {
             offered(offers.controller(ControllerCapability::VolumeCondition), "VOLUME_CONDITION")
         }
-        #[allow(deprecated, reason = "drivers of 1.12.0 say so")]
+        #[allow(deprecated, reason = "drivers of 1.12.0 use it")]
         Need::NodeCondition => offered(offers.node(NodeCapability::VolumeCondition), "VOLUME_CONDITION"),
-        Need::UnwellVolume => {
-            unless(cx.settings.unwell_volume.is_some(), "no volume was named that something is wrong with")
-        }
+        Need::UnwellVolume => unless(ctx.settings.unwell_volume.is_some(), "no unhealthy volume was given"),
         Need::Ephemeral => unless(
-            cx.settings.ephemeral.is_some() && cx.settings.target.is_some() && offers.has_node,
-            "nobody said that the driver takes inline ephemeral volumes, or no directory for targets was given",
+            ctx.settings.ephemeral.is_some() && ctx.settings.target.is_some() && offers.has_node,
+            "--ephemeral or the directory for targets was not given",
         ),
         Need::SecondNode => unless(offers.second_node_id.is_some(), "no second node was given"),
     }
 }
 
-impl Cx {
+impl TestContext {
     /// Whether the kit runs in the node's mount namespace.
     pub(crate) fn sees_mounts(&self) -> bool {
         cfg!(target_os = "linux") && self.settings.mount_access == MountAccess::Here
     }
 }
 
-fn mount_flags(cx: &Cx) -> Option<String> {
-    let reason = match cx.settings.mount.mount_flags.is_empty() {
+fn mount_flags(ctx: &TestContext) -> Option<String> {
+    let reason = match ctx.settings.mount.mount_flags.is_empty() {
         true => "no mount flags were given",
-        false => "no mount flags were given that are attributes of a mount",
+        false => "none of the given mount flags is an attribute of a mount",
     };
-    crate::suite::mount_flags::due(cx).is_empty().then(|| reason.to_owned())
+    crate::suite::mount_flags::due(ctx).is_empty().then(|| reason.to_owned())
 }
 
-fn no_node(cx: &Cx) -> Option<String> {
-    let reason = match cx.offers.node_unclear.is_some() {
-        true => "the node does not say what it can do: see identity.node-capabilities",
-        false => "the node service does not answer on this socket",
+fn no_node(ctx: &TestContext) -> Option<String> {
+    let reason = match ctx.offers.node_unclear.is_some() {
+        true => "the node does not report its capabilities: see identity.node-capabilities",
+        false => "there is no node service on this socket",
     };
-    (!cx.offers.has_node).then(|| reason.to_owned())
+    (!ctx.offers.has_node).then(|| reason.to_owned())
 }
 
 /// The largest number of volumes that the kit creates to reach a node's limit.
-const MOST_ATTACHED: i64 = 128;
+const MAX_ATTACHED: i64 = 128;

@@ -9,7 +9,7 @@ use std::time::Instant;
 use csi_proto::escape;
 
 use crate::clean_up::clean_up;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Failure, Outcome};
 use crate::kit::Kit;
 use crate::report::{Entry, Report, Verdict};
@@ -59,21 +59,22 @@ impl Kit {
     ) -> Result<Report, CouldNotRun> {
         let tests = self.tests();
         if tests.is_empty() {
-            return Err(CouldNotRun("no test fits the filters".to_owned()));
+            return Err(CouldNotRun("no test matches the filters".to_owned()));
         }
         let mut stop = pin!(stop);
-        let cx = tokio::select! {
-            cx = self.meet() => cx?,
+        let ctx = tokio::select! {
+            ctx = self.discover() => ctx?,
             () = &mut stop => return self.stopped_early().await,
         };
         let (mut entries, mut stopped, start) = (Vec::new(), false, Instant::now());
         for (at, test) in tests.iter().enumerate() {
             watch(Progress::Begins(test, at + 1, tests.len()));
-            let (entry, is_stopped) = run_one(&cx, test, stop.as_mut()).await;
+            let (entry, is_stopped) = run_one(&ctx, test, stop.as_mut()).await;
             watch(Progress::Ended(&entry));
             entries.push(entry);
-            if let Some(error) = cx.ledger.trouble() {
-                let words = "what is made could not be noted, and would be left behind if this run died";
+            if let Some(error) = ctx.ledger.trouble() {
+                let words = "the journal can't be written: if this run is killed, the created objects are \
+                             left behind";
                 return Err(CouldNotRun(format!("{words}: {error}")));
             }
             stopped = is_stopped;
@@ -83,8 +84,8 @@ impl Kit {
         }
         let Self(settings) = self;
         Ok(Report {
-            driver: cx.offers.driver.clone(),
-            version: cx.offers.version.clone(),
+            driver: ctx.offers.driver.clone(),
+            version: ctx.offers.version.clone(),
             endpoint: settings.endpoint.to_string(),
             entries,
             stopped,
@@ -105,9 +106,9 @@ impl Kit {
     /// # Errors
     /// When there is no journal to read, or the driver does not become ready.
     pub async fn clean_up(self) -> Result<Vec<String>, CouldNotRun> {
-        let cx = self.connected().await?;
-        let left = clean_up(&cx).await;
-        crate::clean_up::remove_staging(&cx, crate::cx::NAMES);
+        let ctx = self.connected().await?;
+        let left = clean_up(&ctx).await;
+        crate::clean_up::remove_staging(&ctx, crate::context::NAMES);
         Ok(left)
     }
 }
@@ -120,46 +121,46 @@ async fn caught(test: impl Future<Output = Outcome>) -> Outcome {
         Err(panic) => {
             let words = panic.downcast_ref::<String>().cloned();
             let words = words.or(panic.downcast_ref::<&str>().map(|&words| words.to_owned()));
-            let came = format!("a fault of this kit: {}", words.unwrap_or_default());
-            Poll::Ready(Err(Box::new(Failure::new("a verdict of the test", came))))
+            let came = format!("internal error of this kit: {}", words.unwrap_or_default());
+            Poll::Ready(Err(Box::new(Failure::new("a result of the test", came))))
         }
     })
     .await
 }
 
 /// Runs one test. Returns its entry, and whether it was stopped.
-async fn run_one(cx: &Cx, test: &Test, stop: Pin<&mut impl Future<Output = ()>>) -> (Entry, bool) {
+async fn run_one(ctx: &TestContext, test: &Test, stop: Pin<&mut impl Future<Output = ()>>) -> (Entry, bool) {
     let start = Instant::now();
-    let (verdict, is_stopped) = match test.needs.iter().find_map(|need| crate::needs::lacking(cx, *need)) {
+    let (verdict, is_stopped) = match test.needs.iter().find_map(|need| crate::needs::lacking(ctx, *need)) {
         Some(reason) => (Verdict::DoesNotApply(reason), false),
         None => {
-            cx.trace.clear();
+            ctx.trace.clear();
             let outcome = tokio::select! {
                 biased;
                 () = stop => None,
-                outcome = caught((test.run)(cx)) => Some(outcome),
+                outcome = caught((test.run)(ctx)) => Some(outcome),
             };
             let is_stopped = outcome.is_none();
-            (concluded(cx, outcome).await, is_stopped)
+            (concluded(ctx, outcome).await, is_stopped)
         }
     };
     (Entry { test: test.clone(), verdict, took: start.elapsed() }, is_stopped)
 }
 
 /// Undoes what the test created, and decides its verdict.
-async fn concluded(cx: &Cx, outcome: Option<Outcome>) -> Verdict {
-    let (calls, last) = (cx.trace.text(), cx.trace.last());
-    let left = clean_up(cx).await;
+async fn concluded(ctx: &TestContext, outcome: Option<Outcome>) -> Verdict {
+    let (calls, last) = (ctx.trace.text(), ctx.trace.last());
+    let left = clean_up(ctx).await;
     match outcome {
         Some(Err(failure)) => {
             let mut failure = Failure { calls, ..*failure };
             if let Some((rpc, bytes)) = last.filter(|_| failure.sent.is_empty()) {
-                failure.sent = cx.sent_text(rpc, &bytes);
+                failure.sent = ctx.redacted_request(rpc, &bytes);
             }
             Verdict::Failed(failure)
         }
         _ if !left.is_empty() => {
-            Verdict::Failed(Failure::new("all that the test made can be undone", left.join("; ")))
+            Verdict::Failed(Failure::new("everything that the test created can be undone", left.join("; ")))
         }
         Some(Ok(())) => Verdict::Passed,
         None => Verdict::DoesNotApply("the run was stopped".to_owned()),

@@ -76,12 +76,12 @@ impl SoakReport {
 
 /// What the clients have measured.
 #[derive(Default)]
-struct Told {
+struct SoakCounts {
     rows: BTreeMap<&'static str, Row>,
     failures: Vec<String>,
 }
 
-impl Told {
+impl SoakCounts {
     fn row(&mut self, rpc: Rpc) -> &mut Row {
         self.rows.entry(rpc.name()).or_default()
     }
@@ -95,15 +95,15 @@ impl Kit {
     /// # Errors
     /// When the driver does not become ready, or does not report its capabilities.
     pub async fn soak(self, soak: Soak, stop: impl Future<Output = ()>) -> Result<SoakReport, CouldNotRun> {
-        let cx = self.meet().await?;
-        let left_before = clean_up(&cx).await;
+        let ctx = self.discover().await?;
+        let left_before = clean_up(&ctx).await;
         if !left_before.is_empty() {
             return Err(CouldNotRun(format!("not undone: {}", left_before.join("; "))));
         }
-        let (start, told) = (Instant::now(), std::sync::Arc::new(Mutex::new(Told::default())));
+        let (start, counts) = (Instant::now(), std::sync::Arc::new(Mutex::new(SoakCounts::default())));
         let mut clients = tokio::task::JoinSet::new();
         for number in 0..soak.clients {
-            let client = client::Client::new(cx.clone(), told.clone(), number as u64, start + soak.time);
+            let client = client::Client::new(ctx.clone(), counts.clone(), number as u64, start + soak.time);
             clients.spawn(client.run());
         }
         let mut samples = Vec::new();
@@ -122,14 +122,15 @@ impl Kit {
         }
         clients.shutdown().await;
         let took = start.elapsed();
-        let left = clean_up(&cx).await;
-        let mut told = std::mem::take(&mut *told.lock().expect("no panic under it"));
+        let left = clean_up(&ctx).await;
+        let mut counts = std::mem::take(&mut *counts.lock().expect("no panic under it"));
         if let Some(pid) = soak.pid.filter(|pid| Sample::of(*pid, start).is_none()) {
-            told.failures
-                .push(format!("the driver's process {pid} is not there any more, or can't be looked at"));
+            counts.failures.push(format!("the driver's process {pid} has ended, or can't be read"));
         }
-        let breaches = std::mem::take(&mut *cx.breaches.lock().expect("no panic under it"));
-        told.failures.extend(breaches.iter().take(client::MOST_TOLD).map(|(_, failure)| failure.to_string()));
-        Ok(SoakReport { rows: told.rows, samples, failures: told.failures, left, took })
+        let violations = std::mem::take(&mut *ctx.violations.lock().expect("no panic under it"));
+        counts
+            .failures
+            .extend(violations.iter().take(client::MAX_REPORTED).map(|(_, failure)| failure.to_string()));
+        Ok(SoakReport { rows: counts.rows, samples, failures: counts.failures, left, took })
     }
 }

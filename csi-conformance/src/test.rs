@@ -6,7 +6,7 @@ use std::pin::Pin;
 use csi_proto::v1::plugin_capability::service::Type as PluginService;
 use csi_proto::{ControllerCapability, NodeCapability};
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::Outcome;
 
 /// What a test needs from the driver or the run.
@@ -50,7 +50,7 @@ pub(crate) enum Kind {
     Device,
 }
 
-pub(crate) type Run = for<'a> fn(&'a Cx) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
+pub(crate) type Run = for<'a> fn(&'a TestContext) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
 /// A test, as the list of tests shows it.
 #[derive(Clone)]
@@ -86,7 +86,7 @@ macro_rules! tests {
                 section: $section,
                 rules: &[$($rule),+],
                 needs: &[$($need),*],
-                run: |cx| Box::pin($run(cx)),
+                run: |ctx| Box::pin($run(ctx)),
             }),+]
         }
     };

@@ -6,7 +6,7 @@ use csi_proto::Rpc;
 use tonic::Code;
 
 /// The code of a call's answer; `None` if it has not come, or the caller gave up.
-type Came = Option<Code>;
+type CallResult = Option<Code>;
 
 /// The calls of one test, in the order in which they began.
 #[derive(Debug, Default)]
@@ -14,13 +14,13 @@ pub(crate) struct Trace(Mutex<Calls>);
 
 #[derive(Debug, Default)]
 struct Calls {
-    all: Vec<(Rpc, Came)>,
+    all: Vec<(Rpc, CallResult)>,
     /// The last call's request, without secrets.
     last: Option<(Rpc, Vec<u8>)>,
 }
 
 /// How many calls are listed.
-const MOST: usize = 24;
+const MAX_LISTED: usize = 24;
 
 impl Trace {
     /// Records a call, and returns its index.
@@ -50,25 +50,25 @@ impl Trace {
     /// The last calls as text. A successful call is listed by its name only.
     pub(crate) fn text(&self) -> String {
         let calls = self.0.lock().expect("no panic under it");
-        let mut told: Vec<(String, usize)> = Vec::new();
+        let mut lines: Vec<(String, usize)> = Vec::new();
         for (rpc, came) in &calls.all {
             let words = match came {
                 Some(Code::Ok) => rpc.to_string(),
                 Some(code) => format!("{rpc} ({code:?})"),
-                None => format!("{rpc} (given up)"),
+                None => format!("{rpc} (abandoned)"),
             };
-            match told.last_mut().filter(|(last, _)| *last == words) {
+            match lines.last_mut().filter(|(last, _)| *last == words) {
                 Some((_, times)) => *times += 1,
-                None => told.push((words, 1)),
+                None => lines.push((words, 1)),
             }
         }
-        let skipped = told.len().saturating_sub(MOST);
+        let skipped = lines.len().saturating_sub(MAX_LISTED);
         let words = |(words, times): &(String, usize)| match times {
             1 => words.clone(),
             _ => format!("{words} {times} times"),
         };
         let start = (skipped > 0).then(|| "…".to_owned());
-        start.into_iter().chain(told.iter().skip(skipped).map(words)).collect::<Vec<_>>().join(", ")
+        start.into_iter().chain(lines.iter().skip(skipped).map(words)).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
         let at = trace.begins(Rpc::DeleteVolume, &[]);
         trace.begins(Rpc::Probe, &[1]);
         trace.ends(at, Code::NotFound);
-        assert_eq!(trace.text(), "CreateVolume 3 times, DeleteVolume (NotFound), Probe (given up)");
+        assert_eq!(trace.text(), "CreateVolume 3 times, DeleteVolume (NotFound), Probe (abandoned)");
         assert_eq!(trace.last(), Some((Rpc::Probe, vec![1])));
         trace.clear();
         assert_eq!((trace.text().as_str(), trace.last()), ("", None));

@@ -139,7 +139,7 @@ fn without_mount_access_it_calls_and_does_not_look() {
             elsewhere.arg("--target").arg(places.of("target")).arg("--journal").arg(places.of("journal"));
             elsewhere.output().await.unwrap();
             assert!(!places.of("nowhere").exists());
-            let not = "n/a     node-use.read-only: the kit does not see the node's mounts";
+            let not = "n/a     node-use.read-only: the node's mounts are not visible to the kit";
             assert!(text(&output).contains(not), "{}", text(&output));
         };
         let endpoint = places.endpoint("csi.sock");
@@ -221,7 +221,7 @@ fn two_runs_have_no_journal_in_common_and_it_is_for_its_owner() {
             nix::sys::signal::kill(stop, nix::sys::signal::Signal::SIGSTOP).unwrap();
             let output = run().arg("--clean-up").output().await.unwrap();
             assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-            assert!(text(&output).contains("another run goes on"), "{}", text(&output));
+            assert!(text(&output).contains("another run uses"), "{}", text(&output));
             if let Ok(found) = journal.metadata() {
                 assert_eq!(found.permissions().mode() & 0o777, 0o600);
             }
@@ -249,7 +249,7 @@ fn somebody_elses_journal_undoes_nothing() {
         let id: String = "precious".bytes().map(|byte| format!("{byte:02x}")).collect();
         let line = format!("CreateVolume {hex} {id} \n");
         let work = async {
-            for (text_of, owner, due) in [(&*line, 65_534, "others than you"), ("gibberish\n", 0, "line 1")] {
+            for (text_of, owner, due) in [(&*line, 65_534, "other users"), ("gibberish\n", 0, "line 1")] {
                 std::fs::write(places.of("journal"), text_of).unwrap();
                 std::os::unix::fs::chown(places.of("journal"), Some(owner), None).unwrap();
                 let output = program(&places).arg("--clean-up").output().await.unwrap();

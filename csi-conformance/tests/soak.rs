@@ -40,7 +40,7 @@ async fn a_driver_that_does_all_right_is_all_well() {
     {
         assert!(text.contains(rpc), "{rpc}: {text}");
     }
-    assert!(text.contains("all well: "), "{text}");
+    assert!(text.contains("passed: "), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,7 +58,7 @@ async fn what_fails_and_what_is_left_is_told_and_ends_it() {
     assert!(!report.is_ok(), "{text}");
     assert!(
         text.contains("FAILED  DeleteVolume: Internal")
-            && text.contains("not undone: what CreateVolume made"),
+            && text.contains("not undone: the object that CreateVolume created"),
         "{text}"
     );
     assert!(!text.contains('\x1b'), "{text:?}");

@@ -155,17 +155,12 @@ fn address(text: &str) -> Result<std::net::SocketAddr, String> {
     all.as_deref().unwrap_or(text).parse().map_err(|_| "give 0.0.0.0:9808 or :9808".to_owned())
 }
 
+/// Parses a time such as `30s` or `1m30s`; a number without a unit is seconds.
 fn duration(text: &str) -> Result<Duration, String> {
-    let split = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let factor = match unit {
-        "" | "s" => Some(1),
-        "m" => Some(60),
-        _ => None,
-    };
-    let seconds =
-        number.parse::<u64>().ok().zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
-    seconds.map(Duration::from_secs).ok_or_else(|| "give seconds or minutes: 30s, 2m".to_owned())
+    let seconds = text.parse().map(Duration::from_secs);
+    seconds
+        .or_else(|_| humantime::parse_duration(text))
+        .map_err(|error| format!("{error}; give 30s, 2m, 1m30s"))
 }
 
 #[cfg(test)]

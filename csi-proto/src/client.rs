@@ -23,7 +23,7 @@ use tonic::codegen::http::Uri;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 use v1::controller_client::ControllerClient;
 use v1::group_controller_client::GroupControllerClient;
 use v1::identity_client::IdentityClient;
@@ -88,7 +88,7 @@ impl Client {
             match timeout_at(end, identity.probe(v1::ProbeRequest {})).await {
                 Ok(Ok(answer)) if answer.get_ref().ready != Some(false) => return Ok(()),
                 Ok(Ok(_)) => last = "it is still starting".to_owned(),
-                Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => {
+                Ok(Err(status)) if status.code() == Code::FailedPrecondition => {
                     let why = escape::terminal(status.message());
                     return Err(NotReady(format!("it is not healthy: {why}")));
                 }
@@ -151,6 +151,27 @@ pub fn explain(status: &Status) -> String {
         next = cause.source();
     }
     text
+}
+
+/// Whether a refusal with this code is final: the operation has ended and created nothing. After any other
+/// code the operation can still be running, or can have left something; repeat the call, or undo it.
+///
+/// This is stricter than the callers of Kubernetes, which also take UNKNOWN, INTERNAL and DATA_LOSS as final:
+/// drivers return these codes for errors in the middle of an operation. RESOURCE_EXHAUSTED is final here, as in
+/// external-provisioner's `checkError` for CreateVolume; external-attacher (`isFinalError`), external-resizer,
+/// external-snapshotter (`isCSIFinalError`) and the kubelet take it as not final, because gRPC itself can
+/// return it. `docs/error-mapping.md` has the table of callers.
+pub fn is_final(code: Code) -> bool {
+    !matches!(
+        code,
+        Code::DeadlineExceeded
+            | Code::Cancelled
+            | Code::Unavailable
+            | Code::Aborted
+            | Code::Unknown
+            | Code::Internal
+            | Code::DataLoss
+    )
 }
 
 /// Sets the deadline of each call that has none.

@@ -33,11 +33,11 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     if !missing.is_empty() {
         missing.sort();
         missing.dedup();
-        return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
+        return Err(Failure::usage(format!("missing on this machine:\n  {}", missing.join("\n  "))));
     }
 
     Step::cargo("format", ["fmt", "--all", "--check"]).run(root)?;
-    timed("fresh codegen", || codegen::run(root, codegen::Mode::Check))?;
+    timed("generated code is up to date", || codegen::run(root, codegen::Mode::Check))?;
     for step in lints() {
         step.run(root)?;
     }
@@ -52,12 +52,12 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     bench::check_instructions(root)?;
     static_build(root)?;
     let mut not_run = None;
-    timed("tests on the oldest and the newest kernel that can be had", || {
+    timed("tests on the oldest and the newest kernel available", || {
         not_run = kernels::run(root, &kernels::Choice::Ends, "", Install::Nothing)?;
         Ok(())
     })?;
 
-    println!("all is well after {:.0} s", start.elapsed().as_secs_f64());
+    println!("all checks passed in {:.0} s", start.elapsed().as_secs_f64());
     for line in left_out.into_iter().chain(not_run) {
         println!("{line}");
     }

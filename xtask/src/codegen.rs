@@ -105,7 +105,7 @@ fn check(out: &Path, fresh: &Files) -> Result<(), Failure> {
     for (name, contents) in fresh {
         match fs::read(out.join(name)) {
             Ok(old) if old == *contents => {}
-            Ok(_) => wrong.push(format!("{OUT_DIR}/{name} differs from a fresh run")),
+            Ok(_) => wrong.push(format!("{OUT_DIR}/{name} differs from a new run")),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 wrong.push(format!("{OUT_DIR}/{name} is missing"));
             }
@@ -114,13 +114,13 @@ fn check(out: &Path, fresh: &Files) -> Result<(), Failure> {
     }
     for name in checked_in(out)? {
         if !fresh.contains_key(&name) {
-            wrong.push(format!("{OUT_DIR}/{name} is not made by a fresh run"));
+            wrong.push(format!("{OUT_DIR}/{name} is not created by a new run"));
         }
     }
     if wrong.is_empty() {
         return Ok(());
     }
-    wrong.push("run `cargo xtask codegen` and commit what it writes".into());
+    wrong.push("run `cargo xtask codegen` and commit the changes".into());
     Err(Failure::new(wrong.join("\n")))
 }
 

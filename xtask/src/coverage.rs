@@ -95,10 +95,11 @@ impl Coverage {
         let mut known = BTreeSet::new();
         for Requirement { id, keeper, page } in &self.requirements {
             if !is_id(id) {
-                problems.push(format!("{page}: `{id}` is no id: words and dashes, a dot, words and dashes"));
+                problems
+                    .push(format!("{page}: `{id}` is not an id: words and dashes, a dot, words and dashes"));
             }
             if !known.insert(id.as_str()) {
-                problems.push(format!("{page}: {id} is there twice"));
+                problems.push(format!("{page}: {id} occurs twice"));
             }
             if !["framework", "vendor", "both"].contains(&keeper.as_str()) {
                 problems.push(format!("{page}: {id} is kept by `{keeper}`: framework, vendor or both"));
@@ -112,7 +113,7 @@ impl Coverage {
         }
         for (id, kind) in &self.exceptions {
             if !known.contains(id.as_str()) {
-                problems.push(format!("README: an exception for {id}, which is no requirement"));
+                problems.push(format!("README: an exception for {id}, which is not a requirement"));
             }
             if !["departure", "no test", "open"].contains(&kind.as_str()) {
                 problems.push(format!("README: {id} is `{kind}`: departure, no test or open"));
@@ -121,7 +122,7 @@ impl Coverage {
         for (id, places) in self.code.iter().chain(&self.tests) {
             if !known.contains(id.as_str()) {
                 let places: Vec<_> = places.iter().map(String::as_str).collect();
-                problems.push(format!("{}: {id} is no requirement", places.join(", ")));
+                problems.push(format!("{}: {id} is not a requirement", places.join(", ")));
             }
         }
         problems

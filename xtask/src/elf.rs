@@ -14,7 +14,7 @@ pub(crate) fn check_static(path: &Path) -> Result<(), Failure> {
     match has_interpreter(&bytes) {
         Some(false) => Ok(()),
         Some(true) => Err(Failure::new(format!("{} asks for a dynamic linker", path.display()))),
-        None => Err(Failure::new(format!("{} is no 64-bit little-endian ELF binary", path.display()))),
+        None => Err(Failure::new(format!("{} is not a 64-bit little-endian ELF binary", path.display()))),
     }
 }
 

@@ -32,35 +32,41 @@ The workspace's own commands.
 Usage: cargo xtask <command>
 
   codegen             write csi-proto/src/generated from csi-proto/proto (no protoc needed)
-  codegen --check     write nothing; fail and name each file that a fresh run would change
-  test                run the tests of the whole workspace, doctests too; missing packages are installed first, where
-                      this user and this system can (root, and apt)
-  test --no-install   install nothing: print the command that would
-  test --kernels      run those of csi-mount and the examples that ask the kernel on others than this machine's,
-                      in an emulated machine: 5.10, 6.1, 6.12 and the newest, from Debian's packages; no root needed
+  codegen --check     write nothing; fail and list the files that a new run would change
+  test                run all tests of the workspace, including doctests; install missing packages first (as
+                      root, on a system with apt)
+  test --no-install   install nothing; print the install command
+  test --kernels      run the tests of csi-mount and the examples that depend on the kernel in an emulated
+                      machine, on other kernels: 5.10, 6.1, 6.12 and the newest, from Debian's packages; no
+                      root needed
   test --kernels 6.1 [SUITE]
-                      on one of them, or `newest`, `all`, or `ends` as the gate does, without what takes long; only suites
-                      with SUITE in `package/program`; several with commas between
-  ci                  the gate: missing packages as for `test`, format, fresh codegen, clippy, tests, docs, each feature alone, a static build, and
-                      the tests on the oldest and the newest kernel that can be had
-  bench [OPTIONS]     measure the toolkit beside system calls, programs and other crates; write docs/benchmarks.md.
-                      `bench --help` says more: --quick, --only, --compare, --resume, --instructions
-  abuse [OPTIONS]     put a driver's servers under load after load; write what a well-behaved client sees meanwhile to
-                      docs/abuse.md. With options it writes nothing: --quick, --only, or somebody else's driver;
-                      `abuse --help` says more
-  coverage            print what the spec asks of a plugin, who keeps it, and how many places cite it, with counts
-  public-api          write docs/public-api/<crate>.txt: the public items of each published crate, read from its source
+                      run them on one kernel, on `newest` or `all`, or on `ends`: the oldest and the newest,
+                      without long tests, as in `ci`; only suites with SUITE in `package/program`, several
+                      separated by commas
+  ci                  all checks: missing packages as for `test`, format, generated code, clippy, tests,
+                      docs, each feature alone, a static build, the tests on the oldest and the newest
+                      kernel available
+  bench [OPTIONS]     compare the toolkit with system calls, programs and other crates; write
+                      docs/benchmarks.md. Options: --quick, --only, --compare, --resume, --instructions; see
+                      `bench --help`
+  abuse [OPTIONS]     put abusive loads on a driver's servers, one after the other, and measure a
+                      well-behaved client; write docs/abuse.md. With options it writes nothing: --quick,
+                      --only, or another driver; see `abuse --help`
+  coverage            print the spec's requirements of a plugin, who meets each one, and how often it is
+                      cited
+  public-api          write docs/public-api/<crate>.txt: the public items of each published crate, read
+                      from its source
   public-api --count  print the number of public items of each published crate, and write nothing
-  needs               list what the tests need of this machine, and what of it is missing
+  needs               list what the tests need on this machine, and what is missing
 
 Root and ordinary users:
-  Many tests mount filesystems and attach loop devices, which takes root with CAP_SYS_ADMIN; each does so in a mount
-  namespace of its own and leaves nothing behind. As root, `test` runs everything. An ordinary user, and root on a
-  machine that still lacks something, run all but the integration tests of csi-mount, those in files tests/root_*.rs
-  and the unit tests in modules needs_root; the end says how many these are and what they need. For root that is a
-  failure.
+  Many tests mount filesystems and attach loop devices. They need root with CAP_SYS_ADMIN. Each test uses
+  its own mount namespace and leaves nothing behind. As root, `test` runs all tests. For an ordinary user,
+  and if something is missing on the machine, it leaves out the integration tests of csi-mount, the tests in
+  files tests/root_*.rs and the unit tests in modules needs_root. At the end it prints their number and what
+  they need. For root this counts as a failure.
 
-Exit status: 0 all is well; 1 something failed; 2 wrong usage, or the machine lacks something.
+Exit status: 0 success; 1 something failed; 2 wrong usage, or something is missing on this machine.
 ";
 
 fn print_coverage(root: &Path) -> Result<(), Failure> {
@@ -123,7 +129,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         [] => Err(Failure::usage(HELP)),
-        other => Err(Failure::usage(format!("no such command: {}\n\n{HELP}", other.join(" ")))),
+        other => Err(Failure::usage(format!("unknown command: {}\n\n{HELP}", other.join(" ")))),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -80,7 +80,7 @@ pub(crate) enum Privilege {
 impl Privilege {
     pub(crate) fn of_this_process() -> Result<Self, Failure> {
         Self::parse(&fs::read_to_string("/proc/self/status")?)
-            .ok_or_else(|| Failure::usage("/proc/self/status does not say who runs this"))
+            .ok_or_else(|| Failure::usage("/proc/self/status does not contain the user of this process"))
     }
 
     fn parse(status: &str) -> Option<Self> {
@@ -160,8 +160,7 @@ pub(crate) fn missing() -> Result<Vec<String>, Failure> {
     match Privilege::of_this_process()? {
         Privilege::Mount => {}
         Privilege::RootInName => {
-            missing
-                .push("CAP_SYS_ADMIN: this root may not mount; run the container with --privileged".into());
+            missing.push("CAP_SYS_ADMIN: root can't mount here; run the container with --privileged".into());
         }
         Privilege::Ordinary => missing.push("root: run it with sudo, or as root in a virtual machine".into()),
     }

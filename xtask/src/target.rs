@@ -19,12 +19,12 @@ pub(crate) fn dir() -> Result<PathBuf, Failure> {
     let target = exe.parent().and_then(Path::parent);
     target
         .map(Path::to_path_buf)
-        .ok_or_else(|| Failure::new(format!("{} is in no target folder", exe.display())))
+        .ok_or_else(|| Failure::new(format!("{} is not in a target folder", exe.display())))
 }
 
 pub(crate) fn host_triple() -> Result<String, Failure> {
     let output = Command::new("rustc").arg("-vV").output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| Failure::new(format!("rustc -vV names no host:\n{text}")))
+    host.map(str::to_owned).ok_or_else(|| Failure::new(format!("rustc -vV reports no host:\n{text}")))
 }

@@ -31,7 +31,7 @@ pub struct Plan {
 /// How long tokio keeps an idle thread for blocking work (10 s), plus a margin.
 const THREADS_GO: Duration = Duration::from_millis(10_500);
 /// A program that does not answer within this time has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Measures the program, which must serve at `CSI_ENDPOINT` and keep its volumes in `DIRS_ROOT`.
 ///
@@ -93,7 +93,7 @@ impl<'r> Running<'r> {
                         client.probe(v1::ProbeRequest {}).await.expect("an answer");
                         return channel;
                     }
-                    Err(error) => assert!(begun.elapsed() < PATIENCE, "it does not serve: {error}"),
+                    Err(error) => assert!(begun.elapsed() < START_TIMEOUT, "it does not serve: {error}"),
                 }
             }
         });

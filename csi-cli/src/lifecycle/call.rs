@@ -84,15 +84,15 @@ pub type Outcome<T> = Result<T, Failure>;
 #[derive(Debug)]
 pub struct Caller<'r> {
     sockets: Sockets,
-    patience: Duration,
+    timeout: Duration,
     /// Where the steps are reported.
     pub report: &'r mut Report,
 }
 
 impl<'r> Caller<'r> {
     /// A caller with this deadline for each answer. If a driver hangs, the step fails.
-    pub fn new(sockets: Sockets, patience: Duration, report: &'r mut Report) -> Self {
-        Self { sockets: sockets.deadline(patience), patience, report }
+    pub fn new(sockets: Sockets, timeout: Duration, report: &'r mut Report) -> Self {
+        Self { sockets: sockets.deadline(timeout), timeout, report }
     }
 
     /// Makes the call twice and checks that both answers are equal. `text` checks the answer and describes it
@@ -106,7 +106,7 @@ impl<'r> Caller<'r> {
     ) -> Outcome<A> {
         let (first, second, timing) = self.twice(name, request, call).await?;
         if first != second {
-            return Err(Failure::new(name, "the second time the answer is another one"));
+            return Err(Failure::new(name, "the second call returned a different answer"));
         }
         let text = text(&first).map_err(|reason| Failure::new(name, reason))?;
         self.report.ok(name, &text, timing);
@@ -133,59 +133,59 @@ impl<'r> Caller<'r> {
         request: &Q,
         mut call: impl AsyncFnMut(Sockets, Q) -> Result<Response<A>, Status>,
     ) -> Outcome<(A, A, Timing)> {
-        let (first, time) = self.bounded(name, call(self.sockets.clone(), request.clone())).await?;
-        let again = self.bounded(name, call(self.sockets.clone(), request.clone())).await;
+        let (first, time) = self.with_timeout(name, call(self.sockets.clone(), request.clone())).await?;
+        let again = self.with_timeout(name, call(self.sockets.clone(), request.clone())).await;
         let (second, again) = again.map_err(|failure| Failure {
-            reason: format!("the second time, with the first gone well: {}", failure.reason),
+            reason: format!("the second call failed: {}", failure.reason),
             ..failure
         })?;
         Ok((first, second, Timing { first: time, again: Some(again) }))
     }
 
     /// Runs and reports an action that is not a call, once.
-    pub(crate) async fn look(
+    pub(crate) async fn check(
         &mut self,
         name: &str,
         work: impl FnOnce() -> Result<String, String> + Send + 'static,
     ) -> Outcome<()> {
         let start = Instant::now();
-        let text = self.apart(name, work).await?;
+        let text = self.on_own_thread(name, work).await?;
         self.report.ok(name, &text, Timing { first: start.elapsed(), again: None });
         Ok(())
     }
 
     /// Runs work that can hang on a dead volume on its own thread, and gives it up at the deadline. The
     /// thread then remains, so the runtime must be shut down without waiting for it.
-    pub(crate) async fn apart<T: Send + 'static>(
+    pub(crate) async fn on_own_thread<T: Send + 'static>(
         &self,
         name: &str,
         work: impl FnOnce() -> Result<T, String> + Send + 'static,
     ) -> Outcome<T> {
-        match tokio::time::timeout(self.patience, tokio::task::spawn_blocking(work)).await {
+        match tokio::time::timeout(self.timeout, tokio::task::spawn_blocking(work)).await {
             Ok(Ok(done)) => done.map_err(|reason| Failure::new(name, reason)),
-            Ok(Err(_)) => Err(Failure::new(name, "a fault of this program")),
+            Ok(Err(_)) => Err(Failure::new(name, "internal error of this program")),
             Err(_) => {
-                let reason = format!("the volume does not answer within {:?}", self.patience);
+                let reason = format!("the volume does not answer within {:?}", self.timeout);
                 Err(Failure { code: Some(Code::DeadlineExceeded), ..Failure::new(name, reason) })
             }
         }
     }
 
-    async fn bounded<A>(
+    async fn with_timeout<A>(
         &self,
         name: &str,
         call: impl Future<Output = Result<Response<A>, Status>>,
     ) -> Outcome<(A, Duration)> {
         let start = Instant::now();
-        match tokio::time::timeout(self.patience, call).await {
+        match tokio::time::timeout(self.timeout, call).await {
             Ok(Ok(answer)) => Ok((answer.into_inner(), start.elapsed())),
             // The deadline sent to the driver also ends the wait on this side, with code CANCELLED.
-            Ok(Err(status)) if status.code() != Code::Cancelled || start.elapsed() < self.patience => {
+            Ok(Err(status)) if status.code() != Code::Cancelled || start.elapsed() < self.timeout => {
                 Err(Failure::refused(name, &status))
             }
             _ => Err(Failure {
                 code: Some(Code::DeadlineExceeded),
-                ..Failure::new(name, format!("no answer within {:?}", self.patience))
+                ..Failure::new(name, format!("no answer within {:?}", self.timeout))
             }),
         }
     }

@@ -7,27 +7,28 @@ use csi_proto::v1;
 use tonic::Code;
 
 use super::call::{Failure, Outcome};
-use super::introductions::Growth;
+use super::discovery::Growth;
 use super::report::size;
-use super::scenario::{Life, text};
+use super::scenario::{LifeCycle, text};
 use super::target;
-use super::wanted::{Keep, Looks};
+use super::volume_spec::{Keep, TargetChecks};
 
-impl Life<'_, '_> {
+impl LifeCycle<'_, '_> {
     /// Expands the volume in place, if the driver supports that.
     pub(crate) async fn expand(&mut self) -> Outcome<()> {
         match self.offers.growth {
-            _ if self.wanted.premade.is_some() => {}
+            _ if self.spec.existing.is_some() => {}
             Growth::Never => {
-                self.caller.report.left_out("ControllerExpandVolume", "this driver's volumes do not grow");
+                self.caller.report.left_out("ControllerExpandVolume", "this driver does not expand volumes");
             }
-            _ if self.wanted.grown <= self.wanted.size => {
-                self.caller.report.left_out("ControllerExpandVolume", "it is not to become larger");
+            _ if self.spec.grown <= self.spec.size => {
+                self.caller.report.left_out("ControllerExpandVolume", "no larger size was requested");
             }
-            Growth::Unused if self.wanted.keep == Keep::Everything => {
-                self.caller
-                    .report
-                    .left_out("ControllerExpandVolume", "it grows unused only, and is kept in use");
+            Growth::Unused if self.spec.keep == Keep::Everything => {
+                self.caller.report.left_out(
+                    "ControllerExpandVolume",
+                    "it can be expanded only while it is not in use, and --keep leaves it in use",
+                );
             }
             Growth::Unused => self.before = self.size_at_target().await?,
             Growth::InUse => {
@@ -43,7 +44,7 @@ impl Life<'_, '_> {
     /// Expands the volume while it is on no node, if the driver supports only that. If the node has to take
     /// part, the volume is put on the node again.
     pub(crate) async fn expand_unused(&mut self) -> Outcome<()> {
-        let is_asked_for = self.wanted.premade.is_none() && self.wanted.grown > self.wanted.size;
+        let is_asked_for = self.spec.existing.is_none() && self.spec.grown > self.spec.size;
         if !is_asked_for || self.offers.growth != Growth::Unused {
             return Ok(());
         }
@@ -58,9 +59,9 @@ impl Life<'_, '_> {
     /// The size at the target, if the targets are checked; otherwise 0.
     async fn size_at_target(&self) -> Outcome<u64> {
         match self.targets.first().cloned() {
-            Some((path, _)) if self.looks == Looks::Inside => {
-                let content = self.wanted.content;
-                self.caller.apart("  size at the target", move || target::size(&path, content)).await
+            Some((path, _)) if self.checks == TargetChecks::Content => {
+                let content = self.spec.content;
+                self.caller.on_own_thread("  size at the target", move || target::size(&path, content)).await
             }
             _ => Ok(0),
         }
@@ -70,11 +71,11 @@ impl Life<'_, '_> {
     async fn expand_at_the_controller(&mut self) -> Outcome<bool> {
         let request = v1::ControllerExpandVolumeRequest {
             volume_id: self.id.clone(),
-            capacity_range: Some(v1::CapacityRange { required_bytes: self.wanted.grown, limit_bytes: 0 }),
-            volume_capability: Some(self.wanted.capability(self.offers)),
-            secrets: self.wanted.secrets.of(Rpc::ControllerExpandVolume),
+            capacity_range: Some(v1::CapacityRange { required_bytes: self.spec.grown, limit_bytes: 0 }),
+            volume_capability: Some(self.spec.capability(self.offers)),
+            secrets: self.spec.secrets.of(Rpc::ControllerExpandVolume),
         };
-        let wanted = self.wanted.grown;
+        let requested = self.spec.grown;
         let answer = self
             .caller
             .step(
@@ -82,7 +83,7 @@ impl Life<'_, '_> {
                 &request,
                 async |sockets, request| sockets.controller().controller_expand_volume(request).await,
                 |answer| match answer.capacity_bytes {
-                    bytes if bytes < wanted => Err(format!("{bytes} bytes are too few")),
+                    bytes if bytes < requested => Err(format!("the volume has only {bytes} bytes")),
                     bytes => Ok(size(bytes.unsigned_abs())),
                 },
             )
@@ -92,14 +93,14 @@ impl Life<'_, '_> {
 
     /// Expands the filesystem on the node. If that fails while it is mounted, the next stage does it.
     async fn expand_on_the_node(&mut self) -> Outcome<()> {
-        let (path, content, before) = (self.targets[0].0.clone(), self.wanted.content, self.before);
+        let (path, content, before) = (self.targets[0].0.clone(), self.spec.content, self.before);
         let request = v1::NodeExpandVolumeRequest {
             volume_id: self.id.clone(),
             volume_path: text(&path),
             staging_target_path: self.staging_path(),
-            secrets: self.wanted.secrets.of(Rpc::NodeExpandVolume),
-            capacity_range: Some(v1::CapacityRange { required_bytes: self.wanted.grown, limit_bytes: 0 }),
-            volume_capability: Some(self.wanted.capability(self.offers)),
+            secrets: self.spec.secrets.of(Rpc::NodeExpandVolume),
+            capacity_range: Some(v1::CapacityRange { required_bytes: self.spec.grown, limit_bytes: 0 }),
+            volume_capability: Some(self.spec.capability(self.offers)),
         };
         let grown = self
             .caller
@@ -113,8 +114,8 @@ impl Life<'_, '_> {
         match grown {
             Ok(_) => {}
             Err(refused) if self.may_refuse_to_grow(&refused) => {
-                let why = "ext4 grows while mounted only with CAP_SYS_RESOURCE, which is missing here: it grows when \
-                           it is staged next";
+                let why = "a mounted ext4 can be expanded only with CAP_SYS_RESOURCE, which this process \
+                           does not have: it is expanded at the next stage";
                 self.caller.report.left_out("NodeExpandVolume", why);
                 self.unpublish().await?;
                 self.unstage().await?;
@@ -123,27 +124,27 @@ impl Life<'_, '_> {
             }
             Err(failure) => return Err(failure),
         }
-        if self.looks != Looks::Inside {
+        if self.checks != TargetChecks::Content {
             return Ok(());
         }
         let work = move || {
-            target::still_there(&path, content)?;
+            target::check_data(&path, content)?;
             match target::size(&path, content)? {
                 after if after > before => Ok(format!("{}, was {}", size(after), size(before))),
-                _ => Err(format!("it is {} still", size(before))),
+                _ => Err(format!("it is still {}", size(before))),
             }
         };
-        self.caller.look("  size at the target", work).await
+        self.caller.check("  size at the target", work).await
     }
 
     /// Whether the node's refusal is due to missing CAP_SYS_RESOURCE.
     fn may_refuse_to_grow(&self, refused: &Failure) -> bool {
         let is_ext4_there = || {
             let mount = self.targets.first().and_then(|(path, _)| target::mount_at(path).ok());
-            self.looks != Looks::Nowhere && mount.is_some_and(|mount| mount.fs_type == "ext4")
+            self.checks != TargetChecks::Off && mount.is_some_and(|mount| mount.fs_type == "ext4")
         };
         refused.code == Some(Code::FailedPrecondition)
-            && (self.wanted.fs_type == "ext4" || is_ext4_there())
+            && (self.spec.fs_type == "ext4" || is_ext4_there())
             && (!has_cap_sys_resource() || refused.reason.contains("CAP_SYS_RESOURCE"))
     }
 }

@@ -5,14 +5,14 @@ use std::path::Path;
 use csi_proto::Rpc;
 use csi_proto::v1;
 
-use super::begun::Step;
 use super::call::Outcome;
 use super::report::size;
-use super::scenario::{Life, text};
+use super::scenario::{LifeCycle, text};
 use super::target::{self, Content};
-use super::wanted::{Access, Looks};
+use super::undo::Step;
+use super::volume_spec::{Access, TargetChecks};
 
-impl Life<'_, '_> {
+impl LifeCycle<'_, '_> {
     pub(crate) async fn stage(&mut self) -> Outcome<()> {
         if !self.offers.stages {
             return Ok(());
@@ -20,20 +20,20 @@ impl Life<'_, '_> {
         let request = v1::NodeStageVolumeRequest {
             volume_id: self.id.clone(),
             staging_target_path: text(&self.staging),
-            volume_capability: Some(self.wanted.capability(self.offers)),
+            volume_capability: Some(self.spec.capability(self.offers)),
             volume_context: self.context.clone(),
             publish_context: self.publish_context.clone(),
-            secrets: self.wanted.secrets.of(Rpc::NodeStageVolume),
+            secrets: self.spec.secrets.of(Rpc::NodeStageVolume),
         };
-        self.begun.begin(Step::Staged(self.unstage_request()));
-        let (staging, content, looks) = (&self.staging, self.wanted.content, self.looks);
+        self.undo_log.record(Step::Staged(self.unstage_request()));
+        let (staging, content, checks) = (&self.staging, self.spec.content, self.checks);
         self.caller
             .step(
                 "NodeStageVolume",
                 &request,
                 async |sockets, request| sockets.node().node_stage_volume(request).await,
                 |_| match content {
-                    _ if looks == Looks::Nowhere => Ok("staged".to_owned()),
+                    _ if checks == TargetChecks::Off => Ok("staged".to_owned()),
                     Content::Device => Ok("attached, as a raw device".to_owned()),
                     Content::Files => {
                         let mount = target::mount_at(staging)?;
@@ -51,21 +51,21 @@ impl Life<'_, '_> {
                 volume_id: self.id.clone(),
                 staging_target_path: self.staging_path(),
                 target_path: text(path),
-                volume_capability: Some(self.wanted.capability(self.offers)),
+                volume_capability: Some(self.spec.capability(self.offers)),
                 readonly: *access == Access::ReadOnly,
                 volume_context: self.context.clone(),
                 publish_context: self.publish_context.clone(),
-                secrets: self.wanted.secrets.of(Rpc::NodePublishVolume),
+                secrets: self.spec.secrets.of(Rpc::NodePublishVolume),
             };
-            self.begun.begin(Step::Published(self.unpublish_request(path)));
-            let (content, looks) = (self.wanted.content, self.looks);
+            self.undo_log.record(Step::Published(self.unpublish_request(path)));
+            let (content, checks) = (self.spec.content, self.checks);
             self.caller
                 .step(
                     "NodePublishVolume",
                     &request,
                     async |sockets, request| sockets.node().node_publish_volume(request).await,
-                    |_| match looks {
-                        Looks::Nowhere => Ok(name(path)),
+                    |_| match checks {
+                        TargetChecks::Off => Ok(name(path)),
                         _ => published(path, *access, content),
                     },
                 )
@@ -74,23 +74,23 @@ impl Life<'_, '_> {
         Ok(())
     }
 
-    pub(crate) async fn use_it(&mut self) -> Outcome<()> {
-        let content = self.wanted.content;
-        if self.looks != Looks::Inside {
-            self.caller.report.left_out("  write and read", "nothing is written here");
+    pub(crate) async fn write_and_read(&mut self) -> Outcome<()> {
+        let content = self.spec.content;
+        if self.checks != TargetChecks::Content {
+            self.caller.report.left_out("  write and read", "writing is not allowed for this volume");
             return Ok(());
         }
         let writable = self.targets[0].0.clone();
         let read_only = self.targets.get(1).map(|(path, _)| path.clone());
         let read = read_only.clone().unwrap_or_else(|| writable.clone());
         let work = move || target::write_and_read(&writable, &read, content);
-        self.caller.look("  write and read", work).await?;
+        self.caller.check("  write and read", work).await?;
         let Some(read_only) = read_only else {
-            self.caller.report.left_out("  write, read-only", "one target only: the mode allows no more");
+            self.caller.report.left_out("  write, read-only", "the access mode allows only one target");
             return Ok(());
         };
         let work = move || target::refused_write(&read_only, content).map(|why| format!("refused: {why}"));
-        self.caller.look("  write, read-only", work).await
+        self.caller.check("  write, read-only", work).await
     }
 
     pub(crate) async fn stats(&mut self) -> Outcome<()> {
@@ -114,7 +114,7 @@ impl Life<'_, '_> {
     }
 
     pub(crate) async fn unpublish(&mut self) -> Outcome<()> {
-        let looks = self.looks;
+        let checks = self.checks;
         for (path, _) in &self.targets {
             let request = self.unpublish_request(path);
             self.caller
@@ -123,13 +123,13 @@ impl Life<'_, '_> {
                     &request,
                     async |sockets, request| sockets.node().node_unpublish_volume(request).await,
                     |_| match target::is_gone(path) {
-                        _ if looks == Looks::Nowhere => Ok(name(path)),
-                        Ok(()) if path.exists() => Err(format!("{} is still there", path.display())),
+                        _ if checks == TargetChecks::Off => Ok(name(path)),
+                        Ok(()) if path.exists() => Err(format!("{} still exists", path.display())),
                         gone => gone.map(|()| name(path)),
                     },
                 )
                 .await?;
-            self.begun.is_over(&Step::Published(request));
+            self.undo_log.forget(&Step::Published(request));
         }
         Ok(())
     }
@@ -139,19 +139,19 @@ impl Life<'_, '_> {
             return Ok(());
         }
         let request = self.unstage_request();
-        let (staging, looks) = (&self.staging, self.looks);
+        let (staging, checks) = (&self.staging, self.checks);
         self.caller
             .step(
                 "NodeUnstageVolume",
                 &request,
                 async |sockets, request| sockets.node().node_unstage_volume(request).await,
-                |_| match looks {
-                    Looks::Nowhere => Ok("unstaged".to_owned()),
+                |_| match checks {
+                    TargetChecks::Off => Ok("unstaged".to_owned()),
                     _ => target::is_gone(staging).map(|()| "unmounted, detached".to_owned()),
                 },
             )
             .await?;
-        self.begun.is_over(&Step::Staged(request));
+        self.undo_log.forget(&Step::Staged(request));
         Ok(())
     }
 
@@ -186,7 +186,7 @@ fn usage(answer: &v1::NodeGetVolumeStatsResponse) -> Result<String, String> {
     let bytes = answer.usage.iter().find(|usage| usage.unit() == v1::volume_usage::Unit::Bytes);
     let bytes = bytes.ok_or("the answer has no bytes")?;
     if bytes.total <= 0 {
-        return Err(format!("a volume of {} bytes", bytes.total));
+        return Err(format!("the total is {} bytes", bytes.total));
     }
     let total = size(bytes.total.unsigned_abs());
     match bytes.available + bytes.used {

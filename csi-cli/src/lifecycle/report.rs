@@ -171,13 +171,13 @@ impl Report {
     /// Prints the last line of a run without failures.
     pub fn all_well(&self, left: &str) {
         let text =
-            format!("all well: {} steps in {}", self.steps, duration(self.start.elapsed()).trim_start());
+            format!("success: {} steps in {}", self.steps, duration(self.start.elapsed()).trim_start());
         self.summary(Colour::Good, &text, left);
     }
 
     /// Prints the last line of a run that ended early.
     pub fn ended(&self, why: &str, left: &str) {
-        let text = format!("{why}, after {} good steps", self.steps);
+        let text = format!("{why}, after {} successful steps", self.steps);
         self.summary(Colour::Bad, &text, left);
     }
 

@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use csi_proto::Rpc;
 use csi_proto::v1;
 
-use super::begun::{Begun, Step};
 use super::call::{Caller, Failure, Outcome};
-use super::introductions::Offers;
+use super::discovery::Offers;
 use super::report::size;
-use super::wanted::{Access, Keep, Looks, Places, Wanted};
+use super::undo::{Step, UndoLog};
+use super::volume_spec::{Access, Keep, Places, TargetChecks, VolumeSpec};
 
 /// An existing volume, and its caller.
-pub(crate) struct Life<'c, 'r> {
+pub(crate) struct LifeCycle<'c, 'r> {
     pub(crate) caller: &'c mut Caller<'r>,
-    pub(crate) begun: &'c mut Begun,
+    pub(crate) undo_log: &'c mut UndoLog,
     pub(crate) offers: &'c Offers,
-    pub(crate) wanted: &'c Wanted,
-    pub(crate) looks: Looks,
+    pub(crate) spec: &'c VolumeSpec,
+    pub(crate) checks: TargetChecks,
     pub(crate) id: String,
     pub(crate) context: BTreeMap<String, String>,
     pub(crate) publish_context: BTreeMap<String, String>,
@@ -30,54 +30,55 @@ pub(crate) struct Life<'c, 'r> {
 }
 
 /// Creates a volume, uses it, expands it, and deletes it. The volume is put into `places` on this node, if
-/// they are given and the driver has a node service. At any moment `begun` has what must be undone.
+/// they are given and the driver has a node service. At any moment `undo_log` has what must be undone.
 ///
 /// # Errors
 /// The first step that failed. Neither the error nor the report shows the given secrets, even if the driver
 /// repeats them: see [`Hidden::scrub`](super::Hidden::scrub).
-pub async fn play(
+pub async fn run_life_cycle(
     caller: &mut Caller<'_>,
     offers: &Offers,
-    wanted: &Wanted,
+    spec: &VolumeSpec,
     places: Option<&Places>,
-    begun: &mut Begun,
+    undo_log: &mut UndoLog,
 ) -> Outcome<()> {
-    let hidden = wanted.secrets.hidden();
+    let hidden = spec.secrets.hidden();
     caller.report.hide(&hidden);
-    begun.secrets = wanted.secrets.clone();
-    play_openly(caller, offers, wanted, places, begun).await.map_err(|failure| failure.scrubbed(&hidden))
+    undo_log.secrets = spec.secrets.clone();
+    run_unredacted(caller, offers, spec, places, undo_log).await.map_err(|failure| failure.scrubbed(&hidden))
 }
 
-async fn play_openly(
+async fn run_unredacted(
     caller: &mut Caller<'_>,
     offers: &Offers,
-    wanted: &Wanted,
+    spec: &VolumeSpec,
     places: Option<&Places>,
-    begun: &mut Begun,
+    undo_log: &mut UndoLog,
 ) -> Outcome<()> {
-    caller.report.part(&wanted.title);
-    let (id, context) = match &wanted.premade {
+    caller.report.part(&spec.title);
+    let (id, context) = match &spec.existing {
         Some(volume) => (volume.id.clone(), volume.context.clone()),
-        None if offers.creates => create(caller, offers, wanted, begun).await?,
+        None if offers.creates => create(caller, offers, spec, undo_log).await?,
         None => {
-            let hint = "this driver makes no volumes: name one that is there (Wanted::premade, --volume-id)";
+            let hint = "this driver does not create volumes: name an existing one (VolumeSpec::existing, \
+                 --volume-id)";
             return Err(Failure::new("CreateVolume", hint));
         }
     };
     let places = places.filter(|_| offers.node);
     let (staging, targets) = match places {
-        Some(places) => make_places(places, offers, wanted, begun)
-            .map_err(|error| Failure::new("make a staging directory", error.to_string()))?,
+        Some(places) => make_places(places, offers, spec, undo_log)
+            .map_err(|error| Failure::new("create the staging directory", error.to_string()))?,
         None => (PathBuf::new(), Vec::new()),
     };
-    let looks = wanted.looks(offers);
+    let checks = spec.checks(offers);
     let publish_context = BTreeMap::new();
-    let mut life = Life {
+    let mut life = LifeCycle {
         caller,
-        begun,
+        undo_log,
         offers,
-        wanted,
-        looks,
+        spec,
+        checks,
         id,
         context,
         publish_context,
@@ -93,14 +94,14 @@ async fn play_openly(
 fn make_places(
     places: &Places,
     offers: &Offers,
-    wanted: &Wanted,
-    begun: &mut Begun,
+    spec: &VolumeSpec,
+    undo_log: &mut UndoLog,
 ) -> std::io::Result<(PathBuf, Vec<(PathBuf, Access)>)> {
-    let (staging, target) = (places.staging.join(&wanted.name), places.target.join(&wanted.name));
+    let (staging, target) = (places.staging.join(&spec.name), places.target.join(&spec.name));
     for directory in [&staging, &staging.join("staging"), &target] {
-        begun.make_directory(directory.clone())?;
+        undo_log.make_directory(directory.clone())?;
     }
-    let targets = wanted.targets(offers).iter().map(|(name, access)| (target.join(name), *access));
+    let targets = spec.targets(offers).iter().map(|(name, access)| (target.join(name), *access));
     Ok((staging.join("staging"), targets.collect()))
 }
 
@@ -108,22 +109,22 @@ fn make_places(
 async fn create(
     caller: &mut Caller<'_>,
     offers: &Offers,
-    wanted: &Wanted,
-    begun: &mut Begun,
+    spec: &VolumeSpec,
+    undo_log: &mut UndoLog,
 ) -> Outcome<(String, BTreeMap<String, String>)> {
     let request = v1::CreateVolumeRequest {
-        name: wanted.name.clone(),
-        capacity_range: Some(v1::CapacityRange { required_bytes: wanted.size, limit_bytes: 0 }),
-        volume_capabilities: vec![wanted.capability(offers)],
-        parameters: wanted.parameters.clone(),
-        secrets: wanted.secrets.of(Rpc::CreateVolume),
+        name: spec.name.clone(),
+        capacity_range: Some(v1::CapacityRange { required_bytes: spec.size, limit_bytes: 0 }),
+        volume_capabilities: vec![spec.capability(offers)],
+        parameters: spec.parameters.clone(),
+        secrets: spec.secrets.of(Rpc::CreateVolume),
         accessibility_requirements: offers
             .topology
             .clone()
             .map(|here| v1::TopologyRequirement { requisite: vec![here.clone()], preferred: vec![here] }),
         ..Default::default()
     };
-    begun.begin(Step::MaybeVolume(request.clone()));
+    undo_log.record(Step::MaybeVolume(request.clone()));
     let answer = caller
         .step(
             "CreateVolume",
@@ -131,7 +132,7 @@ async fn create(
             async |sockets, request| {
                 let answer = sockets.controller().create_volume(request).await?;
                 if let Some(volume) = &answer.get_ref().volume {
-                    begun.know_volume(&volume.volume_id);
+                    undo_log.set_volume_id(&volume.volume_id);
                 }
                 Ok(answer)
             },
@@ -140,7 +141,7 @@ async fn create(
                 // A size of 0 means that the driver does not track sizes.
                 match volume.capacity_bytes {
                     0 => Ok(volume.volume_id.clone()),
-                    bytes if bytes < wanted.size => Err(format!("{bytes} bytes are too few")),
+                    bytes if bytes < spec.size => Err(format!("the volume has only {bytes} bytes")),
                     bytes => Ok(format!("{}, {}", volume.volume_id, size(bytes.unsigned_abs()))),
                 }
             },
@@ -150,18 +151,18 @@ async fn create(
     Ok((volume.volume_id, volume.volume_context))
 }
 
-impl Life<'_, '_> {
+impl LifeCycle<'_, '_> {
     /// Runs all steps from after the creation up to the deletion.
     async fn live(&mut self, on_node: bool) -> Outcome<()> {
         self.validate().await?;
         if on_node {
             self.put_on_node().await?;
-            self.use_it().await?;
+            self.write_and_read().await?;
             self.stats().await?;
         }
         self.snapshot().await?;
         self.expand().await?;
-        if self.wanted.keep == Keep::Everything {
+        if self.spec.keep == Keep::Everything {
             return Ok(());
         }
         if on_node {
@@ -169,7 +170,7 @@ impl Life<'_, '_> {
         }
         self.expand_unused().await?;
         self.delete().await?;
-        self.begun.remove_directories();
+        self.undo_log.remove_directories();
         Ok(())
     }
 
@@ -197,9 +198,9 @@ impl Life<'_, '_> {
         let request = v1::ValidateVolumeCapabilitiesRequest {
             volume_id: self.id.clone(),
             volume_context: self.context.clone(),
-            volume_capabilities: vec![self.wanted.capability(self.offers)],
-            parameters: self.wanted.parameters.clone(),
-            secrets: self.wanted.secrets.of(Rpc::ValidateVolumeCapabilities),
+            volume_capabilities: vec![self.spec.capability(self.offers)],
+            parameters: self.spec.parameters.clone(),
+            secrets: self.spec.secrets.of(Rpc::ValidateVolumeCapabilities),
             ..Default::default()
         };
         self.caller
@@ -220,7 +221,7 @@ impl Life<'_, '_> {
         v1::ControllerUnpublishVolumeRequest {
             volume_id: self.id.clone(),
             node_id: self.offers.node_id.clone(),
-            secrets: self.wanted.secrets.of(Rpc::ControllerUnpublishVolume),
+            secrets: self.spec.secrets.of(Rpc::ControllerUnpublishVolume),
         }
     }
 
@@ -231,12 +232,12 @@ impl Life<'_, '_> {
         let request = v1::ControllerPublishVolumeRequest {
             volume_id: self.id.clone(),
             node_id: self.offers.node_id.clone(),
-            volume_capability: Some(self.wanted.capability(self.offers)),
+            volume_capability: Some(self.spec.capability(self.offers)),
             volume_context: self.context.clone(),
-            secrets: self.wanted.secrets.of(Rpc::ControllerPublishVolume),
+            secrets: self.spec.secrets.of(Rpc::ControllerPublishVolume),
             readonly: false,
         };
-        self.begun.begin(Step::Attached(self.detach_request()));
+        self.undo_log.record(Step::Attached(self.detach_request()));
         let node = self.offers.node_id.clone();
         let answer = self
             .caller
@@ -264,15 +265,15 @@ impl Life<'_, '_> {
                 |_| Ok("detached".to_owned()),
             )
             .await?;
-        self.begun.is_over(&Step::Attached(request));
+        self.undo_log.forget(&Step::Attached(request));
         Ok(())
     }
 
     async fn delete(&mut self) -> Outcome<()> {
-        if self.wanted.premade.is_some() {
+        if self.spec.existing.is_some() {
             return Ok(());
         }
-        let secrets = self.wanted.secrets.of(Rpc::DeleteVolume);
+        let secrets = self.spec.secrets.of(Rpc::DeleteVolume);
         let request = v1::DeleteVolumeRequest { volume_id: self.id.clone(), secrets };
         self.caller
             .step(
@@ -282,7 +283,7 @@ impl Life<'_, '_> {
                 |_| Ok(request.volume_id.clone()),
             )
             .await?;
-        self.begun.is_over(&Step::Volume(request));
+        self.undo_log.forget(&Step::Volume(request));
         Ok(())
     }
 }

@@ -35,7 +35,7 @@ impl Signals {
     /// # Errors
     /// When the handlers can't be installed.
     pub fn take() -> Result<Self, String> {
-        let take = |kind| signal(kind).map_err(|error| format!("can't take signals: {error}"));
+        let take = |kind| signal(kind).map_err(|error| format!("signals can't be caught: {error}"));
         Ok(Self {
             interrupt: take(SignalKind::interrupt())?,
             terminate: take(SignalKind::terminate())?,

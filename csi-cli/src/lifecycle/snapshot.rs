@@ -3,24 +3,24 @@
 use csi_proto::Rpc;
 use csi_proto::v1;
 
-use super::begun::Step;
 use super::call::{Failure, Outcome};
-use super::scenario::Life;
-use super::wanted::Keep;
+use super::scenario::LifeCycle;
+use super::undo::Step;
+use super::volume_spec::Keep;
 
-impl Life<'_, '_> {
+impl LifeCycle<'_, '_> {
     pub(crate) async fn snapshot(&mut self) -> Outcome<()> {
         if !self.offers.snapshots {
             return Ok(());
         }
         let request = v1::CreateSnapshotRequest {
             source_volume_id: self.id.clone(),
-            name: format!("{}-snapshot", self.wanted.name),
-            secrets: self.wanted.secrets.of(Rpc::CreateSnapshot),
+            name: format!("{}-snapshot", self.spec.name),
+            secrets: self.spec.secrets.of(Rpc::CreateSnapshot),
             ..Default::default()
         };
-        self.begun.begin(Step::MaybeSnapshot(request.clone()));
-        let begun = &mut *self.begun;
+        self.undo_log.record(Step::MaybeSnapshot(request.clone()));
+        let undo_log = &mut *self.undo_log;
         // `ready_to_use` can change by itself.
         let answer = self
             .caller
@@ -30,7 +30,7 @@ impl Life<'_, '_> {
                 async |sockets, request| {
                     let answer = sockets.controller().create_snapshot(request).await?;
                     if let Some(snapshot) = &answer.get_ref().snapshot {
-                        begun.know_snapshot(&snapshot.snapshot_id);
+                        undo_log.set_snapshot_id(&snapshot.snapshot_id);
                     }
                     Ok(answer)
                 },
@@ -40,11 +40,12 @@ impl Life<'_, '_> {
                 },
             )
             .await?;
-        if self.wanted.keep == Keep::Everything {
+        if self.spec.keep == Keep::Everything {
             return Ok(());
         }
-        let snapshot = answer.snapshot.ok_or_else(|| Failure::new("CreateSnapshot", "no snapshot"))?;
-        let secrets = self.wanted.secrets.of(Rpc::DeleteSnapshot);
+        let snapshot =
+            answer.snapshot.ok_or_else(|| Failure::new("CreateSnapshot", "the answer has no snapshot"))?;
+        let secrets = self.spec.secrets.of(Rpc::DeleteSnapshot);
         let request = v1::DeleteSnapshotRequest { snapshot_id: snapshot.snapshot_id, secrets };
         self.caller
             .step(
@@ -54,7 +55,7 @@ impl Life<'_, '_> {
                 |_| Ok(request.snapshot_id.clone()),
             )
             .await?;
-        self.begun.is_over(&Step::Snapshot(request));
+        self.undo_log.forget(&Step::Snapshot(request));
         Ok(())
     }
 }

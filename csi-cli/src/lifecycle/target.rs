@@ -31,7 +31,7 @@ pub(crate) fn mount_at(path: &Path) -> Result<MountEntry, String> {
     match found.len() {
         1 => Ok(found.remove(0)),
         0 => Err(format!("nothing is mounted at {}", path.display())),
-        more => Err(format!("{more} mounts are on top of each other at {}", path.display())),
+        more => Err(format!("{more} mounts are stacked at {}", path.display())),
     }
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn write_and_read(write: &Path, read: &Path, content: Content) -> Res
     wrote.map_err(|error| failed(&to, error))?;
     let back = read_back(&from, content).map_err(|error| failed(&from, error))?;
     if back != block(content) {
-        return Err(format!("{} does not hold what was written", from.display()));
+        return Err(format!("{} does not contain the data that was written", from.display()));
     }
     let seen = if read == write { "" } else { ", seen at the other target too" };
     Ok(format!("{} bytes{seen}", back.len()))
@@ -93,14 +93,17 @@ pub(crate) fn refused_write(target: &Path, content: Content) -> Result<String, S
         file.sync_all()
     });
     match wrote {
-        Ok(()) => Err(format!("a write through {} went well, and it is read-only", target.display())),
-        Err(error) if is_refusal(error.kind(), content) => Ok(words_of(&error)),
-        Err(error) => Err(format!("a write through {} failed otherwise: {error}", target.display())),
+        Ok(()) => Err(format!("a write through {} succeeded, although it is read-only", target.display())),
+        Err(error) if is_refusal(error.kind(), content) => Ok(error_text(&error)),
+        Err(error) => Err(format!(
+            "a write through {} failed, but not because it is read-only: {error}",
+            target.display()
+        )),
     }
 }
 
 /// The system's text for the error, without its number.
-fn words_of(error: &std::io::Error) -> String {
+fn error_text(error: &std::io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned())
 }
 
@@ -113,11 +116,11 @@ fn is_refusal(kind: ErrorKind, content: Content) -> bool {
 }
 
 /// Checks that the written data still exists.
-pub(crate) fn still_there(target: &Path, content: Content) -> Result<(), String> {
+pub(crate) fn check_data(target: &Path, content: Content) -> Result<(), String> {
     let path = place(target, content);
     match read_back(&path, content) {
         Ok(back) if back == block(content) => Ok(()),
-        Ok(_) => Err(format!("{} holds something else by now", path.display())),
+        Ok(_) => Err(format!("the data in {} has changed", path.display())),
         Err(error) => Err(format!("{}: {error}", path.display())),
     }
 }

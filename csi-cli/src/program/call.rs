@@ -60,20 +60,20 @@ pub(crate) struct Limits {
 }
 
 /// Why a call ended early.
-pub(crate) enum Ended {
+pub(crate) enum CallError {
     /// The plugin refused, or did not answer.
     Refused(Status),
     /// The receiver of the answers stopped.
     Stopped(Stop),
 }
 
-impl From<Status> for Ended {
+impl From<Status> for CallError {
     fn from(status: Status) -> Self {
         Self::Refused(status)
     }
 }
 
-impl From<Stop> for Ended {
+impl From<Stop> for CallError {
     fn from(stop: Stop) -> Self {
         Self::Stopped(stop)
     }
@@ -90,19 +90,19 @@ pub(crate) async fn call(
     request: DynamicMessage,
     limits: Limits,
     mut take: impl FnMut(DynamicMessage) -> Result<(), Stop>,
-) -> Result<(), Ended> {
+) -> Result<(), CallError> {
     let (start, timeout, sent) = (Instant::now(), limits.timeout, request.encoded_len());
     let answered = answer(client, rpc, request, limits, &mut take).await;
     answered.map_err(|ended| match ended {
         // The deadline sent to the driver also ends the wait on this side, with code CANCELLED.
-        Ended::Refused(status) if status.code() == Code::Cancelled && start.elapsed() >= timeout => {
+        CallError::Refused(status) if status.code() == Code::Cancelled && start.elapsed() >= timeout => {
             late(timeout).into()
         }
         // If the request is larger than the limit, it can be the driver that refuses it.
-        Ended::Refused(status) if is_too_large(&status) && sent <= limits.size => {
-            Stop::failed(&format!("{rpc}: {}: --max-answer takes larger ones", status.message())).into()
+        CallError::Refused(status) if is_too_large(&status) && sent <= limits.size => {
+            Stop::failed(&format!("{rpc}: {}: --max-answer allows larger messages", status.message())).into()
         }
-        Ended::Refused(status) if std::error::Error::source(&status).is_some() => {
+        CallError::Refused(status) if std::error::Error::source(&status).is_some() => {
             let words = explain(&status);
             let words = words.split_once(": ").map_or("", |(_, words)| words);
             Status::unavailable(format!("the connection broke: {words}")).into()
@@ -126,7 +126,7 @@ async fn answer(
     request: DynamicMessage,
     Limits { timeout, size }: Limits,
     take: &mut impl FnMut(DynamicMessage) -> Result<(), Stop>,
-) -> Result<(), Ended> {
+) -> Result<(), CallError> {
     let late = |_| late(timeout);
     let method = rpcs::method(rpc);
     let codec = Dynamic(method.output());
@@ -139,12 +139,12 @@ async fn answer(
         request.set_timeout(timeout);
         let answer =
             tokio::time::timeout(timeout, grpc.unary(request, path, codec)).await.map_err(late)??;
-        return take(answer.into_inner()).map_err(Ended::Stopped);
+        return take(answer.into_inner()).map_err(CallError::Stopped);
     }
     let answer = tokio::time::timeout(timeout, grpc.server_streaming(request, path, codec)).await;
     let mut messages: Streaming<DynamicMessage> = answer.map_err(late)??.into_inner();
     while let Some(message) = tokio::time::timeout(timeout, messages.message()).await.map_err(late)?? {
-        take(message).map_err(Ended::Stopped)?;
+        take(message).map_err(CallError::Stopped)?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use prost_reflect::{DynamicMessage, ReflectMessage as _, Value};
 use serde_json::json;
 use tonic::Code;
 
-use super::call::{self, Ended};
+use super::call::{self, CallError};
 use super::common::{self, Common};
 use super::meanings::{self, PARTS, Part};
 use super::output::{Format, Layout, Stop, print, print_json, refused};
@@ -25,13 +25,13 @@ Examples:
 
 pub(crate) fn command() -> Command {
     Command::new(NAME)
-        .about("Show what the driver can do, on one page")
+        .about("Show the driver's capabilities on one page")
         .arg(common::controller_argument())
         .after_help(EXAMPLES)
 }
 
 /// The answer of a service; `None` if it is not on this socket.
-type Told = Option<DynamicMessage>;
+type Answer = Option<DynamicMessage>;
 
 /// All answers.
 struct Overview {
@@ -39,21 +39,21 @@ struct Overview {
     info: DynamicMessage,
     health: Health,
     /// Indexed like [`PARTS`].
-    capabilities: Vec<Told>,
-    node: Told,
+    capabilities: Vec<Answer>,
+    node: Answer,
 }
 
 pub(crate) async fn run(_: &ArgMatches, common: &Common) -> Result<(), Stop> {
     let (client, controller) = common.clients().await?;
     let mut capabilities = Vec::new();
-    let asker = |client| Asker { client, common };
-    let here = asker(&client);
-    let (info, health) = (here.must(Rpc::GetPluginInfo).await?, here.probe().await?);
+    let connection = |client| Connection { client, common };
+    let here = connection(&client);
+    let (info, health) = (here.call(Rpc::GetPluginInfo).await?, here.probe().await?);
     for part in PARTS {
-        let asked = if part.is_of_controller { asker(&controller) } else { asker(&client) };
-        capabilities.push(asked.ask(part.rpc).await?);
+        let connection = if part.is_of_controller { connection(&controller) } else { connection(&client) };
+        capabilities.push(connection.call_if_served(part.rpc).await?);
     }
-    let node = here.ask(Rpc::NodeGetInfo).await?;
+    let node = here.call_if_served(Rpc::NodeGetInfo).await?;
     let overview = Overview { endpoint: common.endpoint(), info, health, capabilities, node };
     match common.format {
         Format::Json => print_json(&overview.json(), Layout::Indented),
@@ -69,13 +69,13 @@ enum Health {
     Failed(String),
 }
 
-struct Asker<'c> {
+struct Connection<'c> {
     client: &'c Client,
     common: &'c Common,
 }
 
-impl Asker<'_> {
-    async fn must(&self, rpc: Rpc) -> Result<DynamicMessage, Stop> {
+impl Connection<'_> {
+    async fn call(&self, rpc: Rpc) -> Result<DynamicMessage, Stop> {
         self.answer(rpc).await.map_err(|ended| end(rpc, ended))
     }
 
@@ -83,7 +83,7 @@ impl Asker<'_> {
         match self.answer(Rpc::Probe).await {
             Ok(answer) if ready(&answer) == Some(false) => Ok(Health::Starting),
             Ok(_) => Ok(Health::Ready),
-            Err(Ended::Refused(status)) if status.code() == Code::FailedPrecondition => {
+            Err(CallError::Refused(status)) if status.code() == Code::FailedPrecondition => {
                 Ok(Health::Failed(status.message().to_owned()))
             }
             Err(ended) => Err(end(Rpc::Probe, ended)),
@@ -91,15 +91,15 @@ impl Asker<'_> {
     }
 
     /// Returns `None` if the service is not on this socket.
-    async fn ask(&self, rpc: Rpc) -> Result<Told, Stop> {
+    async fn call_if_served(&self, rpc: Rpc) -> Result<Answer, Stop> {
         match self.answer(rpc).await {
             Ok(answer) => Ok(Some(answer)),
-            Err(Ended::Refused(status)) if status.code() == Code::Unimplemented => Ok(None),
+            Err(CallError::Refused(status)) if status.code() == Code::Unimplemented => Ok(None),
             Err(ended) => Err(end(rpc, ended)),
         }
     }
 
-    async fn answer(&self, rpc: Rpc) -> Result<DynamicMessage, Ended> {
+    async fn answer(&self, rpc: Rpc) -> Result<DynamicMessage, CallError> {
         let request = DynamicMessage::new(rpcs::method(rpc).input());
         let mut answer = DynamicMessage::new(rpcs::method(rpc).output());
         let taken = |found| {
@@ -116,16 +116,16 @@ fn ready(probed: &DynamicMessage) -> Option<bool> {
     ready.as_message()?.get_field_by_name("value")?.as_bool()
 }
 
-fn end(rpc: Rpc, ended: Ended) -> Stop {
+fn end(rpc: Rpc, ended: CallError) -> Stop {
     match ended {
-        Ended::Refused(status) => refused(rpc, &status, &Hidden::default()),
-        Ended::Stopped(stop) => stop,
+        CallError::Refused(status) => refused(rpc, &status, &Hidden::default()),
+        CallError::Stopped(stop) => stop,
     }
 }
 
 impl Overview {
     fn names(&self) -> impl Iterator<Item = (&'static Part, Option<Vec<String>>)> {
-        PARTS.iter().zip(&self.capabilities).map(|(part, told)| (part, told.as_ref().map(names)))
+        PARTS.iter().zip(&self.capabilities).map(|(part, answer)| (part, answer.as_ref().map(names)))
     }
 
     fn text(&self, name: &str) -> String {
@@ -165,7 +165,7 @@ impl Overview {
         for (part, names) in self.names() {
             lines.extend([String::new(), part.name.to_owned()]);
             match names {
-                None => lines.push("  not served here".to_owned()),
+                None => lines.push("  not available on this socket".to_owned()),
                 Some(names) => lines.extend(part_lines(part, &names)),
             }
         }

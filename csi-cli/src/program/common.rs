@@ -8,7 +8,7 @@ use csi_proto::client::Client;
 use tokio::net::UnixStream;
 
 use super::call::Limits;
-use super::output::{Format, Stop, complain, duration};
+use super::output::{Format, Stop, duration, print_error};
 use super::{exit, values};
 use crate::lifecycle::Sockets;
 
@@ -40,7 +40,7 @@ pub(crate) fn arguments() -> [Arg; 4] {
             .value_parser(["table", "json"])
             .default_value("table")
             .help_heading("Everywhere")
-            .help("How results are written"),
+            .help("The format of the results"),
         Arg::new("timeout")
             .long("timeout")
             .global(true)
@@ -48,7 +48,7 @@ pub(crate) fn arguments() -> [Arg; 4] {
             .value_parser(ValueParser::from(duration))
             .default_value("2m")
             .help_heading("Everywhere")
-            .help("How long to wait for each answer: 500ms, 10s, 2m"),
+            .help("The time limit for each answer: 500ms, 10s, 2m"),
         // gRPC's default in every language, and so the limit of the Kubernetes sidecars.
         Arg::new("max-answer")
             .long("max-answer")
@@ -59,7 +59,7 @@ pub(crate) fn arguments() -> [Arg; 4] {
             .hide_short_help(true)
             .help_heading("Everywhere")
             .help(
-                "The largest message that a single RPC takes from the driver; Kubernetes' callers take 4Mi",
+                "The largest answer that is accepted for a single RPC; the callers in Kubernetes accept 4Mi",
             ),
     ]
 }
@@ -70,7 +70,7 @@ pub(crate) fn controller_argument() -> Arg {
         .long("controller-endpoint")
         .value_name("unix://PATH")
         .value_hint(ValueHint::FilePath)
-        .help("The controller's socket, where it is another one")
+        .help("The controller's socket, if it has its own")
 }
 
 impl Common {
@@ -94,8 +94,8 @@ impl Common {
     /// When the endpoint is missing or invalid, or nothing listens on it.
     pub(crate) async fn client(&self) -> Result<Client, Stop> {
         let Some(endpoint) = &self.endpoint else {
-            let hint = "no endpoint: set CSI_ENDPOINT to the driver's socket, unix:///run/csi/csi.sock say, or give it \
-                        with --endpoint";
+            let hint = "no endpoint: set CSI_ENDPOINT to the driver's socket, such as \
+                        unix:///run/csi/csi.sock, or use --endpoint";
             return Err(Stop::Usage(hint.to_owned()));
         };
         self.connect(endpoint).await
@@ -136,20 +136,22 @@ impl Common {
     async fn connect(&self, endpoint: &str) -> Result<Client, Stop> {
         let read: Endpoint = endpoint.parse().map_err(|_| {
             Stop::Usage(format!(
-                "{endpoint:?} is no unix socket: write unix:///run/csi/csi.sock, or its absolute path"
+                "{endpoint:?} is not a unix socket: write unix:///run/csi/csi.sock, or an absolute path"
             ))
         })?;
         if let Err(error) = UnixStream::connect(read.path()).await {
             let hint = match error.kind() {
                 std::io::ErrorKind::NotFound => "is the driver running, and is this its socket?",
-                std::io::ErrorKind::ConnectionRefused => "its driver has ended; start it again",
+                std::io::ErrorKind::ConnectionRefused => {
+                    "the driver of this socket has ended; start it again"
+                }
                 std::io::ErrorKind::PermissionDenied => {
                     "run this as root, or as a user of the socket's group"
                 }
                 _ => "is this the driver's socket?",
             };
-            complain(&format!("{read}: {error}: {hint}"));
-            return Err(Stop::Ended(exit::UNREACHABLE));
+            print_error(&format!("{read}: {error}: {hint}"));
+            return Err(Stop::Exit(exit::UNREACHABLE));
         }
         Ok(Client::new(&read).deadline(self.timeout))
     }

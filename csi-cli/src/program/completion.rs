@@ -5,7 +5,7 @@ use std::io::Write as _;
 use clap::{Arg, ArgMatches, Command, ValueEnum as _, builder::EnumValueParser};
 use clap_complete::Shell;
 
-use super::output::{Stop, broken};
+use super::output::{Stop, output_error};
 
 pub(crate) const NAME: &str = "completion";
 
@@ -17,9 +17,9 @@ Examples:
 
 pub(crate) fn command() -> Command {
     let shells = Shell::value_variants().iter().map(ToString::to_string).collect::<Vec<_>>();
-    let help = format!("Which shell: {}", shells.join(", "));
+    let help = format!("The shell: {}", shells.join(", "));
     Command::new(NAME)
-        .about("Print what a shell needs to complete the command line")
+        .about("Print a shell's script for command-line completion")
         .arg(
             Arg::new("shell")
                 .required(true)
@@ -36,5 +36,5 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Stop> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut super::command(), "csi", &mut script);
     let mut output = std::io::stdout().lock();
-    output.write_all(&script).and_then(|()| output.flush()).map_err(broken)
+    output.write_all(&script).and_then(|()| output.flush()).map_err(output_error)
 }

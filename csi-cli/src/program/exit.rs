@@ -15,14 +15,14 @@ const REFUSED: u8 = 64;
 
 pub(crate) const HELP: &str = "\
 Exit status:
-    0  all went well
-    1  a step of `lifecycle` failed, `watch --once` found something wrong, or the output broke
+    0  success
+    1  a step of `lifecycle` failed, `watch --once` found a problem, or the output can't be written
     2  the command line, a file or a variable is wrong; nothing was sent
-    3  nothing answers on the socket
- 64+n  the driver refused with gRPC's code n: 67 INVALID_ARGUMENT, 68 DEADLINE_EXCEEDED,
+    3  no process answers on the socket
+ 64+n  the driver refused with the gRPC code n: 67 INVALID_ARGUMENT, 68 DEADLINE_EXCEEDED,
        69 NOT_FOUND, 70 ALREADY_EXISTS, 72 RESOURCE_EXHAUSTED, 73 FAILED_PRECONDITION,
        74 ABORTED, 75 OUT_OF_RANGE, 76 UNIMPLEMENTED, 77 INTERNAL, 78 UNAVAILABLE
-128+n  stopped by the signal n: 130 after Ctrl-C; what `lifecycle` made was taken back before";
+128+n  stopped by signal n: 130 after Ctrl-C; `lifecycle` undoes its steps before";
 
 /// The exit status for a refusal.
 pub(crate) fn refused(code: Code) -> u8 {

@@ -21,7 +21,7 @@ enum Form {
     Range,
     Source,
     Requirement,
-    Place,
+    Topology,
     Flag,
     Bytes,
     Number,
@@ -42,7 +42,7 @@ impl Form {
                 "CapacityRange" => Self::Range,
                 "VolumeContentSource" => Self::Source,
                 "TopologyRequirement" => Self::Requirement,
-                "Topology" => Self::Place,
+                "Topology" => Self::Topology,
                 _ => return None,
             },
             _ => return None,
@@ -67,13 +67,13 @@ fn of_field(field: &FieldDescriptor) -> Vec<Arg> {
     match Form::of(field) {
         Some(Form::Secrets) => secrets::arguments().into(),
         Some(Form::Pairs) => vec![
-            flag(name, "KEY=VALUE", format!("One of the {words} (several)"))
+            flag(name, "KEY=VALUE", format!("One of the {words} (repeatable)"))
                 .action(ArgAction::Append)
                 .value_parser(ValueParser::from(values::pair)),
         ],
         Some(Form::Capability) => {
-            let help = "How it is used: rwo,mount,ext4 or rwx,block";
-            let more = if field.is_list() { " (several)" } else { "" };
+            let help = "The capability: rwo,mount,ext4 or rwx,block";
+            let more = if field.is_list() { " (repeatable)" } else { "" };
             let action = if field.is_list() { ArgAction::Append } else { ArgAction::Set };
             vec![
                 flag("capability", "MODE,TYPE[,FS]", format!("{help}{more}"))
@@ -83,33 +83,33 @@ fn of_field(field: &FieldDescriptor) -> Vec<Arg> {
             ]
         }
         Some(Form::Range) => vec![
-            flag("size", "SIZE", "The least size: 1Gi, 500M, 4096")
+            flag("size", "SIZE", "The minimum size: 1Gi, 500M, 4096")
                 .value_parser(ValueParser::from(values::size)),
-            flag("limit", "SIZE", "The greatest size").value_parser(ValueParser::from(values::size)),
+            flag("limit", "SIZE", "The maximum size").value_parser(ValueParser::from(values::size)),
         ],
         Some(Form::Source) => vec![
-            flag("from-snapshot", "ID", "Fill it from this snapshot"),
+            flag("from-snapshot", "ID", "Restore this snapshot"),
             flag("from-volume", "ID", "Clone this volume").conflicts_with("from-snapshot"),
         ],
         Some(Form::Requirement) => ["requisite", "preferred"]
             .map(|name| {
-                let help = format!("One of the {name} places: zone=a,rack=7 (several)");
+                let help = format!("One of the {name} topologies: zone=a,rack=7 (repeatable)");
                 flag(name, "KEY=VALUE,…", help).action(ArgAction::Append).value_parser(place.clone())
             })
             .into(),
-        Some(Form::Place) => vec![flag(name, "KEY=VALUE,…", "A place: zone=a,rack=7").value_parser(place)],
+        Some(Form::Topology) => vec![flag(name, "KEY=VALUE,…", "The topology: zone=a").value_parser(place)],
         Some(Form::Flag) => {
-            vec![Arg::new(name.clone()).long(name).action(ArgAction::SetTrue).help("For reading only")]
+            vec![Arg::new(name.clone()).long(name).action(ArgAction::SetTrue).help("Read-only")]
         }
         Some(Form::Bytes) => vec![
-            flag(name, "BYTES", format!("The {words}: bytes, or 4Mi"))
+            flag(name, "BYTES", format!("The {words}: bytes, or a size such as 4Mi"))
                 .value_parser(ValueParser::from(values::size)),
         ],
         Some(Form::Number) => {
-            vec![flag(name, "NUMBER", "At most this many").value_parser(clap::value_parser!(i32))]
+            vec![flag(name, "NUMBER", "The maximum number").value_parser(clap::value_parser!(i32))]
         }
         Some(Form::Text) if field.is_list() => {
-            vec![flag(name, "ID", format!("One of the {words} (several)")).action(ArgAction::Append)]
+            vec![flag(name, "ID", format!("One of the {words} (repeatable)")).action(ArgAction::Append)]
         }
         Some(Form::Text) if name.ends_with("-path") => {
             vec![flag(name, "PATH", format!("The {words}")).value_hint(ValueHint::AnyPath)]
@@ -155,7 +155,7 @@ fn value_of(
     let name = field.name().replace('_', "-");
     let inner = || match field.kind() {
         Kind::Message(message) => message,
-        _ => unreachable!("the form is one of a message"),
+        _ => unreachable!("the field of this form is a message"),
     };
     Some(match form {
         Form::Secrets => return None,
@@ -196,7 +196,7 @@ fn value_of(
             let (requisite, preferred) = (requisite.unwrap_or_default(), preferred.unwrap_or_default());
             dynamic(&inner(), &v1::TopologyRequirement { requisite, preferred })
         }
-        Form::Place => dynamic(&inner(), matches.get_one::<v1::Topology>(&name)?),
+        Form::Topology => dynamic(&inner(), matches.get_one::<v1::Topology>(&name)?),
         Form::Flag => matches.get_flag(&name).then_some(Value::Bool(true))?,
         Form::Bytes => Value::I64(*matches.get_one(&name)?),
         Form::Number => Value::I32(*matches.get_one(&name)?),
@@ -214,7 +214,7 @@ fn map(pairs: impl IntoIterator<Item = (String, String)>) -> Value {
 /// Converts a csi-proto message to a dynamic message.
 fn dynamic(descriptor: &MessageDescriptor, message: &impl Message) -> Value {
     let decoded = DynamicMessage::decode(descriptor.clone(), message.encode_to_vec().as_slice());
-    Value::Message(decoded.expect("both are of one descriptor"))
+    Value::Message(decoded.expect("both have the same descriptor"))
 }
 
 #[cfg(test)]

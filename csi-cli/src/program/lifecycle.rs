@@ -14,17 +14,17 @@ use super::common::{self, Common};
 use super::output::{Format, Stop};
 use super::{exit, secrets, values};
 use crate::lifecycle::{
-    self, Begun, Caller, Caught, Content, Failure, Keep, Looks, Outcome, Places, Premade, Report, Signals,
-    Sockets, Undone, Wanted, meet, quoted,
+    self, Caller, Caught, Content, ExistingVolume, Failure, Keep, Outcome, Places, Report, Signals, Sockets,
+    TargetChecks, UndoLog, UndoResult, VolumeSpec, discover, quoted,
 };
 
 pub(crate) const NAME: &str = "lifecycle";
 
 const HELP: &str = "\
-Takes a volume through its life, every call twice: create, validate, attach, stage, publish to one target or
-two, write and read, stats, snapshot, expand, and all the way back. What the driver does not offer is left out
-and said so. When a step fails, and after Ctrl-C, everything is taken back; what can't be is named, with the
-commands that do it.";
+Runs the whole life cycle of a volume, each call twice: create, validate, attach, stage, publish to one or two
+targets, write and read, stats, snapshot, expand, then unpublish, unstage, detach and delete. Steps that the
+driver does not offer are left out and reported as such. When a step fails, and after Ctrl-C, all steps are
+undone. Those that can't be undone are listed, with the commands that undo them.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,7 @@ Examples:
 
 pub(crate) fn command() -> Command {
     Command::new(NAME)
-        .about("Take a volume through its whole life, and leave nothing behind")
+        .about("Run the whole life cycle of a volume, and leave nothing behind")
         .long_about(HELP)
         .args(volume_arguments())
         .args(place_arguments())
@@ -52,25 +52,21 @@ fn flag(name: &'static str, value: &'static str, help: &'static str) -> Arg {
 fn volume_arguments() -> [Arg; 7] {
     let pairs = ValueParser::from(values::pair);
     [
-        flag("name", "NAME", "The name that CreateVolume gets [default: csi-lifecycle- and numbers]"),
-        flag("capability", "MODE,TYPE[,FS]", "How it is used: rwo,mount,ext4 or rwx,block")
+        flag("name", "NAME", "The name for CreateVolume [default: csi-lifecycle- and numbers]"),
+        flag("capability", "MODE,TYPE[,FS]", "The capability: rwo,mount,ext4 or rwx,block")
             .default_value("rwo,mount")
-            .long_help(format!("How it is used: rwo,mount,ext4 or rwx,block\n{}", values::CAPABILITY_HELP))
+            .long_help(format!("The capability: rwo,mount,ext4 or rwx,block\n{}", values::CAPABILITY_HELP))
             .value_parser(ValueParser::from(values::capability)),
-        flag("size", "SIZE", "Its size at first")
+        flag("size", "SIZE", "The initial size")
             .default_value("512Mi")
             .value_parser(ValueParser::from(values::size)),
-        flag("grown", "SIZE", "Its size later [default: twice the first]")
+        flag("grown", "SIZE", "The size after the expansion [default: twice the initial size]")
             .value_parser(ValueParser::from(values::size)),
-        flag("parameters", "KEY=VALUE", "One of the parameters (several)")
+        flag("parameters", "KEY=VALUE", "One of the parameters (repeatable)")
             .action(ArgAction::Append)
             .value_parser(pairs.clone()),
-        flag(
-            "volume-id",
-            "ID",
-            "Use this volume, which is there and stays: it is not written to, grown or deleted",
-        ),
-        flag("volume-context", "KEY=VALUE", "Its volume context, as CreateVolume answered (several)")
+        flag("volume-id", "ID", "Use this existing volume: it is not written to, expanded or deleted"),
+        flag("volume-context", "KEY=VALUE", "Its volume context, as returned by CreateVolume (repeatable)")
             .action(ArgAction::Append)
             .requires("volume-id")
             .value_parser(pairs),
@@ -81,23 +77,24 @@ fn place_arguments() -> [Arg; 5] {
     let path = clap::value_parser!(PathBuf);
     let switch = |name: &'static str, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
     [
-        flag("staging", "DIR", "An existing directory to stage below [default: a temporary one]")
+        flag("staging", "DIR", "An existing directory for staging [default: a temporary one]")
             .value_parser(path.clone())
             .value_hint(ValueHint::DirPath),
-        flag("target", "DIR", "An existing directory to publish below [default: a temporary one]")
+        flag("target", "DIR", "An existing directory for the targets [default: a temporary one]")
             .value_parser(path)
             .value_hint(ValueHint::DirPath),
-        switch("no-node", "Put the volume on no node").conflicts_with_all(["staging", "target"]),
+        switch("no-node", "Do not stage or publish the volume").conflicts_with_all(["staging", "target"]),
         switch(
             "no-mount-access",
-            "The driver mounts where this program does not see it: call, and don't look",
+            "The driver's mounts are not visible to this program: make the calls, and do not check the \
+             mounts",
         ),
-        switch("keep", "Stop before the volume is unpublished, and print the commands that take all back"),
+        switch("keep", "Stop before the volume is unpublished, and print the commands that undo all steps"),
     ]
 }
 
 pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Stop> {
-    let wanted = wanted(matches)?;
+    let spec = spec(matches)?;
     // Signals are caught before anything exists that a signal would leave behind.
     let mut signals = Signals::take()?;
     let sockets = common.sockets().await?;
@@ -109,33 +106,35 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
         Format::Table => Report::new(),
         Format::Json => Report::new().json(),
     };
-    report.hide(&wanted.secrets.hidden());
-    let mut begun = Begun::default();
+    report.hide(&spec.secrets.hidden());
+    let mut undo_log = UndoLog::default();
     let end = tokio::select! {
         biased;
         caught = signals.next() => End::Caught(caught),
-        outcome = live(common, &sockets, &wanted, place.as_ref(), &mut report, &mut begun) => match outcome {
+        outcome = live(common, &sockets, &spec, place.as_ref(), &mut report, &mut undo_log) => match outcome {
             Ok(()) => End::Well,
             Err(failure) => End::Failed(failure),
         },
     };
     match &end {
         End::Well => {}
-        End::Failed(failure) => tell_failure(&mut report, failure, &wanted),
-        End::Caught(caught) => report.left_out(caught.name, "stops here"),
+        End::Failed(failure) => report_failure(&mut report, failure, &spec),
+        End::Caught(caught) => report.left_out(caught.name, "stopped by this signal"),
     }
-    let mut undone = match wanted.keep {
-        Keep::Everything if matches!(end, End::Well) => begun.kept(),
+    let mut undone = match spec.keep {
+        Keep::Everything if matches!(end, End::Well) => undo_log.kept(),
         _ => tokio::select! {
-            undone = begun.undo(&sockets) => undone,
+            undone = undo_log.undo(&sockets) => undone,
             // A second signal ends the clean-up.
-            caught = signals.next() => Undone { failed: vec![format!("{} again", caught.name)], ..begun.kept() },
+            caught = signals.next() => {
+                UndoResult { failed: vec![format!("{} again", caught.name)], ..undo_log.kept() }
+            }
         },
     };
     undone.left.extend(place.and_then(Place::remove));
-    match conclude(&report, &end, &undone, wanted.keep) {
+    match conclude(&report, &end, &undone, spec.keep) {
         exit::DONE => Ok(()),
-        status => Err(Stop::Ended(status)),
+        status => Err(Stop::Exit(status)),
     }
 }
 
@@ -149,18 +148,18 @@ enum End {
 async fn live(
     common: &Common,
     sockets: &Sockets,
-    wanted: &Wanted,
+    spec: &VolumeSpec,
     place: Option<&Place>,
     report: &mut Report,
-    begun: &mut Begun,
+    undo_log: &mut UndoLog,
 ) -> Outcome<()> {
     report.heading(&common.endpoint());
     let mut caller = Caller::new(sockets.clone(), common.timeout, report);
-    let offers = meet(&mut caller).await?;
-    lifecycle::play(&mut caller, &offers, wanted, place.map(|place| &place.places), begun).await
+    let offers = discover(&mut caller).await?;
+    lifecycle::run_life_cycle(&mut caller, &offers, spec, place.map(|place| &place.places), undo_log).await
 }
 
-fn wanted(matches: &ArgMatches) -> Result<Wanted, Stop> {
+fn spec(matches: &ArgMatches) -> Result<VolumeSpec, Stop> {
     let pairs = |name| -> BTreeMap<String, String> {
         matches.get_many::<(String, String)>(name).into_iter().flatten().cloned().collect()
     };
@@ -168,38 +167,37 @@ fn wanted(matches: &ArgMatches) -> Result<Wanted, Stop> {
     let size = *matches.get_one::<i64>("size").unwrap_or_else(|| unreachable!("it has a default"));
     let grown = matches.get_one::<i64>("grown").copied().unwrap_or(size.saturating_mul(2));
     if grown < size {
-        return Err(Stop::Usage("--grown is less than --size: volumes do not shrink".to_owned()));
+        return Err(Stop::Usage("--grown is less than --size: a volume can't become smaller".to_owned()));
     }
     let name = matches.get_one::<String>("name").cloned().unwrap_or_else(own_name);
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         return Err(Stop::Usage(format!(
-            "--name {name:?}: it is a directory's name too, so no path and no dot"
+            "--name {name:?}: a directory gets this name too, so it can't contain / or begin with a dot"
         )));
     }
     let volume = matches.get_one::<String>("volume-id").cloned();
-    let mut wanted = Wanted::new(name, Content::Files, size, grown);
+    let mut spec = VolumeSpec::new(name, Content::Files, size, grown);
     match capability.access_type {
         Some(AccessType::Mount(mount)) => {
-            (wanted.fs_type, wanted.mount_flags) = (mount.fs_type, mount.mount_flags);
-            wanted.mount_group = mount.volume_mount_group;
+            (spec.fs_type, spec.mount_flags) = (mount.fs_type, mount.mount_flags);
+            spec.mount_group = mount.volume_mount_group;
         }
-        _ => wanted.content = Content::Device,
+        _ => spec.content = Content::Device,
     }
     // A given mode is used. The default depends on whether the driver supports two targets.
     let is_default = matches.value_source("capability") == Some(clap::parser::ValueSource::DefaultValue);
-    wanted.mode = capability.access_mode.filter(|_| !is_default).map(|mode| mode.mode());
-    wanted.title =
-        volume.as_ref().map_or(wanted.name.clone(), |volume| format!("{volume}, which is there already"));
-    wanted.parameters = pairs("parameters");
-    wanted.secrets = secrets::read(matches)?;
-    wanted.premade = volume.map(|id| Premade { id, context: pairs("volume-context") });
+    spec.mode = capability.access_mode.filter(|_| !is_default).map(|mode| mode.mode());
+    spec.title = volume.as_ref().map_or(spec.name.clone(), |volume| format!("{volume}, an existing volume"));
+    spec.parameters = pairs("parameters");
+    spec.secrets = secrets::read(matches)?;
+    spec.existing = volume.map(|id| ExistingVolume { id, context: pairs("volume-context") });
     if matches.get_flag("no-mount-access") {
-        wanted.looks = Looks::Nowhere;
+        spec.checks = TargetChecks::Off;
     }
     if matches.get_flag("keep") {
-        wanted.keep = Keep::Everything;
+        spec.keep = Keep::Everything;
     }
-    Ok(wanted)
+    Ok(spec)
 }
 
 /// A name that no other run uses.
@@ -238,7 +236,7 @@ fn existing(name: &str, path: &Path) -> Result<PathBuf, Stop> {
     let wrong = |reason: &str| Stop::Usage(format!("--{name} {}: {reason}", path.display()));
     let path = path.canonicalize().map_err(|error| wrong(&error.to_string()))?;
     if !path.is_dir() || path.to_str().is_none() {
-        return Err(wrong("name a directory that is there, by a path that is UTF-8"));
+        return Err(wrong("name an existing directory whose path is UTF-8"));
     }
     Ok(path)
 }
@@ -246,34 +244,37 @@ fn existing(name: &str, path: &Path) -> Result<PathBuf, Stop> {
 fn temporary() -> Result<PathBuf, Stop> {
     let path = std::env::temp_dir().join(own_name());
     let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
-    made.map_err(|error| Stop::Usage(format!("{}: {error}; give --staging and --target", path.display())))?;
+    made.map_err(|error| Stop::Usage(format!("{}: {error}; use --staging and --target", path.display())))?;
     existing("target", &path)
 }
 
-fn tell_failure(report: &mut Report, failure: &Failure, wanted: &Wanted) {
+fn report_failure(report: &mut Report, failure: &Failure, spec: &VolumeSpec) {
     report.failed(&failure.step, &failure.reason, &[]);
-    if wanted.looks != Looks::Nowhere && failure.reason.starts_with("nothing is mounted at") {
-        report.detail("a driver that has mounts of its own is not seen from here: --no-mount-access");
+    if spec.checks != TargetChecks::Off && failure.reason.starts_with("nothing is mounted at") {
+        report.detail(
+            "if the driver has its own mount namespace, its mounts are not visible here: use \
+                       --no-mount-access",
+        );
     }
 }
 
 /// Prints how the run ended, and returns the exit status.
-fn conclude(report: &Report, end: &End, undone: &Undone, keep: Keep) -> u8 {
+fn conclude(report: &Report, end: &End, undone: &UndoResult, keep: Keep) -> u8 {
     for done in &undone.done {
         report.detail(done);
     }
     for failed in &undone.failed {
-        report.detail(&format!("not taken back: {failed}"));
+        report.detail(&format!("not undone: {failed}"));
     }
     if !undone.left.is_empty() {
-        report.heading("what is left, and what takes it back:");
+        report.heading("these commands undo what is left:");
         undone.left.iter().for_each(|command| report.command(command));
     }
     let left = match undone.left.len() {
         0 => "nothing is left".to_owned(),
-        _ if keep == Keep::Everything && matches!(end, End::Well) => "all is kept".to_owned(),
-        1 => "1 thing is left".to_owned(),
-        more => format!("{more} things are left"),
+        _ if keep == Keep::Everything && matches!(end, End::Well) => "everything is kept".to_owned(),
+        1 => "1 object is left".to_owned(),
+        more => format!("{more} objects are left"),
     };
     match end {
         End::Well if undone.failed.is_empty() => {
@@ -281,7 +282,7 @@ fn conclude(report: &Report, end: &End, undone: &Undone, keep: Keep) -> u8 {
             exit::DONE
         }
         End::Well => {
-            report.ended("the steps went well, but not taking back", &left);
+            report.ended("the steps succeeded, but not all were undone", &left);
             exit::FAILED
         }
         End::Failed(failure) => {

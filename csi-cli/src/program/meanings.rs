@@ -27,13 +27,16 @@ pub(crate) const PARTS: &[Part] = &[
         rpc: Rpc::GetPluginCapabilities,
         is_of_controller: false,
         meanings: &[
-            ("CONTROLLER_SERVICE", "it has a controller"),
-            ("GROUP_CONTROLLER_SERVICE", "it has a group controller"),
-            ("SNAPSHOT_METADATA_SERVICE", "it tells which blocks of a snapshot hold data, or changed"),
-            ("VOLUME_ACCESSIBILITY_CONSTRAINTS", "not every node reaches every volume: topology counts"),
-            ("SNAPSHOT_ACCESSIBILITY_CONSTRAINTS", "not every snapshot can be restored everywhere"),
-            ("VOLUME_EXPANSION_ONLINE", "volumes grow while they are in use"),
-            ("VOLUME_EXPANSION_OFFLINE", "volumes grow while nobody uses them"),
+            ("CONTROLLER_SERVICE", "has a controller"),
+            ("GROUP_CONTROLLER_SERVICE", "has a group controller"),
+            (
+                "SNAPSHOT_METADATA_SERVICE",
+                "reports the blocks of a snapshot that contain data or have changed",
+            ),
+            ("VOLUME_ACCESSIBILITY_CONSTRAINTS", "not every node can access every volume: has topology"),
+            ("SNAPSHOT_ACCESSIBILITY_CONSTRAINTS", "not every snapshot can be restored in every topology"),
+            ("VOLUME_EXPANSION_ONLINE", "expands volumes that are in use"),
+            ("VOLUME_EXPANSION_OFFLINE", "expands volumes that are not in use"),
         ],
     },
     Part {
@@ -41,23 +44,23 @@ pub(crate) const PARTS: &[Part] = &[
         rpc: Rpc::ControllerGetCapabilities,
         is_of_controller: true,
         meanings: &[
-            ("CREATE_DELETE_VOLUME", "makes and deletes volumes"),
-            ("CLONE_VOLUME", "makes a volume as a copy of another"),
-            ("EXPAND_VOLUME", "makes volumes larger"),
-            ("MODIFY_VOLUME", "changes parameters of volumes that are there"),
+            ("CREATE_DELETE_VOLUME", "creates and deletes volumes"),
+            ("CLONE_VOLUME", "clones a volume"),
+            ("EXPAND_VOLUME", "expands volumes"),
+            ("MODIFY_VOLUME", "changes parameters of existing volumes"),
             ("PUBLISH_UNPUBLISH_VOLUME", "attaches volumes to nodes, and detaches them"),
-            ("PUBLISH_READONLY", "attaches them for reading only, when asked to"),
-            ("SINGLE_NODE_MULTI_WRITER", "knows one writer and several writers on a node apart"),
+            ("PUBLISH_READONLY", "attaches volumes read-only on request"),
+            ("SINGLE_NODE_MULTI_WRITER", "distinguishes one writer from several writers on a node"),
             ("LIST_VOLUMES", "lists volumes"),
-            ("LIST_VOLUMES_PUBLISHED_NODES", "says of each listed volume where it is attached"),
-            ("GET_VOLUME", "tells of one volume"),
-            ("GET_CAPACITY", "tells how much room there is"),
-            ("CREATE_DELETE_SNAPSHOT", "cuts and deletes snapshots, and makes volumes of them"),
+            ("LIST_VOLUMES_PUBLISHED_NODES", "lists volumes with the nodes that they are attached to"),
+            ("GET_VOLUME", "returns one volume"),
+            ("GET_CAPACITY", "reports the available capacity"),
+            ("CREATE_DELETE_SNAPSHOT", "creates and deletes snapshots, and restores them to new volumes"),
             ("LIST_SNAPSHOTS", "lists snapshots"),
-            ("GET_SNAPSHOT", "tells of one snapshot"),
-            ("GET_VOLUME_HEALTH", "tells a volume's health"),
-            ("LIST_VOLUME_HEALTH", "lists the volumes that are not well"),
-            ("VOLUME_CONDITION", "tells with a volume whether it is well, as callers of 1.12.0 want it"),
+            ("GET_SNAPSHOT", "returns one snapshot"),
+            ("GET_VOLUME_HEALTH", "reports a volume's health"),
+            ("LIST_VOLUME_HEALTH", "lists the unhealthy volumes"),
+            ("VOLUME_CONDITION", "returns a volume's health with the volume, as in CSI 1.12"),
         ],
     },
     Part {
@@ -66,7 +69,7 @@ pub(crate) const PARTS: &[Part] = &[
         is_of_controller: true,
         meanings: &[(
             "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT",
-            "cuts snapshots of several volumes at one moment, tells of them, deletes them",
+            "creates, returns and deletes snapshots of several volumes at one point in time",
         )],
     },
     Part {
@@ -74,17 +77,14 @@ pub(crate) const PARTS: &[Part] = &[
         rpc: Rpc::NodeGetCapabilities,
         is_of_controller: false,
         meanings: &[
-            ("STAGE_UNSTAGE_VOLUME", "makes a volume ready once on a node, before pods get it"),
-            ("GET_VOLUME_STATS", "tells how full a volume is"),
-            ("EXPAND_VOLUME", "grows what lies on a volume that became larger"),
-            ("SINGLE_NODE_MULTI_WRITER", "knows one writer and several writers on a node apart"),
-            ("VOLUME_MOUNT_GROUP", "gives a volume's files to the group that is asked for"),
-            ("GET_VOLUME_HEALTH", "tells a volume's health, as this node sees it"),
-            ("GET_STORAGE_HEALTH", "tells whether this node reaches the storage"),
-            (
-                "VOLUME_CONDITION",
-                "tells with the stats whether a volume is well, as callers of 1.12.0 want it",
-            ),
+            ("STAGE_UNSTAGE_VOLUME", "prepares a volume once per node, before it is published to pods"),
+            ("GET_VOLUME_STATS", "reports a volume's usage"),
+            ("EXPAND_VOLUME", "expands the filesystem of an expanded volume"),
+            ("SINGLE_NODE_MULTI_WRITER", "distinguishes one writer from several writers on a node"),
+            ("VOLUME_MOUNT_GROUP", "gives a volume's files to the requested group"),
+            ("GET_VOLUME_HEALTH", "reports a volume's health as seen by this node"),
+            ("GET_STORAGE_HEALTH", "reports whether this node can reach the storage"),
+            ("VOLUME_CONDITION", "returns a volume's health with its usage, as in CSI 1.12"),
         ],
     },
 ];
@@ -92,7 +92,7 @@ pub(crate) const PARTS: &[Part] = &[
 /// The name of a capability. A number that is not in the descriptor is shown as a number.
 pub(crate) fn name(field: &FieldDescriptor, number: i32) -> String {
     let Kind::Enum(known) = field.kind() else { return number.to_string() };
-    let Some(value) = known.get_value(number) else { return format!("{number} (not known here)") };
+    let Some(value) = known.get_value(number) else { return format!("{number} (unknown)") };
     // ONLINE and OFFLINE alone are not clear enough.
     match field.parent_message().name() {
         "VolumeExpansion" => format!("VOLUME_EXPANSION_{}", value.name()),
@@ -120,7 +120,7 @@ mod tests {
                 let Kind::Enum(known) = field.kind() else { panic!("{field:?}") };
                 let numbers = known.values().map(|value| value.number()).filter(|number| *number != 0);
                 due.extend(numbers.map(|number| name(&field, number)));
-                assert_eq!(name(&field, 99), "99 (not known here)");
+                assert_eq!(name(&field, 99), "99 (unknown)");
             }
             let part = PARTS.iter().find(|row| row.name == part).unwrap();
             let mut have: Vec<_> = part.meanings.iter().map(|row| row.0.to_owned()).collect();

@@ -24,8 +24,8 @@ use std::ffi::OsString;
 use clap::{ArgMatches, Command};
 
 use common::Common;
-use output::{Stop, complain};
-use values::Wrong;
+use output::{Stop, print_error};
+use values::ValueError;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,9 +38,9 @@ Examples:
   csi lifecycle --capability rwo,mount,xfs --size 512Mi --grown 1Gi
   source <(csi completion bash)
 
-Secrets are never given by value: --secrets-file FILE, or --secrets-env KEY=VARIABLE. Neither the
-output nor an error shows them as they were given, in another case, in base64 or in hexadecimal,
-wherever the driver repeats them. What it makes of them otherwise is shown.
+Secrets are never given by value: use --secrets-file FILE or --secrets-env KEY=VARIABLE. If the
+driver repeats a secret, no output or error shows it: not as given, in another case, in base64 or
+in hexadecimal. If the driver changes a secret in any other way, the result is shown.
 ";
 
 /// Runs the program and returns its exit status. The first argument is the program's name.
@@ -50,8 +50,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Err(error) => {
             // clap's message repeats the wrong value, which can be a secret.
             let reason = std::error::Error::source(&error).and_then(|source| source.downcast_ref());
-            if let Some(Wrong::Secret(reason)) = reason {
-                complain(reason);
+            if let Some(ValueError::Secret(reason)) = reason {
+                print_error(reason);
                 return exit::USAGE;
             }
             // The reader can be gone already, as in `csi --help | head -1`.
@@ -60,14 +60,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     match dispatch(&matches) {
-        Ok(()) | Err(Stop::Unread) => exit::DONE,
-        Err(Stop::Ended(status)) => status,
-        Err(Stop::Unwritten(error)) => {
-            complain(&format!("the output can't be written: {error}"));
+        Ok(()) | Err(Stop::ReaderGone) => exit::DONE,
+        Err(Stop::Exit(status)) => status,
+        Err(Stop::OutputFailed(error)) => {
+            print_error(&format!("the output can't be written: {error}"));
             exit::FAILED
         }
         Err(Stop::Usage(reason)) => {
-            complain(&reason);
+            print_error(&reason);
             exit::USAGE
         }
     }
@@ -86,7 +86,8 @@ pub(crate) fn command() -> Command {
     Command::new("csi")
         .version(env!("CARGO_PKG_VERSION"))
         .about(
-            "A client for any CSI driver: calls it, shows what it can do, watches its health, tries it out",
+            "A client for any CSI driver: makes calls, shows capabilities, watches health, runs a volume's \
+             life cycle",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)

@@ -10,6 +10,9 @@ use tonic::{Code, Status};
 use super::exit;
 use crate::lifecycle::Hidden;
 
+/// The longest duration on the command line: timers take no arbitrarily long ones.
+const LONGEST: Duration = Duration::from_secs(2 * 365 * 24 * 3600);
+
 /// The form of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -23,13 +26,13 @@ pub(crate) enum Format {
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The reader of the output is gone: `csi … | head`.
-    Unread,
+    ReaderGone,
     /// The output can't be written.
-    Unwritten(Error),
+    OutputFailed(Error),
     /// A usage error. The text says how to fix it.
     Usage(String),
     /// The reason is printed already. This is the exit status.
-    Ended(u8),
+    Exit(u8),
 }
 
 impl From<String> for Stop {
@@ -41,8 +44,8 @@ impl From<String> for Stop {
 impl Stop {
     /// Prints a failure.
     pub(crate) fn failed(reason: &str) -> Self {
-        complain(reason);
-        Self::Ended(exit::FAILED)
+        print_error(reason);
+        Self::Exit(exit::FAILED)
     }
 }
 
@@ -77,20 +80,20 @@ pub(crate) fn print_json(value: &serde_json::Value, layout: Layout) -> Result<()
 
 fn write(text: &str) -> Result<(), Stop> {
     let mut output = std::io::stdout().lock();
-    writeln!(output, "{text}").and_then(|()| output.flush()).map_err(broken)
+    writeln!(output, "{text}").and_then(|()| output.flush()).map_err(output_error)
 }
 
 /// Converts an error of the output.
-pub(crate) fn broken(error: Error) -> Stop {
+pub(crate) fn output_error(error: Error) -> Stop {
     match error.kind() {
-        ErrorKind::BrokenPipe => Stop::Unread,
-        _ => Stop::Unwritten(error),
+        ErrorKind::BrokenPipe => Stop::ReaderGone,
+        _ => Stop::OutputFailed(error),
     }
 }
 
 /// Prints a line on standard error, with terminal control characters escaped. Errors are ignored, because
 /// there is no other output.
-pub(crate) fn complain(line: &str) {
+pub(crate) fn print_error(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "csi: {}", escape::terminal(line));
 }
 
@@ -109,15 +112,18 @@ pub(crate) fn code_name(code: Code) -> String {
 /// What to do about a refusal, where its code alone says it.
 fn hint(status: &Status) -> Option<&'static str> {
     Some(match status.code() {
-        Code::Unimplemented => "the driver does not offer this here; `csi capabilities` shows what it does",
-        Code::Aborted => "another operation on it is running; try again in a moment",
+        Code::Unimplemented => {
+            "the driver does not offer this call on this socket; `csi capabilities` lists what it offers"
+        }
+        Code::Aborted => "another operation on this object is running; try again later",
         Code::DeadlineExceeded => {
-            "the driver may be at it still: the same command again goes on from there, --timeout waits longer"
+            "the driver might still run the operation: the same command joins or repeats it, --timeout waits \
+             longer"
         }
         Code::Unauthenticated | Code::PermissionDenied => {
-            "secrets are given with --secrets-file FILE or --secrets-env KEY=VARIABLE"
+            "give secrets with --secrets-file FILE or --secrets-env KEY=VARIABLE"
         }
-        Code::Unavailable => "the same command again may go well; if the driver has ended, its log says why",
+        Code::Unavailable => "try the same command again; if the driver has ended, its log says why",
         _ => return None,
     })
 }
@@ -125,30 +131,23 @@ fn hint(status: &Status) -> Option<&'static str> {
 /// Prints a refusal, and ends the program.
 pub(crate) fn refused(rpc: Rpc, status: &Status, hidden: &Hidden) -> Stop {
     let message = hidden.scrub(status.message());
-    complain(&format!("{rpc}: {}: {message}", code_name(status.code())));
+    print_error(&format!("{rpc}: {}: {message}", code_name(status.code())));
     if let Some(hint) = hint(status) {
-        complain(hint);
+        print_error(hint);
     }
-    Stop::Ended(exit::refused(status.code()))
+    Stop::Exit(exit::refused(status.code()))
 }
 
-/// Parses a duration such as `10s`, `500ms`, `2m` or `1h`; without a unit it is in seconds.
+/// Parses a duration such as `10s`, `500ms`, `2m` or `1h30m`; a number without a unit is in seconds.
 ///
 /// # Errors
-/// When it is not a duration, or is 0.
+/// When it is not a duration, or is 0 or longer than two years.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let scale = match &text[digits.len()..] {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => f64::NAN,
-    };
-    let seconds = digits.parse::<f64>().map(|number| number * scale).ok();
-    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.filter(|time| !time.is_zero() && time.as_secs() < 1 << 26)
-        .ok_or_else(|| format!("{text:?} is no time: write 10s, 500ms, 2m"))
+    let has_unit = text.ends_with(|letter: char| letter.is_ascii_alphabetic());
+    let time = humantime::parse_duration(&if has_unit { text.to_owned() } else { format!("{text}s") });
+    time.ok()
+        .filter(|time| !time.is_zero() && *time <= LONGEST)
+        .ok_or_else(|| format!("{text:?} is not a duration: write 10s, 500ms, 2m"))
 }
 
 #[cfg(test)]
@@ -167,6 +166,9 @@ mod tests {
         assert_eq!(duration("1.5s").unwrap(), Duration::from_millis(1500));
         assert_eq!(duration("500ms").unwrap(), Duration::from_millis(500));
         assert_eq!(duration("2m").unwrap(), Duration::from_secs(120));
+        assert_eq!(duration("1h30m").unwrap(), Duration::from_secs(5400));
+        assert_eq!(duration("90").unwrap(), Duration::from_secs(90));
+        assert_eq!(duration("0.5").unwrap(), Duration::from_millis(500));
         for bad in ["", "s", "0", "-1s", "1x", "nan", "inf", "1e99", "５s"] {
             assert!(duration(bad).is_err(), "{bad}");
         }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 /// The largest number of consecutive pages without an entry. A driver that filters its list can return some.
-const MOST_EMPTY: u32 = 1000;
+const MAX_EMPTY_PAGES: u32 = 1000;
 
 /// The tokens and empty pages seen so far.
 #[derive(Debug, Default)]
@@ -27,12 +27,12 @@ impl Pages {
             return Ok(None);
         }
         self.empty = if has_entries { 0 } else { self.empty + 1 };
-        if self.empty > MOST_EMPTY {
-            return Err(format!("{MOST_EMPTY} pages of the driver had no entry: given up"));
+        if self.empty > MAX_EMPTY_PAGES {
+            return Err(format!("stopped after {MAX_EMPTY_PAGES} pages without an entry"));
         }
         match self.tokens.insert(token.clone()) {
             true => Ok(Some(token)),
-            false => Err("the driver's next_token came before: it would never end".to_owned()),
+            false => Err("the driver repeated a next_token: the list would never end".to_owned()),
         }
     }
 }
@@ -47,9 +47,9 @@ mod tests {
         assert_eq!(pages.next("a".into(), true), Ok(Some("a".into())));
         assert_eq!(pages.next("b".into(), false), Ok(Some("b".into())));
         assert_eq!(pages.next(String::new(), true), Ok(None));
-        assert!(pages.next("a".into(), true).unwrap_err().contains("came before"));
+        assert!(pages.next("a".into(), true).unwrap_err().contains("repeated a next_token"));
         let mut pages = Pages::default();
         let ended = (0..).find_map(|at| pages.next(format!("{at}"), false).err().map(|why| (at, why)));
-        assert!(ended.is_some_and(|(at, why)| at == MOST_EMPTY && why.contains("no entry")));
+        assert!(ended.is_some_and(|(at, why)| at == MAX_EMPTY_PAGES && why.contains("without an entry")));
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn command(rpc: Rpc, group: &str) -> Command {
         .value_name("FILE")
         .value_parser(clap::value_parser!(PathBuf))
         .value_hint(ValueHint::FilePath)
-        .help("The request as protobuf JSON, - for standard input; flags go over it");
+        .help("The request as protobuf JSON, - for standard input; flags override it");
     let dry_run = Arg::new("dry-run")
         .long("dry-run")
         .action(ArgAction::SetTrue)
@@ -43,7 +43,7 @@ pub(crate) fn command(rpc: Rpc, group: &str) -> Command {
         .args([request, dry_run])
         .after_help(format!("Calls {}.{rpc}.\n\nExample:\n  {}", rpc.service(), example(rpc, group)));
     if is_paged(rpc) {
-        let help = "Ask for every page, and print each as it comes";
+        let help = "Request all pages, and print each one when it arrives";
         command = command.arg(Arg::new("all").long("all").action(ArgAction::SetTrue).help(help));
     }
     command
@@ -89,8 +89,8 @@ pub(crate) async fn run(rpc: Rpc, matches: &ArgMatches, common: &Common) -> Resu
         });
         match answered.await {
             Ok(()) => {}
-            Err(call::Ended::Refused(status)) => return Err(refused(rpc, &status, &hidden)),
-            Err(call::Ended::Stopped(stop)) => return Err(stop),
+            Err(call::CallError::Refused(status)) => return Err(refused(rpc, &status, &hidden)),
+            Err(call::CallError::Stopped(stop)) => return Err(stop),
         }
         let Some((token, has_entries)) = next else { return Ok(()) };
         let Some(token) = pages.next(token, has_entries).map_err(|reason| Stop::failed(&reason))? else {

@@ -8,9 +8,13 @@ use prost_reflect::{DescriptorPool, MethodDescriptor};
 /// The description of each RPC, and the arguments of its example.
 const HELP: &[(Rpc, &str, &str)] = &[
     (Rpc::GetPluginInfo, "The plugin's name and version", ""),
-    (Rpc::GetPluginCapabilities, "What kinds of service the plugin has", ""),
+    (Rpc::GetPluginCapabilities, "The services of the plugin", ""),
     (Rpc::Probe, "Whether the plugin is ready", ""),
-    (Rpc::CreateVolume, "Create a volume, or find it", "--name pvc-1 --capability rwo,mount,ext4 --size 1Gi"),
+    (
+        Rpc::CreateVolume,
+        "Create a volume, or return the existing one",
+        "--name pvc-1 --capability rwo,mount,ext4 --size 1Gi",
+    ),
     (Rpc::DeleteVolume, "Delete a volume", "--volume-id pvc-1"),
     (
         Rpc::ControllerPublishVolume,
@@ -20,29 +24,29 @@ const HELP: &[(Rpc, &str, &str)] = &[
     (Rpc::ControllerUnpublishVolume, "Detach a volume from a node", "--volume-id pvc-1 --node-id node-a"),
     (
         Rpc::ValidateVolumeCapabilities,
-        "Whether a volume can be used in these ways",
+        "Whether a volume supports these capabilities",
         "--volume-id pvc-1 --capability rwo,mount,ext4",
     ),
     (Rpc::ListVolumes, "List volumes, a page at a time", "--max-entries 100"),
-    (Rpc::ControllerListVolumeHealth, "The health of volumes that are not well", "--max-entries 100"),
+    (Rpc::ControllerListVolumeHealth, "The health of unhealthy volumes", "--max-entries 100"),
     (Rpc::ControllerGetVolumeHealth, "The health of one volume", "--volume-id pvc-1"),
-    (Rpc::GetCapacity, "How much room there is", "--parameters pool=fast"),
-    (Rpc::ControllerGetCapabilities, "What the controller can do", ""),
-    (Rpc::CreateSnapshot, "Cut a snapshot of a volume", "--source-volume-id pvc-1 --name snap-1"),
+    (Rpc::GetCapacity, "The available capacity", "--parameters pool=fast"),
+    (Rpc::ControllerGetCapabilities, "The capabilities of the controller", ""),
+    (Rpc::CreateSnapshot, "Create a snapshot of a volume", "--source-volume-id pvc-1 --name snap-1"),
     (Rpc::DeleteSnapshot, "Delete a snapshot", "--snapshot-id snap-1"),
     (Rpc::ListSnapshots, "List snapshots, a page at a time", "--source-volume-id pvc-1"),
     (Rpc::GetSnapshot, "One snapshot", "--snapshot-id snap-1"),
-    (Rpc::ControllerExpandVolume, "Make a volume larger", "--volume-id pvc-1 --size 2Gi"),
+    (Rpc::ControllerExpandVolume, "Expand a volume", "--volume-id pvc-1 --size 2Gi"),
     (Rpc::ControllerGetVolume, "One volume, and where it is attached", "--volume-id pvc-1"),
     (
         Rpc::ControllerModifyVolume,
         "Change a volume's mutable parameters",
         "--volume-id pvc-1 --mutable-parameters iops=500",
     ),
-    (Rpc::GroupControllerGetCapabilities, "What the group controller can do", ""),
+    (Rpc::GroupControllerGetCapabilities, "The capabilities of the group controller", ""),
     (
         Rpc::CreateVolumeGroupSnapshot,
-        "Cut snapshots of several volumes at one moment",
+        "Create snapshots of several volumes at one point in time",
         "--name group-1 --source-volume-ids pvc-1 --source-volume-ids pvc-2",
     ),
     (
@@ -55,33 +59,38 @@ const HELP: &[(Rpc, &str, &str)] = &[
         "One group of snapshots",
         "--group-snapshot-id group-1 --snapshot-ids snap-1",
     ),
-    (Rpc::GetMetadataAllocated, "Which blocks of a snapshot hold data, as they come", "--snapshot-id snap-1"),
+    (
+        Rpc::GetMetadataAllocated,
+        "The blocks of a snapshot that contain data, printed as they arrive",
+        "--snapshot-id snap-1",
+    ),
     (
         Rpc::GetMetadataDelta,
-        "Which blocks changed between two snapshots, as they come",
+        "The blocks that differ between two snapshots, printed as they arrive",
         "--base-snapshot-id snap-1 --target-snapshot-id snap-2",
     ),
     (
         Rpc::NodeStageVolume,
-        "Make a volume ready on the node",
+        "Stage a volume on the node",
         "--volume-id pvc-1 --staging-target-path /mnt/staging --capability rwo,mount,ext4",
     ),
     (Rpc::NodeUnstageVolume, "Undo stage-volume", "--volume-id pvc-1 --staging-target-path /mnt/staging"),
     (
         Rpc::NodePublishVolume,
-        "Bring a volume to a target",
-        "--volume-id pvc-1 --staging-target-path /mnt/staging --target-path /mnt/pod --capability rwo,mount,ext4",
+        "Publish a volume at a target path",
+        "--volume-id pvc-1 --staging-target-path /mnt/staging --target-path /mnt/pod --capability \
+         rwo,mount,ext4",
     ),
     (Rpc::NodeUnpublishVolume, "Undo publish-volume", "--volume-id pvc-1 --target-path /mnt/pod"),
-    (Rpc::NodeGetVolumeStats, "How full a volume is", "--volume-id pvc-1 --volume-path /mnt/pod"),
+    (Rpc::NodeGetVolumeStats, "The usage of a volume", "--volume-id pvc-1 --volume-path /mnt/pod"),
     (Rpc::NodeGetVolumeHealth, "The health of a volume on the node", "--volume-id pvc-1"),
-    (Rpc::NodeGetStorageHealth, "Whether the node reaches its storage", ""),
+    (Rpc::NodeGetStorageHealth, "Whether the node can reach its storage", ""),
     (
         Rpc::NodeExpandVolume,
-        "Grow a volume's filesystem",
+        "Expand a volume's filesystem",
         "--volume-id pvc-1 --volume-path /mnt/pod --size 2Gi",
     ),
-    (Rpc::NodeGetCapabilities, "What the node can do", ""),
+    (Rpc::NodeGetCapabilities, "The capabilities of the node", ""),
     (Rpc::NodeGetInfo, "The node's id, limit and topology", ""),
 ];
 
@@ -92,11 +101,15 @@ pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
 
 /// The services as subcommands, and the description of each.
 pub(crate) const GROUPS: [(Service, &str, &str); 5] = [
-    (Service::Identity, "identity", "Who the plugin is, and whether it is ready"),
-    (Service::Controller, "controller", "Volumes and snapshots, as the storage sees them"),
-    (Service::Node, "node", "Volumes on a node: staged, published, grown"),
-    (Service::GroupController, "group", "Snapshots of several volumes at one moment"),
-    (Service::SnapshotMetadata, "snapshot-metadata", "Which blocks of a snapshot hold data, or changed"),
+    (Service::Identity, "identity", "The plugin's name, services and readiness"),
+    (Service::Controller, "controller", "Volumes and snapshots of the storage system"),
+    (Service::Node, "node", "Volumes on a node: stage, publish, expand"),
+    (Service::GroupController, "group", "Snapshots of several volumes at one point in time"),
+    (
+        Service::SnapshotMetadata,
+        "snapshot-metadata",
+        "The blocks of a snapshot that contain data or have changed",
+    ),
 ];
 
 /// The RPCs of a service.

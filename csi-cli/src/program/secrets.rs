@@ -12,8 +12,9 @@ use serde_json::Value;
 use super::values;
 use crate::lifecycle::{Hidden, Secrets};
 
-const REFUSED: &str = "secrets on the command line can be read by every process of the machine: give them with \
-                       --secrets-file FILE or --secrets-env KEY=VARIABLE, and change those that were given here";
+const REFUSED: &str = "every process on the machine can read secrets on the command line: give them with \
+                       --secrets-file FILE or --secrets-env KEY=VARIABLE, and change the secrets that were \
+                       given here";
 
 /// The flags that name secrets.
 pub(crate) fn arguments() -> [Arg; 3] {
@@ -24,8 +25,8 @@ pub(crate) fn arguments() -> [Arg; 3] {
             .value_parser(clap::value_parser!(PathBuf))
             .value_hint(ValueHint::FilePath)
             .long_help(
-                "Secrets: lines of key=value, or a JSON object; - for standard input.\nA line [CreateVolume] stands \
-                 before those that this RPC alone gets",
+                "Secrets: lines of key=value, or a JSON object; - for standard input.\nA line [CreateVolume] \
+                 begins the secrets of only this RPC",
             )
             .help("Secrets: lines of key=value, or a JSON object; - for standard input"),
         Arg::new("secrets-env")
@@ -33,7 +34,7 @@ pub(crate) fn arguments() -> [Arg; 3] {
             .value_name("KEY=VARIABLE")
             .action(ArgAction::Append)
             .value_parser(ValueParser::from(values::variable))
-            .help("The secret KEY is in this variable of the environment (several)"),
+            .help("The secret KEY is in this environment variable (repeatable)"),
         // Other tools have this flag. It is accepted here so that no message of the parser shows its value.
         Arg::new("secrets")
             .long("secrets")
@@ -60,7 +61,10 @@ pub(crate) fn read(matches: &ArgMatches) -> Result<Secrets, String> {
     for (key, variable) in matches.get_many::<(String, String)>("secrets-env").into_iter().flatten() {
         // If a secret was written in place of the variable's name, the message does not repeat it.
         let value = std::env::var(variable).map_err(|_| {
-            format!("--secrets-env {key}=…: the environment has no such variable, or it is not UTF-8; write the name of one")
+            format!(
+                "--secrets-env {key}=…: the environment has no such variable, or its value is not UTF-8; \
+                     write the name of a variable"
+            )
         })?;
         secrets.set(key, value);
     }
@@ -83,9 +87,8 @@ pub(crate) fn check_standard_input(matches: &ArgMatches) -> Result<(), String> {
     let is_there =
         |name| matches.try_get_one::<PathBuf>(name).ok().flatten().is_some_and(|path| path == Path::new("-"));
     match is_there("request") && is_there("secrets-file") {
-        true => {
-            Err("--request and --secrets-file can't both be standard input: name a file for one".to_owned())
-        }
+        true => Err("--request and --secrets-file can't both be standard input: use a file for one of them"
+            .to_owned()),
         false => Ok(()),
     }
 }

@@ -224,7 +224,7 @@ fn enum_name(known: &EnumDescriptor, number: i32) -> String {
         Some(value) => value.name().to_owned(),
         None => {
             let names: Vec<_> = known.values().map(|value| value.name().to_owned()).collect();
-            format!("{number} (not known here: known are {})", names.join(", "))
+            format!("{number} (unknown; the known values are {})", names.join(", "))
         }
     }
 }
@@ -296,7 +296,7 @@ mod tests {
         let lines = Shown::default().lines(&dynamic("csi.v1.NodeGetVolumeStatsResponse", &answer));
         assert!(lines[0].starts_with("AVAILABLE"), "{lines:#?}");
         assert!(lines[1].contains("1 GiB (1073741824)") && lines[1].ends_with("BYTES"), "{lines:#?}");
-        assert!(lines[2].ends_with("9 (not known here: known are UNKNOWN, BYTES, INODES)"), "{lines:#?}");
+        assert!(lines[2].ends_with("9 (unknown; the known values are UNKNOWN, BYTES, INODES)"), "{lines:#?}");
     }
 
     #[test]

@@ -10,16 +10,16 @@ use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
 /// Why a value is wrong.
 #[derive(Debug)]
-pub(crate) enum Wrong {
+pub(crate) enum ValueError {
     /// The value can be shown with the reason.
     Value(String),
     /// The value is or can be a secret.
     Secret(&'static str),
 }
 
-impl std::error::Error for Wrong {}
+impl std::error::Error for ValueError {}
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(reason) => f.write_str(reason),
@@ -28,7 +28,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-impl From<String> for Wrong {
+impl From<String> for ValueError {
     fn from(reason: String) -> Self {
         Self::Value(reason)
     }
@@ -44,8 +44,8 @@ const SHORT: [(&str, Mode); 4] = [
 
 /// The long help for a capability.
 pub(crate) const CAPABILITY_HELP: &str = "\
-MODE is rwo, rwop, rox, rwx or the spec's name of a mode; TYPE is mount or block; a filesystem,
-mount flags and group=GID may follow mount: rwo,mount,xfs,noatime,group=2000 (no filesystem: rwo,mount,,noatime)";
+MODE is rwo, rwop, rox, rwx or the spec's name of a mode; TYPE is mount or block. After mount, a filesystem,
+mount flags and group=GID are optional: rwo,mount,xfs,noatime,group=2000 (no filesystem: rwo,mount,,noatime)";
 
 /// The spec's access modes.
 const MODES: [Mode; 7] = [
@@ -62,12 +62,12 @@ const MODES: [Mode; 7] = [
 ///
 /// # Errors
 /// Names the unknown word, and the known ones.
-pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, Wrong> {
+pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, ValueError> {
     let words = words(text);
     if words.iter().any(|word| is_secret(word)) {
-        return Err(Wrong::Secret(
-            "mount flags on the command line can be read by every process: give this one in --request FILE, or as the \
-             secret that the driver makes it of",
+        return Err(ValueError::Secret(
+            "every process can read mount flags on the command line: give this one in --request FILE, or as \
+             the secret from which the driver creates it",
         ));
     }
     let mut words = words.into_iter();
@@ -94,7 +94,9 @@ pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, Wrong> {
                     .to_owned(),
             })
         }
-        Some(other) => return Err(format!("unknown access type {other:?}: known are mount, block").into()),
+        Some(other) => {
+            return Err(format!("unknown access type {other:?}: the known types are mount, block").into());
+        }
         None => {
             return Err("the access type is missing: rwo,mount or rwo,mount,ext4 or rwo,block"
                 .to_owned()
@@ -131,7 +133,7 @@ fn mode(word: &str) -> Result<Mode, String> {
         let short = SHORT.iter().map(|(name, mode)| format!("{name} ({})", mode.as_str_name()));
         let others = MODES.iter().filter(|mode| !SHORT.iter().any(|(_, known)| known == *mode));
         let known = short.chain(others.map(|mode| mode.as_str_name().to_owned())).collect::<Vec<_>>();
-        format!("unknown access mode {word:?}: known are {}", known.join(", "))
+        format!("unknown access mode {word:?}: the known modes are {}", known.join(", "))
     })
 }
 
@@ -143,20 +145,20 @@ pub(crate) fn size(text: &str) -> Result<i64, String> {
     // `b` could mean bits.
     let sizes = Config::new().with_byte_suffix(ByteSuffix::Deny);
     let bytes = sizes.parse_size(text).ok().and_then(|bytes| i64::try_from(bytes).ok());
-    bytes.ok_or_else(|| format!("{text:?} is no size: write 1Gi, 500M, 1.5Ti or bytes, less than 8Ei"))
+    bytes.ok_or_else(|| format!("{text:?} is not a size: write 1Gi, 500M, 1.5Ti or bytes, less than 8Ei"))
 }
 
 /// Parses `key=value`.
 ///
 /// # Errors
 /// When there is no key, or no `=`.
-pub(crate) fn pair(text: &str) -> Result<(String, String), Wrong> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), ValueError> {
     match text.split_once('=') {
-        Some((key, _)) if key == csi_proto::redact::TOKENS_KEY => Err(Wrong::Secret(
-            "tokens on the command line can be read by every process: give them in --request FILE",
+        Some((key, _)) if key == csi_proto::redact::TOKENS_KEY => Err(ValueError::Secret(
+            "every process can read tokens on the command line: give them in --request FILE",
         )),
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write it as key=value".to_owned().into()),
+        _ => Err("write key=value".to_owned().into()),
     }
 }
 
@@ -164,15 +166,16 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), Wrong> {
 ///
 /// # Errors
 /// When there is no key, or no `=`.
-pub(crate) fn variable(text: &str) -> Result<(String, String), Wrong> {
-    pair(text).map_err(|_| Wrong::Secret("--secrets-env: write KEY=VARIABLE, with the name of a variable"))
+pub(crate) fn variable(text: &str) -> Result<(String, String), ValueError> {
+    pair(text)
+        .map_err(|_| ValueError::Secret("--secrets-env: write KEY=VARIABLE, with the name of a variable"))
 }
 
 /// Parses a topology such as `zone=a,rack=7`.
 ///
 /// # Errors
 /// When a segment is not `key=value`.
-pub(crate) fn topology(text: &str) -> Result<v1::Topology, Wrong> {
+pub(crate) fn topology(text: &str) -> Result<v1::Topology, ValueError> {
     let segments = text.split(',').map(pair).collect::<Result<BTreeMap<_, _>, _>>()?;
     Ok(v1::Topology { segments })
 }
@@ -212,8 +215,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_what_is_known() {
         for (text, says) in [
-            ("rwq,mount", "unknown access mode \"rwq\": known are rwo (SINGLE_NODE_WRITER), rwop"),
-            ("rwo,disk", "unknown access type \"disk\": known are mount, block"),
+            ("rwq,mount", "unknown access mode \"rwq\": the known modes are rwo (SINGLE_NODE_WRITER), rwop"),
+            ("rwo,disk", "unknown access type \"disk\": the known types are mount, block"),
             ("rwo", "the access type is missing"),
             ("rwo,block,ext4", "a block volume has no filesystem"),
             ("rwo,mount,cifs,password=canary", "give this one in --request FILE"),

@@ -59,7 +59,7 @@ fn check_field(value: &Value, field: &FieldDescriptor, path: &str) -> Result<(),
         (value, Kind::Message(message)) => check(value, &message, &format!("{path}.")),
         (Value::String(name), Kind::Enum(known)) if known.get_value_by_name(name).is_none() => {
             let known: Vec<_> = known.values().map(|value| value.name().to_owned()).collect();
-            Err(format!("{path}: unknown value {name:?}: known are {}", known.join(", ")))
+            Err(format!("{path}: unknown value {name:?}: the known values are {}", known.join(", ")))
         }
         _ => Ok(()),
     }
@@ -81,7 +81,8 @@ mod tests {
             (r#"{"nam": "x"}"#, "unknown field nam: CreateVolumeRequest has name, capacityRange"),
             (
                 r#"{"volumeCapabilities": [{"accessMode": {"mode": "RWO"}}]}"#,
-                "volumeCapabilities[0].accessMode.mode: unknown value \"RWO\": known are UNKNOWN, SINGLE_NODE_WRITER",
+                "volumeCapabilities[0].accessMode.mode: unknown value \"RWO\": the known values are UNKNOWN, \
+                 SINGLE_NODE_WRITER",
             ),
         ] {
             let error = error(text);

@@ -61,10 +61,10 @@ fn it_is_a_page_for_people() {
     assert_eq!(lines.next().unwrap(), format!("a.csi.example.org 1.2.3 at {endpoint}: still starting"));
     assert_eq!(lines.next().unwrap(), "node node-a, at most 8 volumes, zone=a");
     for part in [
-        "plugin\n  CONTROLLER_SERVICE       it has a controller\n  VOLUME_EXPANSION_ONLINE  volumes grow while",
-        "controller\n  CREATE_DELETE_VOLUME  makes and deletes volumes\n  99 (not known here)\n  not offered: CLONE_VOLUME,",
-        "group\n  not served here\n",
-        "node\n  STAGE_UNSTAGE_VOLUME  makes a volume ready once",
+        "plugin\n  CONTROLLER_SERVICE       has a controller\n  VOLUME_EXPANSION_ONLINE  expands volumes",
+        "controller\n  CREATE_DELETE_VOLUME  creates and deletes volumes\n  99 (unknown)\n  not offered: CLONE",
+        "group\n  not available on this socket\n",
+        "node\n  STAGE_UNSTAGE_VOLUME  prepares a volume once",
     ] {
         assert!(page.contains(part), "{part}\nin\n{page}");
     }
@@ -83,7 +83,7 @@ fn it_is_json_for_programs() {
         "manifest": {},
         "ready": false,
         "plugin": ["CONTROLLER_SERVICE", "VOLUME_EXPANSION_ONLINE"],
-        "controller": ["CREATE_DELETE_VOLUME", "99 (not known here)"],
+        "controller": ["CREATE_DELETE_VOLUME", "99 (unknown)"],
         "group": null,
         "node": ["STAGE_UNSTAGE_VOLUME"],
         "nodeInfo": {
@@ -108,7 +108,10 @@ fn a_controller_at_a_socket_of_its_own_is_asked_there() {
     let at = whole.socket();
     let words = ["capabilities", "--controller-endpoint", at.to_str().unwrap()];
     let page = ok(&run(&node.socket(), &words));
-    assert!(page.contains("CREATE_DELETE_VOLUME") && page.contains("node\n  not served here"), "{page}");
+    assert!(
+        page.contains("CREATE_DELETE_VOLUME") && page.contains("node\n  not available on this socket"),
+        "{page}"
+    );
 }
 
 fn empty() -> Result<Answers, Status> {

@@ -30,12 +30,17 @@ fn what_can_not_begin_says_why_and_what_mends_it() {
     let probe = ["identity", "probe"];
     for (endpoint, words, status, says) in [
         (socket.to_str().unwrap(), &probe[..], 3, "is the driver running"),
-        (dead.to_str().unwrap(), &probe, 3, "its driver has ended"),
-        (file, &probe, 3, "its driver has ended"),
+        (dead.to_str().unwrap(), &probe, 3, "has ended; start it"),
+        (file, &probe, 3, "has ended; start it"),
         ("", &probe, 2, "set CSI_ENDPOINT"),
         ("tcp://localhost:9", &probe, 2, "unix:///run/csi/csi.sock"),
         ("relative.sock", &probe, 2, "absolute path"),
-        ("/x", &["controller", "create-volume", "--capability", "rwo,disk"], 2, "known are mount, block"),
+        (
+            "/x",
+            &["controller", "create-volume", "--capability", "rwo,disk"],
+            2,
+            "the known types are mount, block",
+        ),
         ("/x", &["controller", "create-volume", "--size", "1Gb"], 2, "write 1Gi"),
         ("/x", &["controller", "create-volume", "--nam", "x"], 2, "--name"),
         ("/x", &["controller", "creat-volume"], 2, "create-volume"),
@@ -53,8 +58,8 @@ fn what_can_not_begin_says_why_and_what_mends_it() {
             "a value is required for '--name",
         ),
         ("/x", &["node", "get-info", "--timeout", "0"], 2, "write 10s"),
-        ("/x", &["lifecycle", "--size", "2Gi", "--grown", "1Gi"], 2, "do not shrink"),
-        ("/x", &["lifecycle", "--name", "../x"], 2, "no path"),
+        ("/x", &["lifecycle", "--size", "2Gi", "--grown", "1Gi"], 2, "can't become smaller"),
+        ("/x", &["lifecycle", "--name", "../x"], 2, "can't contain /"),
         ("/x", &["watch", "--volume-path", "/mnt"], 2, "--volume-id"),
         ("/x", &[], 2, "Usage: csi"),
     ] {
@@ -70,7 +75,7 @@ fn a_driver_that_hangs_or_dies_is_told_from_one_that_refuses() {
     let fake = Fake::new(handler(async |_, _| std::future::pending().await));
     let output = run(&fake.socket(), &["identity", "probe", "--timeout", "100ms"]);
     assert_eq!(output.status.code(), Some(68), "{}", stderr(&output));
-    assert!(stderr(&output).contains("DEADLINE_EXCEEDED") && stderr(&output).contains("goes on from there"));
+    assert!(stderr(&output).contains("DEADLINE_EXCEEDED") && stderr(&output).contains("joins or repeats it"));
     let socket = fake.folder().join("deaf.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     // A driver that closes every connection at once, until the test ends.

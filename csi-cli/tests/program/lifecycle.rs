@@ -57,10 +57,10 @@ fn a_driver_that_makes_no_volumes_wants_one_by_its_id() {
     let output = run(&fake.socket(), &["lifecycle"]);
     let shown = text(&output);
     assert_eq!(output.status.code(), Some(1), "{shown}");
-    assert!(shown.contains("makes no volumes") && shown.contains("--volume-id"), "{shown}");
+    assert!(shown.contains("does not create volumes") && shown.contains("--volume-id"), "{shown}");
     assert!(fake.asked().iter().all(|(rpc, _)| *rpc != Rpc::CreateVolume));
     let shown = ok(&run(&fake.socket(), &["lifecycle", "--volume-id", "v"]));
-    assert!(shown.contains("no node service here") && shown.contains("all well"), "{shown}");
+    assert!(shown.contains("no node service on this socket") && shown.contains("success"), "{shown}");
     assert!(fake.asked().iter().all(|(rpc, _)| *rpc != Rpc::DeleteVolume));
 }
 
@@ -106,9 +106,9 @@ fn a_driver_that_is_busy_is_asked_again_and_one_that_fails_is_told_of() {
     let shown = text(&output);
     assert_eq!(output.status.code(), Some(1), "{shown}");
     assert!(shown.contains("DeleteSnapshot failed") && shown.contains("deleted volume id-1"), "{shown}");
-    assert!(shown.contains("not taken back: DeleteSnapshot: Internal: it stays"), "{shown}");
+    assert!(shown.contains("not undone: DeleteSnapshot: Internal: it stays"), "{shown}");
     assert!(shown.contains("  csi controller delete-snapshot --snapshot-id 'snap-1'"), "{shown}");
-    assert!(shown.trim_end().ends_with("1 thing is left"), "{shown}");
+    assert!(shown.trim_end().ends_with("1 object is left"), "{shown}");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn what_is_kept_is_named_with_what_takes_it_back() {
     let offers = [ControllerRpc::CreateDeleteVolume, ControllerRpc::CreateDeleteSnapshot];
     let fake = Fake::new(handler(move |rpc, bytes| async move { controller(rpc, &bytes, &offers) }));
     let shown = ok(&run(&fake.socket(), &["lifecycle", "--no-node", "--keep"]));
-    let (_, commands) = shown.split_once("what takes it back:\n").unwrap();
+    let (_, commands) = shown.split_once("these commands undo what is left:\n").unwrap();
     let commands: Vec<_> = commands.lines().take(2).map(str::trim).collect();
     assert_eq!(
         commands,
@@ -208,9 +208,9 @@ fn a_volume_is_asked_for_where_the_node_is_and_grows_when_it_may() {
     let mut command = csi(&fake.socket());
     command.args(["lifecycle", "--no-mount-access", "--keep"]).env("TMPDIR", fake.folder());
     let kept = command.output().unwrap();
-    assert!(stdout(&kept).contains("it grows unused only"), "{}", text(&kept));
+    assert!(stdout(&kept).contains("it can be expanded only"), "{}", text(&kept));
     let shown = ok(&kept);
-    let (_, commands) = shown.split_once("what takes it back:\n").unwrap();
+    let (_, commands) = shown.split_once("these commands undo what is left:\n").unwrap();
     for command in commands.lines().filter_map(|line| line.trim().strip_prefix("rmdir ")) {
         fs::remove_dir(command.trim_matches('\'')).unwrap();
     }
@@ -229,9 +229,9 @@ fn what_a_stuck_thing_rests_on_is_left_alone() {
     let shown = text(&output);
     assert_eq!(output.status.code(), Some(1), "{shown}");
     assert!(fake.asked().iter().all(|(rpc, _)| *rpc != Rpc::DeleteVolume), "{shown}");
-    let (_, commands) = shown.split_once("what takes it back:\n").unwrap();
+    let (_, commands) = shown.split_once("these commands undo what is left:\n").unwrap();
     let commands: Vec<_> = commands.lines().map(str::trim).collect();
     assert!(commands[0].starts_with("csi node unstage-volume"), "{shown}");
     assert_eq!(commands[1], "csi controller delete-volume --volume-id 'id-1'", "{shown}");
-    assert!(!shown.contains("not taken back: DeleteVolume"), "{shown}");
+    assert!(!shown.contains("not undone: DeleteVolume"), "{shown}");
 }

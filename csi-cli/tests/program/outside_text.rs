@@ -215,7 +215,8 @@ fn the_commands_that_take_it_back_can_be_pasted() {
     command.args(["lifecycle", "--no-mount-access", "--keep"]).env("TMPDIR", fake.folder());
     let output = command.output().unwrap();
     let shown = shown(&output, "kept");
-    let (_, commands) = shown.split_once("what takes it back:\n").unwrap_or_else(|| panic!("{shown}"));
+    let (_, commands) =
+        shown.split_once("these commands undo what is left:\n").unwrap_or_else(|| panic!("{shown}"));
     let (commands, _) = commands.split_once("\n\n").unwrap();
     let words = pasted(commands);
     let due = format!("v{without_nul}");
@@ -227,6 +228,6 @@ fn the_commands_that_take_it_back_can_be_pasted() {
     let mut command = csi(&fake.socket());
     command.args(["lifecycle", "--no-node", "--keep"]).env("TMPDIR", fake.folder());
     let shown = self::shown(&command.output().unwrap(), "NUL");
-    assert!(shown.contains(r"# no command can have this --volume-id: 'v\u{0}; touch x'"), "{shown}");
+    assert!(shown.contains(r"# no command can contain this --volume-id: 'v\u{0}; touch x'"), "{shown}");
     assert!(!shown.contains("csi controller delete-volume"), "{shown}");
 }

@@ -91,7 +91,7 @@ fn what_begins_changes_and_ends_is_a_line_and_ctrl_c_ends_it() {
         short(&watch.line().unwrap())
     };
     let well = Health::default();
-    assert_eq!(line(well.clone()), "= all is well");
+    assert_eq!(line(well.clone()), "= no problems");
     let slow = Health { unwell: vec![("pvc-1", "DiskSlow", "a path is lost")], ..well.clone() };
     assert_eq!(line(slow.clone()), "+ controller pvc-1 DEGRADED DiskSlow: a path is lost");
     let slower = Health { unwell: vec![("pvc-1", "DiskSlow", "two are lost")], ..well.clone() };
@@ -111,11 +111,11 @@ fn what_begins_changes_and_ends_is_a_line_and_ctrl_c_ends_it() {
     );
     assert_eq!(line(slower), "- node storage STORAGE_UNREACHABLE NoPath");
     assert_eq!(line(well.clone()), "- controller pvc-1 DEGRADED DiskSlow: two are lost");
-    assert_eq!(line(well), "= all is well");
+    assert_eq!(line(well), "= no problems");
     watch.signal(Signal::SIGINT);
     let (status, rest, errors) = watch.finish();
     assert_eq!((status, rest.as_str()), (Some(130), ""), "{errors}");
-    let first = "csi: asking every 20ms: Probe, NodeGetStorageHealth, ControllerListVolumeHealth\n";
+    let first = "csi: checking every 20ms: Probe, NodeGetStorageHealth, ControllerListVolumeHealth\n";
     assert_eq!(errors, first);
 }
 
@@ -143,7 +143,7 @@ fn json_has_a_line_an_event() {
 fn once_says_it_with_its_status() {
     let (fake, state) = sick();
     let well = run(&fake.socket(), &["watch", "--once"]);
-    assert_eq!(short(&ok(&well)), "= all is well");
+    assert_eq!(short(&ok(&well)), "= no problems");
     state.lock().unwrap().storage.push("NoPath");
     let unwell = run(&fake.socket(), &["watch", "--once"]);
     assert_eq!(unwell.status.code(), Some(1));
@@ -157,17 +157,17 @@ fn a_driver_that_goes_away_and_comes_back_is_told() {
     let (fake, _) = sick();
     std::os::unix::fs::symlink(fake.socket(), &socket).unwrap();
     let mut watch = Running::start(csi(&socket).args(["watch", "--interval", "20ms"]));
-    assert_eq!(short(&watch.line().unwrap()), "= all is well");
+    assert_eq!(short(&watch.line().unwrap()), "= no problems");
     drop(fake);
     for rpc in ["Probe", "NodeGetStorageHealth", "ControllerListVolumeHealth"] {
         let gone = short(&watch.line().unwrap());
-        assert_eq!(gone, format!("+ csi {rpc} UNAVAILABLE NotReached: nothing answers on the socket"));
+        assert_eq!(gone, format!("+ csi {rpc} UNAVAILABLE NotReached: no process answers on the socket"));
     }
     let (back, _) = sick();
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(back.socket(), &link).unwrap();
     std::fs::rename(link, &socket).unwrap();
-    let ended = watch.until("= all is well");
+    let ended = watch.until("= no problems");
     assert_eq!(ended.lines().count(), 4, "{ended}");
     watch.signal(Signal::SIGINT);
     assert_eq!(watch.finish().0, Some(130));
@@ -194,7 +194,7 @@ fn volumes_that_are_named_are_asked_for_in_the_form_that_the_driver_has() {
     }));
     let output = run(&nothing.socket(), &["watch", "--volume-id", "pvc-1"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("tells no volume's health"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("does not report the health of volumes"), "{}", stderr(&output));
 }
 
 /// A driver for spec 1.12.

@@ -12,8 +12,8 @@ impl Report {
         let failed = self.failed().count();
         let skipped = self.entries.len() - failed - self.passed();
         let mut text = format!(
-            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"{}\" tests=\"{}\" failures=\"{failed}\" \
-             errors=\"0\" skipped=\"{skipped}\" time=\"{:.3}\">\n",
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"{}\" tests=\"{}\" \
+             failures=\"{failed}\" errors=\"0\" skipped=\"{skipped}\" time=\"{:.3}\">\n",
             xml(&self.driver),
             self.entries.len(),
             self.took.as_secs_f64()

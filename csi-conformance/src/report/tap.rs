@@ -23,8 +23,8 @@ impl Report {
                     let [sent, came, due, calls] = parts.map(|part| yaml(part));
                     writeln!(
                         text,
-                        "not ok {number} - {id}\n  ---\n{}  sent: {sent}\n  came: {came}\n  due: {due}\n  calls: \
-                         {calls}\n  ...",
+                        "not ok {number} - {id}\n  ---\n{}  sent: {sent}\n  came: {came}\n  due: {due}\n  \
+                         calls: {calls}\n  ...",
                         rules(entry)
                     )
                 }

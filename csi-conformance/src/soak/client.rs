@@ -9,42 +9,42 @@ use csi_proto::{ControllerCapability as Can, NodeCapability, Rpc};
 use tonic::Code;
 use v1::plugin_capability::{service::Type as PluginService, volume_expansion::Type as Expansion};
 
-use super::Told;
-use crate::cx::Cx;
+use super::SoakCounts;
+use crate::context::TestContext;
 use crate::life::Life;
 use crate::test::Kind;
 use crate::wire::{Call, Refusal};
 
 /// The largest number of failures in the report. The soak ends at this number, because each failure can leave
 /// a volume behind.
-pub(super) const MOST_TOLD: usize = 20;
+pub(super) const MAX_REPORTED: usize = 20;
 /// One of this number of calls is given up first, after a random time of at most this many microseconds.
-const GIVEN_UP: u64 = 8;
-const PATIENCE_OF_WHO_GIVES_UP: u64 = 10_000;
+const ABANDON_ONE_IN: u64 = 8;
+const ABANDON_WITHIN_MICROS: u64 = 10_000;
 /// The wait before an ABORTED call is repeated.
 const PAUSE: Duration = Duration::from_millis(10);
 
 pub(super) struct Client {
-    cx: Cx,
-    told: Arc<Mutex<Told>>,
+    ctx: TestContext,
+    counts: Arc<Mutex<SoakCounts>>,
     random: AtomicU64,
     end: Instant,
 }
 
 /// A call failed. The volume's life is abandoned, and undone at the end.
-struct Broken;
+struct CallFailed;
 
-type Step<T = ()> = Result<T, Broken>;
+type Step<T = ()> = Result<T, CallFailed>;
 
 impl Client {
-    pub(super) fn new(cx: Cx, told: Arc<Mutex<Told>>, number: u64, end: Instant) -> Self {
-        Self { cx, told, random: AtomicU64::new(0x9e37_79b9_7f4a_7c15 ^ (number + 1) << 17), end }
+    pub(super) fn new(ctx: TestContext, counts: Arc<Mutex<SoakCounts>>, number: u64, end: Instant) -> Self {
+        Self { ctx, counts, random: AtomicU64::new(0x9e37_79b9_7f4a_7c15 ^ (number + 1) << 17), end }
     }
 
     pub(super) async fn run(self) {
         let mut turn = 0;
-        while Instant::now() < self.end && !self.is_hopeless() {
-            self.cx.trace.clear();
+        while Instant::now() < self.end && !self.has_enough_failures() {
+            self.ctx.trace.clear();
             // The failure is recorded already.
             let _ = self.life(turn).await;
             turn += 1;
@@ -52,9 +52,9 @@ impl Client {
         }
     }
 
-    fn is_hopeless(&self) -> bool {
-        let breaches = self.cx.breaches.lock().expect("no panic under it").len();
-        breaches + self.told.lock().expect("no panic under it").failures.len() >= MOST_TOLD
+    fn has_enough_failures(&self) -> bool {
+        let violations = self.ctx.violations.lock().expect("no panic under it").len();
+        violations + self.counts.lock().expect("no panic under it").failures.len() >= MAX_REPORTED
     }
 
     /// xorshift64. Any order works, as long as the clients differ.
@@ -69,24 +69,24 @@ impl Client {
 
     /// Sends the call, sometimes gives it up once first, and repeats it while the driver returns ABORTED.
     async fn ask<C: Call>(&self, request: C) -> Step<C::Answer> {
-        self.answered(C::RPC, || self.cx.call(request.clone())).await
+        self.answered(C::RPC, || self.ctx.call(request.clone())).await
     }
 
     async fn answered<T, F>(&self, rpc: Rpc, call: impl Fn() -> F) -> Step<T>
     where
         F: Future<Output = Result<T, Refusal>>,
     {
-        if self.random().is_multiple_of(GIVEN_UP) {
-            let within = Duration::from_micros(self.random() % PATIENCE_OF_WHO_GIVES_UP);
+        if self.random().is_multiple_of(ABANDON_ONE_IN) {
+            let within = Duration::from_micros(self.random() % ABANDON_WITHIN_MICROS);
             if tokio::time::timeout(within, call()).await.is_err() {
-                self.told.lock().expect("no panic under it").row(rpc).given_up += 1;
+                self.counts.lock().expect("no panic under it").row(rpc).abandoned += 1;
             }
         }
         let begun = Instant::now();
         loop {
             let start = Instant::now();
             let answer = call().await;
-            if let Some(step) = self.judged(rpc, start.elapsed(), answer, begun) {
+            if let Some(step) = self.recorded(rpc, start.elapsed(), answer, begun) {
                 return step;
             }
             tokio::time::sleep(PAUSE).await;
@@ -94,45 +94,45 @@ impl Client {
     }
 
     /// Records the answer. Returns `None` if the call must be repeated.
-    fn judged<T>(
+    fn recorded<T>(
         &self,
         rpc: Rpc,
         took: Duration,
         answer: Result<T, Refusal>,
         begun: Instant,
     ) -> Option<Step<T>> {
-        let mut told = self.told.lock().expect("no panic under it");
-        let row = told.row(rpc);
+        let mut counts = self.counts.lock().expect("no panic under it");
+        let row = counts.row(rpc);
         row.took(took);
         match answer {
             Ok(answer) => Some(Ok(answer)),
-            Err(refusal) if refusal.code == Code::Aborted && begun.elapsed() < self.cx.settings.deadline => {
+            Err(refusal) if refusal.code == Code::Aborted && begun.elapsed() < self.ctx.settings.deadline => {
                 row.aborted += 1;
                 None
             }
             Err(refusal) => {
                 row.failed += 1;
-                if told.failures.len() < MOST_TOLD {
-                    told.failures.push(format!("{rpc}: {}", self.cx.told(&refusal)));
+                if counts.failures.len() < MAX_REPORTED {
+                    counts.failures.push(format!("{rpc}: {}", self.ctx.refusal_text(&refusal)));
                 }
-                Some(Err(Broken))
+                Some(Err(CallFailed))
             }
         }
     }
 
     async fn life(&self, turn: u64) -> Step {
-        self.introductions().await?;
-        if !self.cx.offers.controller(Can::CreateDeleteVolume) {
+        self.identity_calls().await?;
+        if !self.ctx.offers.controller(Can::CreateDeleteVolume) {
             return Ok(());
         }
-        let kinds = [Kind::Files, Kind::Device]
-            .into_iter()
-            .filter(|kind| self.cx.modes.is_empty() || self.cx.modes.iter().any(|(known, _)| known == kind));
+        let kinds = [Kind::Files, Kind::Device].into_iter().filter(|kind| {
+            self.ctx.modes.is_empty() || self.ctx.modes.iter().any(|(known, _)| known == kind)
+        });
         let kinds: Vec<Kind> = kinds.collect();
-        let capability = self.cx.capability(kinds[turn as usize % kinds.len().max(1)]);
+        let capability = self.ctx.capability(kinds[turn as usize % kinds.len().max(1)]);
         let request = v1::CreateVolumeRequest {
             volume_capabilities: vec![capability.clone()],
-            ..self.cx.create(&self.cx.name())
+            ..self.ctx.create(&self.ctx.name())
         };
         let volume = self.ask(request).await?.volume.unwrap_or_default();
         let validated = v1::ValidateVolumeCapabilitiesRequest {
@@ -142,23 +142,23 @@ impl Client {
             ..Default::default()
         };
         self.ask(validated).await?;
-        let mut life = Life::with(&self.cx, capability, volume);
+        let mut life = Life::with(&self.ctx, capability, volume);
         self.on_node(&mut life).await?;
         self.of_controller(&life).await?;
         self.ask(life.deleting()).await.map(drop)
     }
 
-    async fn introductions(&self) -> Step {
+    async fn identity_calls(&self) -> Step {
         self.ask(v1::GetPluginInfoRequest {}).await?;
         self.ask(v1::GetPluginCapabilitiesRequest {}).await?;
         self.ask(v1::ProbeRequest {}).await?;
-        if self.cx.offers.plugin(PluginService::ControllerService) {
+        if self.ctx.offers.plugin(PluginService::ControllerService) {
             self.ask(v1::ControllerGetCapabilitiesRequest {}).await?;
         }
-        if self.cx.offers.plugin(PluginService::GroupControllerService) {
+        if self.ctx.offers.plugin(PluginService::GroupControllerService) {
             self.ask(v1::GroupControllerGetCapabilitiesRequest {}).await?;
         }
-        if self.cx.offers.has_node {
+        if self.ctx.offers.has_node {
             self.ask(v1::NodeGetCapabilitiesRequest {}).await?;
             self.ask(v1::NodeGetInfoRequest {}).await?;
         }
@@ -167,14 +167,14 @@ impl Client {
 
     /// Attaches, stages, publishes, checks and expands the volume, and undoes all of it.
     async fn on_node(&self, life: &mut Life) -> Step {
-        let offers = &self.cx.offers;
+        let offers = &self.ctx.offers;
         let attaches = offers.controller(Can::PublishUnpublishVolume);
         if attaches {
             life.publish_context = self.ask(life.attaching()).await?.publish_context;
         }
-        if offers.has_node && self.cx.settings.target.is_some() {
+        if offers.has_node && self.ctx.settings.target.is_some() {
             if life.stages() {
-                life.make_staging_directory().map_err(|_| Broken)?;
+                life.make_staging_directory().map_err(|_| CallFailed)?;
                 self.ask(life.staging()).await?;
             }
             let target = life.target();
@@ -209,8 +209,8 @@ impl Client {
     }
 
     async fn grow(&self, life: &Life) -> Step<Option<v1::CapacityRange>> {
-        let range = v1::CapacityRange { required_bytes: self.cx.settings.size * 2, limit_bytes: 0 };
-        if self.cx.offers.controller(Can::ExpandVolume) {
+        let range = v1::CapacityRange { required_bytes: self.ctx.settings.size * 2, limit_bytes: 0 };
+        if self.ctx.offers.controller(Can::ExpandVolume) {
             let request = v1::ControllerExpandVolumeRequest {
                 volume_id: life.id.clone(),
                 capacity_range: Some(range),
@@ -223,7 +223,7 @@ impl Client {
     }
 
     async fn of_controller(&self, life: &Life) -> Step {
-        let (offers, volume_id) = (&self.cx.offers, life.id.clone());
+        let (offers, volume_id) = (&self.ctx.offers, life.id.clone());
         if offers.controller(Can::ListVolumes) {
             self.ask(v1::ListVolumesRequest { max_entries: 10, ..Default::default() }).await?;
         }
@@ -241,7 +241,7 @@ impl Client {
         if offers.controller(Can::ListVolumeHealth) {
             self.ask(v1::ControllerListVolumeHealthRequest { max_entries: 10, ..Default::default() }).await?;
         }
-        let mutable_parameters = self.cx.settings.mutable_parameters.of(Rpc::ControllerModifyVolume);
+        let mutable_parameters = self.ctx.settings.mutable_parameters.of(Rpc::ControllerModifyVolume);
         if offers.controller(Can::ModifyVolume) && !mutable_parameters.is_empty() {
             let request =
                 v1::ControllerModifyVolumeRequest { volume_id, mutable_parameters, ..Default::default() };
@@ -259,41 +259,41 @@ impl Client {
     async fn snapshots(&self, life: &Life) -> Step {
         let request = v1::CreateSnapshotRequest {
             source_volume_id: life.id.clone(),
-            name: self.cx.name(),
-            parameters: self.cx.settings.parameters.of(Rpc::CreateSnapshot),
+            name: self.ctx.name(),
+            parameters: self.ctx.settings.parameters.of(Rpc::CreateSnapshot),
             ..Default::default()
         };
         let snapshot_id = self.ask(request).await?.snapshot.unwrap_or_default().snapshot_id;
-        if self.cx.offers.controller(Can::GetSnapshot) {
+        if self.ctx.offers.controller(Can::GetSnapshot) {
             self.ask(v1::GetSnapshotRequest { snapshot_id: snapshot_id.clone(), ..Default::default() })
                 .await?;
         }
-        if self.cx.offers.controller(Can::ListSnapshots) {
+        if self.ctx.offers.controller(Can::ListSnapshots) {
             self.ask(v1::ListSnapshotsRequest { max_entries: 10, ..Default::default() }).await?;
         }
         let is_device =
             matches!(life.capability.access_type, Some(v1::volume_capability::AccessType::Block(_)));
-        if self.cx.offers.plugin(PluginService::SnapshotMetadataService) && is_device {
+        if self.ctx.offers.plugin(PluginService::SnapshotMetadataService) && is_device {
             let allocated =
                 v1::GetMetadataAllocatedRequest { snapshot_id: snapshot_id.clone(), ..Default::default() };
-            self.answered(Rpc::GetMetadataAllocated, || self.cx.stream(allocated.clone())).await?;
+            self.answered(Rpc::GetMetadataAllocated, || self.ctx.stream(allocated.clone())).await?;
             let delta = v1::GetMetadataDeltaRequest {
                 base_snapshot_id: snapshot_id.clone(),
                 target_snapshot_id: snapshot_id.clone(),
                 ..Default::default()
             };
-            self.answered(Rpc::GetMetadataDelta, || self.cx.stream(delta.clone())).await?;
+            self.answered(Rpc::GetMetadataDelta, || self.ctx.stream(delta.clone())).await?;
         }
         self.ask(v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() }).await.map(drop)
     }
 
     async fn groups(&self, life: &Life) -> Step {
         const CREATE_DELETE_GET: i32 = 1;
-        if !self.cx.offers.group.contains(&CREATE_DELETE_GET) {
+        if !self.ctx.offers.group.contains(&CREATE_DELETE_GET) {
             return Ok(());
         }
         let request = v1::CreateVolumeGroupSnapshotRequest {
-            name: self.cx.name(),
+            name: self.ctx.name(),
             source_volume_ids: vec![life.id.clone()],
             ..Default::default()
         };

@@ -12,7 +12,7 @@ use super::{SoakReport, process};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Row {
     pub(super) calls: u64,
-    pub(super) given_up: u64,
+    pub(super) abandoned: u64,
     /// Calls that returned ABORTED, which asks for a retry.
     pub(super) aborted: u64,
     pub(super) failed: u64,
@@ -39,16 +39,16 @@ impl Row {
 
 impl fmt::Display for SoakReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let heads = ["calls", "given up", "aborted", "failed", "p50 < ms", "p99 < ms"];
+        let heads = ["calls", "abandoned", "aborted", "failed", "p50 < ms", "p99 < ms"];
         write!(f, "{:<32}", "RPC")?;
         heads.iter().try_for_each(|head| write!(f, "{head:>11}"))?;
         writeln!(f)?;
         for (rpc, row) in &self.rows {
-            let Row { calls, given_up, aborted, failed, .. } = row;
+            let Row { calls, abandoned, aborted, failed, .. } = row;
             let (half, most) = (row.within(50), row.within(99));
             writeln!(
                 f,
-                "{rpc:<32}{calls:>11}{given_up:>11}{aborted:>11}{failed:>11}{half:>11.2}{most:>11.2}"
+                "{rpc:<32}{calls:>11}{abandoned:>11}{aborted:>11}{failed:>11}{half:>11.2}{most:>11.2}"
             )?;
         }
         if let Some((first, last)) = process::ends(&self.samples) {
@@ -68,7 +68,7 @@ impl fmt::Display for SoakReport {
             writeln!(f, "FAILED  {}", escape::terminal(&what))?;
         }
         let calls: u64 = self.rows.values().map(|row| row.calls).sum();
-        let verdict = if self.is_ok() { "all well" } else { "not well" };
+        let verdict = if self.is_ok() { "passed" } else { "failed" };
         write!(f, "{verdict}: {calls} calls in {:.0} s", self.took.as_secs_f64())
     }
 }

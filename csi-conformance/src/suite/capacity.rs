@@ -6,68 +6,68 @@ use csi_proto::ControllerCapability::{CreateDeleteVolume, GetCapacity};
 use csi_proto::v1;
 use tonic::Code;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "get-capacity", "Controller Service RPC: GetCapacity";
-    "The capacity is not negative, nor are the bounds of a volume's size", not_negative, ["get-capacity.not-negative"], [Controller(GetCapacity)];
-    "No volume is smaller than the least that is told, or larger than the most", sizes, ["get-capacity.sizes", "create-volume.out-of-range"], [Controller(GetCapacity), Controller(CreateDeleteVolume)];
-    "For a way of use that the driver does not support there is no room", no_room_for_unsupported, ["get-capacity.for-what-is-asked"], [Controller(GetCapacity), Unsupported];
-    "Raw StorageClass parameters, as the provisioner sends them, are taken", raw_parameters, ["get-capacity.not-negative"], [Controller(GetCapacity)];
+    "The capacity and the limits of a volume's size are not negative", not_negative, ["get-capacity.not-negative"], [Controller(GetCapacity)];
+    "No volume is smaller or larger than the reported limits", sizes, ["get-capacity.sizes", "create-volume.out-of-range"], [Controller(GetCapacity), Controller(CreateDeleteVolume)];
+    "For a capability that the driver does not support the capacity is 0", no_room_for_unsupported, ["get-capacity.for-what-is-asked"], [Controller(GetCapacity), Unsupported];
+    "Raw StorageClass parameters, as the provisioner sends them, are accepted", raw_parameters, ["get-capacity.not-negative"], [Controller(GetCapacity)];
 }
 
-async fn not_negative(cx: &Cx) -> Outcome {
-    let parameters = cx.settings.parameters.of(csi_proto::Rpc::CreateVolume);
-    let answer = cx.ok(v1::GetCapacityRequest { parameters, ..Default::default() }).await?;
+async fn not_negative(ctx: &TestContext) -> Outcome {
+    let parameters = ctx.settings.parameters.of(csi_proto::Rpc::CreateVolume);
+    let answer = ctx.ok(v1::GetCapacityRequest { parameters, ..Default::default() }).await?;
     let all = [Some(answer.available_capacity), answer.maximum_volume_size, answer.minimum_volume_size];
     check(all.iter().flatten().all(|bytes| *bytes >= 0), "sizes of 0 or more", || format!("{all:?}"))
 }
 
-async fn raw_parameters(cx: &Cx) -> Outcome {
-    let mut parameters: BTreeMap<_, _> = cx.settings.parameters.of(csi_proto::Rpc::CreateVolume);
+async fn raw_parameters(ctx: &TestContext) -> Outcome {
+    let mut parameters: BTreeMap<_, _> = ctx.settings.parameters.of(csi_proto::Rpc::CreateVolume);
     parameters.insert("csi.storage.k8s.io/fstype".into(), "ext4".into());
     parameters.insert("csi.storage.k8s.io/provisioner-secret-name".into(), "name".into());
-    cx.ok(v1::GetCapacityRequest { parameters, ..Default::default() }).await.map(drop)
+    ctx.ok(v1::GetCapacityRequest { parameters, ..Default::default() }).await.map(drop)
 }
 
-fn asked(cx: &Cx) -> v1::GetCapacityRequest {
+fn asked(ctx: &TestContext) -> v1::GetCapacityRequest {
     v1::GetCapacityRequest {
-        parameters: cx.settings.parameters.of(csi_proto::Rpc::CreateVolume),
-        volume_capabilities: vec![cx.capability(cx.any_kind())],
+        parameters: ctx.settings.parameters.of(csi_proto::Rpc::CreateVolume),
+        volume_capabilities: vec![ctx.capability(ctx.any_kind())],
         ..Default::default()
     }
 }
 
-async fn sizes(cx: &Cx) -> Outcome {
-    let answer = cx.ok(asked(cx)).await?;
+async fn sizes(ctx: &TestContext) -> Outcome {
+    let answer = ctx.ok(asked(ctx)).await?;
     let range = |required_bytes, limit_bytes| v1::CreateVolumeRequest {
         capacity_range: Some(v1::CapacityRange { required_bytes, limit_bytes }),
-        ..cx.create(&cx.name())
+        ..ctx.create(&ctx.name())
     };
     if let Some(most) = answer.maximum_volume_size.filter(|most| *most > 0 && *most < i64::MAX) {
-        let words = format!("GetCapacity tells volumes of at most {most} bytes");
-        cx.refused(range(most + 1, 0), &[Code::OutOfRange, Code::ResourceExhausted], &words).await?;
+        let words = format!("at most {most} bytes, the maximum_volume_size of GetCapacity");
+        ctx.refused(range(most + 1, 0), &[Code::OutOfRange, Code::ResourceExhausted], &words).await?;
     }
     if let Some(least) = answer.minimum_volume_size.filter(|least| *least > 1) {
-        let words = format!("GetCapacity tells volumes of at least {least} bytes");
-        cx.refused(range(0, least - 1), &[Code::OutOfRange], &words).await?;
+        let words = format!("at least {least} bytes, the minimum_volume_size of GetCapacity");
+        ctx.refused(range(0, least - 1), &[Code::OutOfRange], &words).await?;
         let request = range(1, 0);
-        let volume = cx.created(request.clone()).await?;
+        let volume = ctx.created(request.clone()).await?;
         if (1..least).contains(&volume.capacity_bytes) {
             let came = format!("a volume of {} bytes", volume.capacity_bytes);
-            return Err(cx.failure(&request, came, words));
+            return Err(ctx.failure(&request, came, words));
         }
     }
     Ok(())
 }
 
-async fn no_room_for_unsupported(cx: &Cx) -> Outcome {
-    let volume_capabilities = cx.unsupported().into_iter().collect();
-    let request = v1::GetCapacityRequest { volume_capabilities, ..asked(cx) };
-    match cx.call(request.clone()).await {
+async fn no_room_for_unsupported(ctx: &TestContext) -> Outcome {
+    let volume_capabilities = ctx.unsupported().into_iter().collect();
+    let request = v1::GetCapacityRequest { volume_capabilities, ..asked(ctx) };
+    match ctx.call(request.clone()).await {
         Ok(answer) if answer.available_capacity == 0 => Ok(()),
         Err(refusal) if refusal.code == Code::InvalidArgument => Ok(()),
-        Ok(answer) => Err(cx.failure(&request, format!("{answer:?}"), "no room for such volumes")),
-        Err(refusal) => Err(cx.failure(&request, cx.told(&refusal), "0 bytes, or InvalidArgument")),
+        Ok(answer) => Err(ctx.failure(&request, format!("{answer:?}"), "no capacity for such volumes")),
+        Err(refusal) => Err(ctx.failure(&request, ctx.refusal_text(&refusal), "0 bytes, or InvalidArgument")),
     }
 }

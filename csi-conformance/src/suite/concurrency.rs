@@ -8,108 +8,108 @@ use csi_proto::v1;
 use tonic::Code;
 
 use super::list::volume_ids;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Failure, Outcome, check};
-use crate::patience::{is_for_later, patiently};
+use crate::retries::{call_with_retries, is_retryable};
 
 crate::test::tests! { "concurrency", "Concurrency, Timeouts";
-    "The same CreateVolume many times at once makes one volume", same_create_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
-    "Different CreateVolume at once make a volume each", different_creates_at_once, ["concurrency.simultaneous-calls"], [Controller(CreateDeleteVolume)];
-    "The same DeleteVolume many times at once deletes it", same_delete_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
-    "A caller that gives up and comes again gets one volume", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteVolume), Controller(ListVolumes)];
+    "Concurrent CreateVolume of one name create one volume", same_create_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
+    "Concurrent CreateVolume of different names create one volume each", different_creates_at_once, ["concurrency.simultaneous-calls"], [Controller(CreateDeleteVolume)];
+    "Concurrent DeleteVolume of one volume delete it", same_delete_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
+    "A retry after an abandoned CreateVolume returns one volume", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteVolume), Controller(ListVolumes)];
 }
 
 const AT_ONCE: usize = 16;
 
-async fn made(cx: &Cx, request: v1::CreateVolumeRequest) -> Outcome<v1::Volume> {
-    let answer = patiently(cx, request.clone()).await?;
-    answer.volume.ok_or_else(|| cx.failure(&request, "no volume", "a volume"))
+async fn made(ctx: &TestContext, request: v1::CreateVolumeRequest) -> Outcome<v1::Volume> {
+    let answer = call_with_retries(ctx, request.clone()).await?;
+    answer.volume.ok_or_else(|| ctx.failure(&request, "no volume", "a volume"))
 }
 
-async fn same_create_at_once(cx: &Cx) -> Outcome {
-    let request = cx.create(&cx.name());
+async fn same_create_at_once(ctx: &TestContext) -> Outcome {
+    let request = ctx.create(&ctx.name());
     let mut ids = BTreeSet::new();
-    for answer in cx.at_once(vec![request.clone(); AT_ONCE]).await {
+    for answer in ctx.at_once(vec![request.clone(); AT_ONCE]).await {
         match answer {
             Ok(answer) => ids.extend(answer.volume.map(|volume| volume.volume_id)),
             Err(refusal) if refusal.code == Code::Aborted => {}
             Err(refusal) => {
-                return Err(cx.failure(
+                return Err(ctx.failure(
                     &request,
-                    cx.told(&refusal),
-                    "OK, or ABORTED while another is pending",
+                    ctx.refusal_text(&refusal),
+                    "OK, or ABORTED while another operation is pending",
                 ));
             }
         }
     }
-    ids.insert(made(cx, request.clone()).await?.volume_id);
+    ids.insert(made(ctx, request.clone()).await?.volume_id);
     if ids.len() == 1 {
         Ok(())
     } else {
-        Err(cx.failure(&request, format!("volumes {ids:?}"), "one volume for one name"))
+        Err(ctx.failure(&request, format!("volumes {ids:?}"), "one volume for one name"))
     }
 }
 
-async fn different_creates_at_once(cx: &Cx) -> Outcome {
-    let requests: Vec<_> = (0..AT_ONCE).map(|_| cx.create(&cx.name())).collect();
+async fn different_creates_at_once(ctx: &TestContext) -> Outcome {
+    let requests: Vec<_> = (0..AT_ONCE).map(|_| ctx.create(&ctx.name())).collect();
     let mut ids = BTreeSet::new();
-    for (request, answer) in requests.clone().into_iter().zip(cx.at_once(requests).await) {
+    for (request, answer) in requests.clone().into_iter().zip(ctx.at_once(requests).await) {
         match answer {
             Ok(answer) => ids.extend(answer.volume.map(|volume| volume.volume_id)),
-            Err(refusal) if is_for_later(refusal.code) => {
-                ids.insert(made(cx, request).await?.volume_id);
+            Err(refusal) if is_retryable(refusal.code) => {
+                ids.insert(made(ctx, request).await?.volume_id);
             }
             Err(refusal) => {
-                return Err(cx.failure(&request, cx.told(&refusal), "OK, or a code that says to come again"));
+                return Err(ctx.failure(
+                    &request,
+                    ctx.refusal_text(&refusal),
+                    "OK, or a code that asks for a retry",
+                ));
             }
         }
     }
-    check(ids.len() == AT_ONCE, "a volume of its own for each name", || {
-        format!("{} for {AT_ONCE}", ids.len())
-    })
+    check(ids.len() == AT_ONCE, "one volume for each name", || format!("{} for {AT_ONCE}", ids.len()))
 }
 
-async fn same_delete_at_once(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
+async fn same_delete_at_once(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
     let request = v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() };
-    for answer in cx.at_once(vec![request.clone(); AT_ONCE]).await {
+    for answer in ctx.at_once(vec![request.clone(); AT_ONCE]).await {
         match answer {
             Ok(_) => {}
             Err(refusal) if refusal.code == Code::Aborted => {}
             Err(refusal) => {
-                return Err(cx.failure(
+                return Err(ctx.failure(
                     &request,
-                    cx.told(&refusal),
-                    "OK, or ABORTED while another is pending",
+                    ctx.refusal_text(&refusal),
+                    "OK, or ABORTED while another operation is pending",
                 ));
             }
         }
     }
-    cx.ok(request).await.map(drop)
+    ctx.ok(request).await.map(drop)
 }
 
-async fn given_up(cx: &Cx) -> Outcome {
-    let before = volume_ids(cx).await?;
-    let request = cx.create(&cx.name());
+async fn given_up(ctx: &TestContext) -> Outcome {
+    let before = volume_ids(ctx).await?;
+    let request = ctx.create(&ctx.name());
     // Some calls are given up by deadline and some cancelled, at different times. Each is retried at once.
     for millis in [1, 2, 5, 10, 20] {
-        let _ = cx.call_within(request.clone(), Duration::from_millis(millis)).await;
-        let _ = tokio::time::timeout(Duration::from_millis(millis), cx.call(request.clone())).await;
+        let _ = ctx.call_within(request.clone(), Duration::from_millis(millis)).await;
+        let _ = tokio::time::timeout(Duration::from_millis(millis), ctx.call(request.clone())).await;
     }
-    let volume = made(cx, request.clone()).await?;
+    let volume = made(ctx, request.clone()).await?;
     // An operation that was given up can end after its retry.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let after = volume_ids(cx).await?;
+    let after = volume_ids(ctx).await?;
     let new: BTreeSet<_> = after.difference(&before).collect();
     if new.len() <= 1 {
         return Ok(());
     }
-    let mut failure = Failure::new(
-        "one volume, however often its caller gave up",
-        format!("{} new volumes are listed", new.len()),
-    );
+    let mut failure =
+        Failure::new("one volume after all abandoned calls", format!("{} new volumes are listed", new.len()));
     failure.sent = format!(
-        "CreateVolume of one name eleven times, given up ten times; the last answer was {}",
+        "CreateVolume of one name eleven times, ten of them abandoned; the last answer was {}",
         volume.volume_id
     );
     Err(Box::new(failure))

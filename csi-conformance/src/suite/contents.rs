@@ -7,23 +7,23 @@ use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 use super::snapshots::{cut, request};
 use crate::content::{self, holds, write};
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "contents", "CreateVolume: volume_content_source";
-    "A clone holds what its source held, and neither changes the other", clone, ["create-volume.from-volume"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "A raw clone holds what its source held, and neither changes the other", device_clone, ["create-volume.from-volume"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "A restored snapshot holds what its source held when it was cut, and neither changes the other", restored, ["create-volume.from-snapshot"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
-    "A snapshot of a device in use is cut when the call answers: what is written after it is not in it", cut_before_answer, ["create-snapshot.cut-before-answer", "create-volume.from-snapshot"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    "A clone has the data of its source, and writes to one do not change the other", clone, ["create-volume.from-volume"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "A raw clone has the data of its source, and writes to one do not change the other", device_clone, ["create-volume.from-volume"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "A restored volume has the data of the snapshot's moment, and writes to it or the source do not change the other", restored, ["create-volume.from-snapshot"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    "A snapshot of a device in use does not contain data written after CreateSnapshot returned", cut_before_answer, ["create-snapshot.cut-before-answer", "create-volume.from-snapshot"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
     "A clone larger than its source has a filesystem of that size, or is OUT_OF_RANGE", larger_clone, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
     "A restored volume larger than its snapshot has a filesystem of that size, or is OUT_OF_RANGE", larger_restored, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
 }
 
 /// A volume that holds a piece of this letter, and is on no node.
-async fn written(cx: &Cx, kind: Kind, letter: u8) -> Outcome<Life> {
-    let mut life = Life::new(cx, kind).await?;
+async fn written(ctx: &TestContext, kind: Kind, letter: u8) -> Outcome<Life> {
+    let mut life = Life::new(ctx, kind).await?;
     rewrite(&mut life, kind, letter).await?;
     Ok(life)
 }
@@ -46,22 +46,22 @@ fn from_volume(life: &Life) -> Type {
 
 async fn snapshot_of(life: &Life) -> Outcome<Type> {
     let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
-    let snapshot = cut(&life.cx, request(&life.cx, &source)).await?;
+    let snapshot = cut(&life.ctx, request(&life.ctx, &source)).await?;
     Ok(Type::Snapshot(SnapshotSource { snapshot_id: snapshot.snapshot_id }))
 }
 
 fn making(origin: &Life, source: Type) -> v1::CreateVolumeRequest {
-    let cx = &origin.cx;
+    let ctx = &origin.ctx;
     v1::CreateVolumeRequest {
         volume_capabilities: vec![origin.capability.clone()],
         volume_content_source: Some(v1::VolumeContentSource { r#type: Some(source) }),
-        ..cx.create(&cx.name())
+        ..ctx.create(&ctx.name())
     }
 }
 
 async fn made_from(origin: &Life, source: Type) -> Outcome<Life> {
-    let volume = origin.cx.created(making(origin, source)).await?;
-    Ok(Life::with(&origin.cx, origin.capability.clone(), volume))
+    let volume = origin.ctx.created(making(origin, source)).await?;
+    Ok(Life::with(&origin.ctx, origin.capability.clone(), volume))
 }
 
 /// One of them is on the node at a time: some kernels refuse to mount two filesystems with one UUID.
@@ -73,32 +73,32 @@ async fn independent(origin: &mut Life, copy: &mut Life, kind: Kind, of_origin: 
     reread(copy, kind, b'c').await
 }
 
-async fn clone_of(cx: &Cx, kind: Kind) -> Outcome {
-    let mut origin = written(cx, kind, b'a').await?;
+async fn clone_of(ctx: &TestContext, kind: Kind) -> Outcome {
+    let mut origin = written(ctx, kind, b'a').await?;
     let mut copy = made_from(&origin, from_volume(&origin)).await?;
     independent(&mut origin, &mut copy, kind, b'a').await?;
     copy.end(&[]).await?;
     origin.end(&[]).await
 }
 
-async fn clone(cx: &Cx) -> Outcome {
-    clone_of(cx, Kind::Files).await
+async fn clone(ctx: &TestContext) -> Outcome {
+    clone_of(ctx, Kind::Files).await
 }
 
-async fn device_clone(cx: &Cx) -> Outcome {
-    clone_of(cx, Kind::Device).await
+async fn device_clone(ctx: &TestContext) -> Outcome {
+    clone_of(ctx, Kind::Device).await
 }
 
-async fn restored(cx: &Cx) -> Outcome {
-    let mut origin = written(cx, Kind::Files, b'a').await?;
+async fn restored(ctx: &TestContext) -> Outcome {
+    let mut origin = written(ctx, Kind::Files, b'a').await?;
     let source = snapshot_of(&origin).await?;
     rewrite(&mut origin, Kind::Files, b'b').await?;
     let mut copy = made_from(&origin, source).await?;
     independent(&mut origin, &mut copy, Kind::Files, b'b').await
 }
 
-async fn cut_before_answer(cx: &Cx) -> Outcome {
-    let mut origin = Life::new(cx, Kind::Device).await?;
+async fn cut_before_answer(ctx: &TestContext) -> Outcome {
+    let mut origin = Life::new(ctx, Kind::Device).await?;
     let target = origin.arrive().await?;
     write(&target, Kind::Device, b'a').await?;
     let source = snapshot_of(&origin).await?;
@@ -113,35 +113,37 @@ async fn larger(origin: &mut Life, source: Type) -> Outcome {
     let target = origin.arrive().await?;
     let before = content::size(&target, Kind::Files).await?;
     origin.leave(&target).await?;
-    let required_bytes = origin.cx.settings.size * 2;
+    let required_bytes = origin.ctx.settings.size * 2;
     let capacity_range = Some(v1::CapacityRange { required_bytes, limit_bytes: 0 });
     let request = v1::CreateVolumeRequest { capacity_range, ..making(origin, source) };
-    let volume = match origin.cx.call(request.clone()).await {
+    let volume = match origin.ctx.call(request.clone()).await {
         Err(refusal) if refusal.code == Code::OutOfRange => return Ok(()),
         Err(refusal) => {
-            return Err(origin.cx.failure(&request, origin.cx.told(&refusal), "OK or OutOfRange"));
+            return Err(origin.ctx.failure(&request, origin.ctx.refusal_text(&refusal), "OK or OutOfRange"));
         }
         Ok(answer) => answer.volume.unwrap_or_default(),
     };
-    let mut copy = Life::with(&origin.cx, origin.capability.clone(), volume);
+    let mut copy = Life::with(&origin.ctx, origin.capability.clone(), volume);
     let target = copy.arrive().await?;
     holds(&target, Kind::Files, b'a').await?;
     let after = content::size(&target, Kind::Files).await?;
     copy.leave(&target).await?;
     let is_limited = before < required_bytes.unsigned_abs();
-    check(!is_limited || after > before + before / 2, "a filesystem that has grown with its volume", || {
-        format!("{after} bytes, where its source has {before}, half of what was asked for")
-    })
+    check(
+        !is_limited || after > before + before / 2,
+        "a filesystem that was expanded with its volume",
+        || format!("{after} bytes; its source has {before}, half of the requested size"),
+    )
 }
 
-async fn larger_clone(cx: &Cx) -> Outcome {
-    let mut origin = written(cx, Kind::Files, b'a').await?;
+async fn larger_clone(ctx: &TestContext) -> Outcome {
+    let mut origin = written(ctx, Kind::Files, b'a').await?;
     let source = from_volume(&origin);
     larger(&mut origin, source).await
 }
 
-async fn larger_restored(cx: &Cx) -> Outcome {
-    let mut origin = written(cx, Kind::Files, b'a').await?;
+async fn larger_restored(ctx: &TestContext) -> Outcome {
+    let mut origin = written(ctx, Kind::Files, b'a').await?;
     let source = snapshot_of(&origin).await?;
     larger(&mut origin, source).await
 }

@@ -9,160 +9,167 @@ use tonic::Code;
 
 use super::paging::listed_volume;
 use crate::content;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "controller-publish", "Controller Service RPC: ControllerPublishVolume, ControllerUnpublishVolume";
-    "Attaching and detaching again are OK", idempotent, ["controller-publish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "A volume or node that is not there is NOT_FOUND", not_found, ["controller-publish-volume.volume-missing", "controller-publish-volume.node-missing"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "The same node with other arguments is ALREADY_EXISTS", incompatible, ["controller-publish-volume.differs-is-already-exists"], [Controller(PublishUnpublishVolume), Controller(PublishReadonly), Controller(CreateDeleteVolume), NodeService];
-    "A volume for one node is not attached to a second", second_node, ["controller-publish-volume.on-another-node"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "An attached volume is listed with its node, and with none when it is detached", listed_with_node, ["list-volumes.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(ListVolumes), Controller(CreateDeleteVolume), NodeService];
-    "ControllerGetVolume tells the node that a volume is attached to, and none when it is detached", told_with_node, ["controller-get-volume.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(GetVolume), Controller(CreateDeleteVolume), NodeService];
-    "On two nodes a volume for one is refused, naming the other; a detached one moves", moves, ["controller-publish-volume.on-another-node", "controller-unpublish-volume.all-nodes"], [SecondNode, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "What is attached to read only takes no writes", read_only, ["controller-publish-volume.readonly"], [Volume(Files), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
-    "A raw device that is attached to read only takes no writes", device_read_only, ["controller-publish-volume.readonly"], [Volume(Device), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
-    "A node takes as many volumes as it tells; one more is RESOURCE_EXHAUSTED", limit, ["controller-publish-volume.limit", "node-get-info.max-volumes"], [AttachLimit, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "Repeating ControllerPublishVolume and ControllerUnpublishVolume is OK", idempotent, ["controller-publish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "A volume or node that does not exist is NOT_FOUND", not_found, ["controller-publish-volume.volume-missing", "controller-publish-volume.node-missing"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "The same node with different arguments is ALREADY_EXISTS", incompatible, ["controller-publish-volume.differs-is-already-exists"], [Controller(PublishUnpublishVolume), Controller(PublishReadonly), Controller(CreateDeleteVolume), NodeService];
+    "A single-node volume is not attached to a second node", second_node, ["controller-publish-volume.on-another-node"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "An attached volume is listed with its node, and a detached one without", listed_with_node, ["list-volumes.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(ListVolumes), Controller(CreateDeleteVolume), NodeService];
+    "ControllerGetVolume returns the node of an attached volume, and no node of a detached one", told_with_node, ["controller-get-volume.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(GetVolume), Controller(CreateDeleteVolume), NodeService];
+    "A single-node volume is refused on a second node with the name of the first; after detaching it can move", moves, ["controller-publish-volume.on-another-node", "controller-unpublish-volume.all-nodes"], [SecondNode, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "A filesystem that is attached read-only refuses writes", read_only, ["controller-publish-volume.readonly"], [Volume(Files), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
+    "A raw device that is attached read-only refuses writes", device_read_only, ["controller-publish-volume.readonly"], [Volume(Device), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
+    "A node accepts as many volumes as it reports; one more is RESOURCE_EXHAUSTED", limit, ["controller-publish-volume.limit", "node-get-info.max-volumes"], [AttachLimit, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
     "Detaching from all nodes is OK", from_all_nodes, ["controller-unpublish-volume.all-nodes"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
 }
 
-async fn life(cx: &Cx) -> Outcome<Life> {
-    Life::new(cx, cx.any_kind()).await
+async fn life(ctx: &TestContext) -> Outcome<Life> {
+    Life::new(ctx, ctx.any_kind()).await
 }
 
-async fn idempotent(cx: &Cx) -> Outcome {
-    let life = life(cx).await?;
-    let first = cx.ok(life.attaching()).await?;
-    let again = cx.ok(life.attaching()).await?;
+async fn idempotent(ctx: &TestContext) -> Outcome {
+    let life = life(ctx).await?;
+    let first = ctx.ok(life.attaching()).await?;
+    let again = ctx.ok(life.attaching()).await?;
     check(first == again, "the same publish_context", || format!("{again:?} after {first:?}"))?;
-    cx.ok(life.detaching()).await?;
-    cx.ok(life.detaching()).await.map(drop)
+    ctx.ok(life.detaching()).await?;
+    ctx.ok(life.detaching()).await.map(drop)
 }
 
-async fn not_found(cx: &Cx) -> Outcome {
-    let life = life(cx).await?;
-    let other = v1::ControllerPublishVolumeRequest { volume_id: cx.name(), ..life.attaching() };
-    cx.refused(other, &[Code::NotFound], "there is no such volume").await?;
-    let other = v1::ControllerPublishVolumeRequest { node_id: cx.name(), ..life.attaching() };
-    cx.refused(other, &[Code::NotFound], "there is no such node").await
+async fn not_found(ctx: &TestContext) -> Outcome {
+    let life = life(ctx).await?;
+    let other = v1::ControllerPublishVolumeRequest { volume_id: ctx.name(), ..life.attaching() };
+    ctx.refused(other, &[Code::NotFound], "the volume does not exist").await?;
+    let other = v1::ControllerPublishVolumeRequest { node_id: ctx.name(), ..life.attaching() };
+    ctx.refused(other, &[Code::NotFound], "the node does not exist").await
 }
 
-async fn incompatible(cx: &Cx) -> Outcome {
-    let life = life(cx).await?;
-    cx.ok(life.attaching()).await?;
+async fn incompatible(ctx: &TestContext) -> Outcome {
+    let life = life(ctx).await?;
+    ctx.ok(life.attaching()).await?;
     let other = v1::ControllerPublishVolumeRequest { readonly: true, ..life.attaching() };
-    cx.refused(other, &[Code::AlreadyExists], "it is attached for writing already").await
+    ctx.refused(other, &[Code::AlreadyExists], "it is already attached for writing").await
 }
 
-async fn second_node(cx: &Cx) -> Outcome {
-    let capability = cx.capability_in(cx.any_kind(), 1);
-    let life = Life::of(cx, capability).await?;
-    cx.ok(life.attaching()).await?;
+async fn second_node(ctx: &TestContext) -> Outcome {
+    let capability = ctx.capability_in(ctx.any_kind(), 1);
+    let life = Life::of(ctx, capability).await?;
+    ctx.ok(life.attaching()).await?;
     let second = v1::ControllerPublishVolumeRequest {
-        node_id: format!("{}-csi-conformance", cx.offers.node_id),
+        node_id: format!("{}-csi-conformance", ctx.offers.node_id),
         ..life.attaching()
     };
     let due = [Code::FailedPrecondition, Code::NotFound];
-    cx.refused(second, &due, "it is on another node, or there is no such node").await
+    ctx.refused(second, &due, "it is attached to another node, or the node does not exist").await
 }
 
-async fn nodes_of(cx: &Cx, id: &str) -> Outcome<Vec<String>> {
-    let found = listed_volume(cx, id).await?;
+async fn nodes_of(ctx: &TestContext, id: &str) -> Outcome<Vec<String>> {
+    let found = listed_volume(ctx, id).await?;
     Ok(found.and_then(|one| one.status).map(|status| status.published_node_ids).unwrap_or_default())
 }
 
-async fn listed_with_node(cx: &Cx) -> Outcome {
-    let life = life(cx).await?;
-    cx.ok(life.attaching()).await?;
-    let nodes = nodes_of(cx, &life.id).await?;
-    check(nodes == [cx.offers.node_id.clone()], "the node that it is attached to", || format!("{nodes:?}"))?;
-    cx.ok(life.detaching()).await?;
-    let nodes = nodes_of(cx, &life.id).await?;
-    check(nodes.is_empty(), "no node, for it was detached", || format!("{nodes:?}"))
+async fn listed_with_node(ctx: &TestContext) -> Outcome {
+    let life = life(ctx).await?;
+    ctx.ok(life.attaching()).await?;
+    let nodes = nodes_of(ctx, &life.id).await?;
+    check(nodes == [ctx.offers.node_id.clone()], "the node that the volume is attached to", || {
+        format!("{nodes:?}")
+    })?;
+    ctx.ok(life.detaching()).await?;
+    let nodes = nodes_of(ctx, &life.id).await?;
+    check(nodes.is_empty(), "no node, because the volume was detached", || format!("{nodes:?}"))
 }
 
-async fn from_all_nodes(cx: &Cx) -> Outcome {
-    let life = life(cx).await?;
-    cx.ok(life.attaching()).await?;
+async fn from_all_nodes(ctx: &TestContext) -> Outcome {
+    let life = life(ctx).await?;
+    ctx.ok(life.attaching()).await?;
     let request = v1::ControllerUnpublishVolumeRequest { node_id: String::new(), ..life.detaching() };
-    cx.ok(request.clone()).await?;
-    let tells = [ListVolumesPublishedNodes, ListVolumes].into_iter().all(|one| cx.offers.controller(one));
-    let nodes = if tells { nodes_of(cx, &life.id).await? } else { vec![] };
+    ctx.ok(request.clone()).await?;
+    let tells = [ListVolumesPublishedNodes, ListVolumes].into_iter().all(|one| ctx.offers.controller(one));
+    let nodes = if tells { nodes_of(ctx, &life.id).await? } else { vec![] };
     if !nodes.is_empty() {
-        return Err(cx.failure(&request, format!("still on {nodes:?}"), "a volume on no node"));
+        return Err(ctx.failure(
+            &request,
+            format!("still attached to {nodes:?}"),
+            "a volume that is attached to no node",
+        ));
     }
-    cx.ok(life.deleting()).await.map(drop)
+    ctx.ok(life.deleting()).await.map(drop)
 }
 
-async fn told_with_node(cx: &Cx) -> Outcome {
-    let life = life(cx).await?;
-    cx.ok(life.attaching()).await?;
+async fn told_with_node(ctx: &TestContext) -> Outcome {
+    let life = life(ctx).await?;
+    ctx.ok(life.attaching()).await?;
     let get = v1::ControllerGetVolumeRequest { volume_id: life.id.clone() };
-    let nodes = cx.ok(get.clone()).await?.status.map(|status| status.published_node_ids);
-    let due = Some(vec![cx.offers.node_id.clone()]);
-    check(nodes == due, "the node that it is attached to", || format!("{nodes:?}"))?;
-    cx.ok(life.detaching()).await?;
-    let nodes = cx.ok(get).await?.status.unwrap_or_default().published_node_ids;
-    check(nodes.is_empty(), "no node, for it was detached", || format!("{nodes:?}"))
+    let nodes = ctx.ok(get.clone()).await?.status.map(|status| status.published_node_ids);
+    let due = Some(vec![ctx.offers.node_id.clone()]);
+    check(nodes == due, "the node that the volume is attached to", || format!("{nodes:?}"))?;
+    ctx.ok(life.detaching()).await?;
+    let nodes = ctx.ok(get).await?.status.unwrap_or_default().published_node_ids;
+    check(nodes.is_empty(), "no node, because the volume was detached", || format!("{nodes:?}"))
 }
 
-async fn moves(cx: &Cx) -> Outcome {
-    let life = Life::of(cx, cx.capability_in(cx.any_kind(), 1)).await?;
-    let first = cx.offers.node_id.clone();
+async fn moves(ctx: &TestContext) -> Outcome {
+    let life = Life::of(ctx, ctx.capability_in(ctx.any_kind(), 1)).await?;
+    let first = ctx.offers.node_id.clone();
     let second = v1::ControllerPublishVolumeRequest {
-        node_id: cx.offers.second_node_id.clone().unwrap_or_default(),
+        node_id: ctx.offers.second_node_id.clone().unwrap_or_default(),
         ..life.attaching()
     };
-    cx.ok(life.attaching()).await?;
-    match cx.call(second.clone()).await {
+    ctx.ok(life.attaching()).await?;
+    match ctx.call(second.clone()).await {
         Err(refusal) if refusal.code == Code::FailedPrecondition && refusal.message.contains(&first) => {}
         other => {
-            let came = other.map_or_else(|refusal| cx.told(&refusal), |answer| format!("OK: {answer:?}"));
-            return Err(cx.failure(&second, came, format!("FailedPrecondition that names {first}")));
+            let came =
+                other.map_or_else(|refusal| ctx.refusal_text(&refusal), |answer| format!("OK: {answer:?}"));
+            return Err(ctx.failure(&second, came, format!("FailedPrecondition with the name of {first}")));
         }
     }
-    cx.ok(life.detaching()).await?;
-    cx.ok(second).await?;
-    cx.ok(v1::ControllerUnpublishVolumeRequest { node_id: String::new(), ..life.detaching() }).await?;
-    cx.ok(life.attaching()).await.map(drop)
+    ctx.ok(life.detaching()).await?;
+    ctx.ok(second).await?;
+    ctx.ok(v1::ControllerUnpublishVolumeRequest { node_id: String::new(), ..life.detaching() }).await?;
+    ctx.ok(life.attaching()).await.map(drop)
 }
 
 /// A volume with a filesystem that is attached read-only, and then published without `readonly`.
-async fn takes_no_writes(cx: &Cx, kind: Kind) -> Outcome {
-    let mut life = Life::new(cx, kind).await?;
+async fn takes_no_writes(ctx: &TestContext, kind: Kind) -> Outcome {
+    let mut life = Life::new(ctx, kind).await?;
     let target = life.arrive().await?;
     life.leave(&target).await?;
     let attach = v1::ControllerPublishVolumeRequest { readonly: true, ..life.attaching() };
-    life.publish_context = cx.ok(attach.clone()).await?.publish_context;
+    life.publish_context = ctx.ok(attach.clone()).await?.publish_context;
     life.make_staging_directory()?;
-    let is_staged = !life.stages() || cx.call(life.staging()).await.is_ok();
-    if !is_staged || cx.call(life.publishing(&target)).await.is_err() {
+    let is_staged = !life.stages() || ctx.call(life.staging()).await.is_ok();
+    if !is_staged || ctx.call(life.publishing(&target)).await.is_err() {
         // A refusal by the node is fine too: nothing can be written.
         return Ok(());
     }
     content::size(&target, kind).await?;
     let wrote = content::takes_writes(&target, kind).await?;
     life.leave(&target).await?;
-    let came = "on the node, a write through the target went well";
-    if wrote { Err(cx.failure(&attach, came, "a volume that takes no writes")) } else { Ok(()) }
+    let came = "a write through the target succeeded on the node";
+    if wrote { Err(ctx.failure(&attach, came, "a volume that refuses writes")) } else { Ok(()) }
 }
 
-async fn read_only(cx: &Cx) -> Outcome {
-    takes_no_writes(cx, Kind::Files).await
+async fn read_only(ctx: &TestContext) -> Outcome {
+    takes_no_writes(ctx, Kind::Files).await
 }
 
-async fn device_read_only(cx: &Cx) -> Outcome {
-    takes_no_writes(cx, Kind::Device).await
+async fn device_read_only(ctx: &TestContext) -> Outcome {
+    takes_no_writes(ctx, Kind::Device).await
 }
 
-async fn limit(cx: &Cx) -> Outcome {
-    let mut last = life(cx).await?;
-    for _ in 0..cx.offers.max_volumes {
-        cx.ok(last.attaching()).await?;
-        last = life(cx).await?;
+async fn limit(ctx: &TestContext) -> Outcome {
+    let mut last = life(ctx).await?;
+    for _ in 0..ctx.offers.max_volumes {
+        ctx.ok(last.attaching()).await?;
+        last = life(ctx).await?;
     }
-    let words = format!("NodeGetInfo tells a limit of {}", cx.offers.max_volumes);
-    cx.refused(last.attaching(), &[Code::ResourceExhausted], &words).await
+    let words = format!("NodeGetInfo reports a limit of {}", ctx.offers.max_volumes);
+    ctx.refused(last.attaching(), &[Code::ResourceExhausted], &words).await
 }

@@ -6,45 +6,45 @@ use tonic::Code;
 use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 use super::paging::listed_volume;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume, DeleteVolume";
-    "The same name and arguments again answer with the same volume", same_name_same_volume, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
+    "The same name and arguments again return the same volume", same_name_same_volume, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
     "The same name with an incompatible size is ALREADY_EXISTS", same_name_other_size, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume)];
-    "Two names are two volumes", two_names_two_volumes, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
-    "The size is at least what was asked for", at_least_the_size, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
-    "A limit below the size that is required is refused", limit_below_required, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
-    "Names of 128 bytes and of any script are taken, and differ by each byte", unusual_names, ["fields.names"], [Controller(CreateDeleteVolume)];
+    "Two names result in two volumes", two_names_two_volumes, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
+    "The size is at least the requested size", at_least_the_size, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
+    "A limit below the required size is refused", limit_below_required, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
+    "Names of 128 bytes and of any script are accepted; names that differ in one byte are different", unusual_names, ["fields.names"], [Controller(CreateDeleteVolume)];
     "A name with a control character is refused", control_characters, ["fields.names"], [Controller(CreateDeleteVolume)];
-    "A capability with no mode or no way of access is refused", empty_capability, ["fields.one-of"], [Controller(CreateDeleteVolume)];
+    "A capability without access mode or access type is refused", empty_capability, ["fields.one-of"], [Controller(CreateDeleteVolume)];
     "A source that does not exist is NOT_FOUND", missing_source, ["create-volume.source-missing"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "A clone names its source, and is as large at least", clone, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "Deleting what is not there is OK, again and again", delete_is_idempotent, ["delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
-    "A deleted name can be made anew", again_after_delete, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
-    "A capability that the volume was made for is confirmed, with all that was asked about", confirmed, ["validate-volume-capabilities.all-or-none", "validate-volume-capabilities.confirms-what-was-asked"], [Controller(CreateDeleteVolume)];
-    "A capability that the driver does not support is refused, beside one that it does too", unsupported, ["create-volume.all-capabilities", "validate-volume-capabilities.all-or-none"], [Controller(CreateDeleteVolume), Unsupported];
-    "A volume's context and size are the same wherever they are told", context_stays, ["create-volume.context-stays"], [Controller(CreateDeleteVolume)];
-    "Capabilities of a volume that is not there are NOT_FOUND", validate_missing, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
+    "A clone names its source, and is at least as large", clone, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "Deleting an object that does not exist is OK, also repeatedly", delete_is_idempotent, ["delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
+    "The name of a deleted volume can be used again", again_after_delete, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
+    "A capability that the volume was created with is confirmed, and all capabilities of the request", confirmed, ["validate-volume-capabilities.all-or-none", "validate-volume-capabilities.confirms-what-was-asked"], [Controller(CreateDeleteVolume)];
+    "A capability that the driver does not support is refused, alone and together with a supported one", unsupported, ["create-volume.all-capabilities", "validate-volume-capabilities.all-or-none"], [Controller(CreateDeleteVolume), Unsupported];
+    "A volume's context and size are the same in all answers", context_stays, ["create-volume.context-stays"], [Controller(CreateDeleteVolume)];
+    "ValidateVolumeCapabilities of a volume that does not exist is NOT_FOUND", validate_missing, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
 }
 
-async fn same_name_same_volume(cx: &Cx) -> Outcome {
-    let request = cx.create(&cx.name());
-    let first = cx.created(request.clone()).await?;
-    let again = cx.created(request.clone()).await?;
+async fn same_name_same_volume(ctx: &TestContext) -> Outcome {
+    let request = ctx.create(&ctx.name());
+    let first = ctx.created(request.clone()).await?;
+    let again = ctx.created(request.clone()).await?;
     if first.volume_id == again.volume_id && first.capacity_bytes == again.capacity_bytes {
         return Ok(());
     }
-    Err(cx.failure(
+    Err(ctx.failure(
         &request,
         format!("{again:?}"),
-        format!("the volume that the same request made: {first:?}"),
+        format!("the volume that the same request created: {first:?}"),
     ))
 }
 
-async fn same_name_other_size(cx: &Cx) -> Outcome {
-    let request = cx.create(&cx.name());
-    let volume = cx.created(request.clone()).await?;
+async fn same_name_other_size(ctx: &TestContext) -> Outcome {
+    let request = ctx.create(&ctx.name());
+    let volume = ctx.created(request.clone()).await?;
     if volume.capacity_bytes == 0 {
         // A driver that does not track sizes can't report a difference.
         return Ok(());
@@ -54,31 +54,31 @@ async fn same_name_other_size(cx: &Cx) -> Outcome {
         limit_bytes: volume.capacity_bytes * 3,
     };
     let request = v1::CreateVolumeRequest { capacity_range: Some(other), ..request };
-    cx.refused(request, &[Code::AlreadyExists], "a volume of this name is there, and too small").await
+    ctx.refused(request, &[Code::AlreadyExists], "a volume of this name exists and is too small").await
 }
 
-async fn two_names_two_volumes(cx: &Cx) -> Outcome {
-    let (one, other) = (cx.volume().await?, cx.volume().await?);
+async fn two_names_two_volumes(ctx: &TestContext) -> Outcome {
+    let (one, other) = (ctx.volume().await?, ctx.volume().await?);
     check(one.volume_id != other.volume_id, "two ids for two names", || format!("{:?} twice", one.volume_id))
 }
 
-async fn at_least_the_size(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
+async fn at_least_the_size(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
     let bytes = volume.capacity_bytes;
     check(
-        bytes == 0 || bytes >= cx.settings.size,
-        "at least the size that is required, or 0 where it is not known",
+        bytes == 0 || bytes >= ctx.settings.size,
+        "at least the required size, or 0 if it is unknown",
         || bytes.to_string(),
     )
 }
 
-async fn limit_below_required(cx: &Cx) -> Outcome {
-    let range = v1::CapacityRange { required_bytes: 2 * cx.settings.size, limit_bytes: cx.settings.size };
-    let request = v1::CreateVolumeRequest { capacity_range: Some(range), ..cx.create(&cx.name()) };
-    cx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in that range").await
+async fn limit_below_required(ctx: &TestContext) -> Outcome {
+    let range = v1::CapacityRange { required_bytes: 2 * ctx.settings.size, limit_bytes: ctx.settings.size };
+    let request = v1::CreateVolumeRequest { capacity_range: Some(range), ..ctx.create(&ctx.name()) };
+    ctx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in this range").await
 }
 
-async fn unusual_names(cx: &Cx) -> Outcome {
+async fn unusual_names(ctx: &TestContext) -> Outcome {
     let filled = |text: &str, with: &str| {
         let mut name = text.to_owned();
         while name.len() + with.len() <= 128 {
@@ -86,7 +86,7 @@ async fn unusual_names(cx: &Cx) -> Outcome {
         }
         name
     };
-    let run = cx.name();
+    let run = ctx.name();
     // The last two names look the same but differ: composed and decomposed Unicode.
     let names = [
         filled(&run, "a"),
@@ -101,23 +101,23 @@ async fn unusual_names(cx: &Cx) -> Outcome {
     ];
     let mut ids = std::collections::BTreeSet::new();
     for name in &names {
-        ids.insert(cx.created(cx.create(name)).await?.volume_id);
+        ids.insert(ctx.created(ctx.create(name)).await?.volume_id);
     }
-    check(ids.len() == names.len(), "a volume of its own for each name", || {
+    check(ids.len() == names.len(), "one volume for each name", || {
         format!("{} for {}", ids.len(), names.len())
     })
 }
 
-async fn control_characters(cx: &Cx) -> Outcome {
+async fn control_characters(ctx: &TestContext) -> Outcome {
     for banned in ['\u{1}', '\u{8}', '\u{b}', '\u{1f}', '\u{7f}', '\u{9f}'] {
-        let request = cx.create(&format!("{}{banned}", cx.name()));
-        cx.refused(request, &[Code::InvalidArgument], "the character is banned from names").await?;
+        let request = ctx.create(&format!("{}{banned}", ctx.name()));
+        ctx.refused(request, &[Code::InvalidArgument], "the spec bans this character from names").await?;
     }
     Ok(())
 }
 
-async fn empty_capability(cx: &Cx) -> Outcome {
-    let whole = cx.capability(cx.any_kind());
+async fn empty_capability(ctx: &TestContext) -> Outcome {
+    let whole = ctx.capability(ctx.any_kind());
     let broken = [
         v1::VolumeCapability { access_mode: None, ..whole.clone() },
         v1::VolumeCapability { access_type: None, ..whole.clone() },
@@ -125,131 +125,131 @@ async fn empty_capability(cx: &Cx) -> Outcome {
     ];
     for capability in broken {
         let volume_capabilities = vec![whole.clone(), capability];
-        let request = v1::CreateVolumeRequest { volume_capabilities, ..cx.create(&cx.name()) };
-        cx.refused(request, &[Code::InvalidArgument], "mode and way of access are required").await?;
+        let request = v1::CreateVolumeRequest { volume_capabilities, ..ctx.create(&ctx.name()) };
+        ctx.refused(request, &[Code::InvalidArgument], "access mode and access type are required").await?;
     }
     Ok(())
 }
 
-async fn missing_source(cx: &Cx) -> Outcome {
-    let mut sources = vec![Type::Volume(VolumeSource { volume_id: cx.name() })];
-    if cx.offers.controller(csi_proto::ControllerCapability::CreateDeleteSnapshot) {
-        sources.push(Type::Snapshot(SnapshotSource { snapshot_id: cx.name() }));
+async fn missing_source(ctx: &TestContext) -> Outcome {
+    let mut sources = vec![Type::Volume(VolumeSource { volume_id: ctx.name() })];
+    if ctx.offers.controller(csi_proto::ControllerCapability::CreateDeleteSnapshot) {
+        sources.push(Type::Snapshot(SnapshotSource { snapshot_id: ctx.name() }));
     }
     for source in sources {
         let volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
-        let request = v1::CreateVolumeRequest { volume_content_source, ..cx.create(&cx.name()) };
-        cx.refused(request, &[Code::NotFound], "there is no such source").await?;
+        let request = v1::CreateVolumeRequest { volume_content_source, ..ctx.create(&ctx.name()) };
+        ctx.refused(request, &[Code::NotFound], "the source does not exist").await?;
     }
     Ok(())
 }
 
-async fn clone(cx: &Cx) -> Outcome {
-    let origin = cx.volume().await?;
+async fn clone(ctx: &TestContext) -> Outcome {
+    let origin = ctx.volume().await?;
     let source = v1::VolumeContentSource {
         r#type: Some(Type::Volume(VolumeSource { volume_id: origin.volume_id.clone() })),
     };
     let request =
-        v1::CreateVolumeRequest { volume_content_source: Some(source.clone()), ..cx.create(&cx.name()) };
-    let clone = cx.created(request.clone()).await?;
+        v1::CreateVolumeRequest { volume_content_source: Some(source.clone()), ..ctx.create(&ctx.name()) };
+    let clone = ctx.created(request.clone()).await?;
     if clone.content_source.as_ref() != Some(&source) {
-        return Err(cx.failure(
+        return Err(ctx.failure(
             &request,
             format!("{clone:?}"),
-            "a volume with the content_source that was asked for",
+            "a volume with the requested content_source",
         ));
     }
-    check(clone.volume_id != origin.volume_id, "another volume than the source", || "the same id".into())?;
-    check(clone.capacity_bytes >= origin.capacity_bytes, "as large as its source", || {
+    check(clone.volume_id != origin.volume_id, "a volume other than the source", || "the same id".into())?;
+    check(clone.capacity_bytes >= origin.capacity_bytes, "at least the size of its source", || {
         clone.capacity_bytes.to_string()
     })
 }
 
-async fn delete_is_idempotent(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
-    for volume_id in [volume.volume_id.clone(), volume.volume_id, cx.name()] {
-        cx.ok(v1::DeleteVolumeRequest { volume_id, ..Default::default() }).await?;
+async fn delete_is_idempotent(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
+    for volume_id in [volume.volume_id.clone(), volume.volume_id, ctx.name()] {
+        ctx.ok(v1::DeleteVolumeRequest { volume_id, ..Default::default() }).await?;
     }
     Ok(())
 }
 
-async fn again_after_delete(cx: &Cx) -> Outcome {
-    let request = cx.create(&cx.name());
-    let volume = cx.created(request.clone()).await?;
+async fn again_after_delete(ctx: &TestContext) -> Outcome {
+    let request = ctx.create(&ctx.name());
+    let volume = ctx.created(request.clone()).await?;
     let asked = v1::ValidateVolumeCapabilitiesRequest {
         volume_id: volume.volume_id.clone(),
         volume_capabilities: request.volume_capabilities.clone(),
         ..Default::default()
     };
-    cx.ok(v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() }).await?;
-    cx.refused(asked, &[Code::NotFound], "the volume was deleted").await?;
-    cx.created(request).await.map(drop)
+    ctx.ok(v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() }).await?;
+    ctx.refused(asked, &[Code::NotFound], "the volume was deleted").await?;
+    ctx.created(request).await.map(drop)
 }
 
-async fn confirmed(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
+async fn confirmed(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
     let request = v1::ValidateVolumeCapabilitiesRequest {
         volume_id: volume.volume_id,
         volume_context: volume.volume_context,
-        volume_capabilities: cx.create("").volume_capabilities,
+        volume_capabilities: ctx.create("").volume_capabilities,
         ..Default::default()
     };
-    let answer = cx.ok(request.clone()).await?;
+    let answer = ctx.ok(request.clone()).await?;
     let Some(confirmed) = answer.confirmed else {
-        return Err(cx.failure(&request, format!("not confirmed: {}", answer.message), "confirmed"));
+        return Err(ctx.failure(&request, format!("not confirmed: {}", answer.message), "confirmed"));
     };
-    check(confirmed.volume_capabilities.len() == 1, "the capability that was asked about", || {
-        format!("{confirmed:?}")
-    })
+    check(confirmed.volume_capabilities.len() == 1, "the requested capability", || format!("{confirmed:?}"))
 }
 
-async fn validate_missing(cx: &Cx) -> Outcome {
+async fn validate_missing(ctx: &TestContext) -> Outcome {
     let request = v1::ValidateVolumeCapabilitiesRequest {
-        volume_id: cx.name(),
-        volume_capabilities: cx.create("").volume_capabilities,
+        volume_id: ctx.name(),
+        volume_capabilities: ctx.create("").volume_capabilities,
         ..Default::default()
     };
-    cx.refused(request, &[Code::NotFound], "there is no such volume").await
+    ctx.refused(request, &[Code::NotFound], "the volume does not exist").await
 }
 
-async fn unsupported(cx: &Cx) -> Outcome {
-    let Some(other) = cx.unsupported() else { return Ok(()) };
-    let both = vec![cx.capability(cx.any_kind()), other];
-    let request = v1::CreateVolumeRequest { volume_capabilities: both.clone(), ..cx.create(&cx.name()) };
-    cx.refused(request, &[Code::InvalidArgument], "the driver does not support one of the capabilities")
+async fn unsupported(ctx: &TestContext) -> Outcome {
+    let Some(other) = ctx.unsupported() else { return Ok(()) };
+    let both = vec![ctx.capability(ctx.any_kind()), other];
+    let request = v1::CreateVolumeRequest { volume_capabilities: both.clone(), ..ctx.create(&ctx.name()) };
+    ctx.refused(request, &[Code::InvalidArgument], "the driver does not support one of the capabilities")
         .await?;
-    let volume = cx.volume().await?;
+    let volume = ctx.volume().await?;
     let request = v1::ValidateVolumeCapabilitiesRequest {
         volume_id: volume.volume_id,
         volume_context: volume.volume_context,
         volume_capabilities: both,
         ..Default::default()
     };
-    match cx.ok(request.clone()).await?.confirmed {
-        Some(confirmed) => {
-            Err(cx.failure(&request, format!("{confirmed:?}"), "nothing confirmed, unless all is"))
-        }
+    match ctx.ok(request.clone()).await?.confirmed {
+        Some(confirmed) => Err(ctx.failure(
+            &request,
+            format!("{confirmed:?}"),
+            "no confirmation, unless all capabilities are supported",
+        )),
         None => Ok(()),
     }
 }
 
 /// The volume as each RPC that returns volumes reports it.
-async fn context_stays(cx: &Cx) -> Outcome {
+async fn context_stays(ctx: &TestContext) -> Outcome {
     use csi_proto::ControllerCapability::{GetVolume, ListVolumes};
-    let request = cx.create(&cx.name());
-    let first = cx.created(request.clone()).await?;
-    let mut told = vec![("CreateVolume, again", Some(cx.created(request).await?))];
-    if cx.offers.controller(ListVolumes) {
-        let found = listed_volume(cx, &first.volume_id).await?;
+    let request = ctx.create(&ctx.name());
+    let first = ctx.created(request.clone()).await?;
+    let mut told = vec![("CreateVolume, again", Some(ctx.created(request).await?))];
+    if ctx.offers.controller(ListVolumes) {
+        let found = listed_volume(ctx, &first.volume_id).await?;
         told.push(("ListVolumes", found.and_then(|one| one.volume)));
     }
-    if cx.offers.controller(GetVolume) {
+    if ctx.offers.controller(GetVolume) {
         let get = v1::ControllerGetVolumeRequest { volume_id: first.volume_id.clone() };
-        told.push(("ControllerGetVolume", cx.ok(get).await?.volume));
+        told.push(("ControllerGetVolume", ctx.ok(get).await?.volume));
     }
     for (rpc, volume) in told {
         let facts = |one: &v1::Volume| (one.volume_context.clone(), one.capacity_bytes);
-        let due = format!("of {rpc} what CreateVolume told first: {first:?}");
+        let due = format!("from {rpc} the values that CreateVolume returned: {first:?}");
         check(volume.as_ref().map(facts) == Some(facts(&first)), &due, || or_nothing(&volume))?;
     }
     Ok(())

@@ -5,19 +5,19 @@ use csi_proto::NodeCapability::ExpandVolume as NodeExpandVolume;
 use csi_proto::v1;
 use tonic::Code;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::Outcome;
 use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "controller-expand", "Controller Service RPC: ControllerExpandVolume";
-    "A volume becomes as large as was asked for, and never smaller", grows, ["controller-expand-volume.grows", "controller-expand-volume.large-enough-is-ok"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A volume that grows while it is unused alone is refused while it is published", offline, ["controller-expand-volume.in-use"], [Offline, Volume(Files), Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A limit below the size that is required is refused", limit_below_required, ["controller-expand-volume.out-of-range"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "A volume becomes at least as large as requested, and never smaller", grows, ["controller-expand-volume.grows", "controller-expand-volume.large-enough-is-ok"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "With OFFLINE expansion only, a published volume is refused", offline, ["controller-expand-volume.in-use"], [Offline, Volume(Files), Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "A limit below the required size is refused", limit_below_required, ["controller-expand-volume.out-of-range"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
     "A size below zero is refused", below_zero, ["fields.not-negative"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "Where the node has a part in growing, the node offers it: nobody could finish otherwise", node_part_is_offered, ["services.capabilities-are-served", "controller-expand-volume.grows"], [NodeService, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A way of use that the volume does not have is INVALID_ARGUMENT, or does not keep it from growing", beyond_capabilities, ["controller-expand-volume.beyond-capabilities"], [Unsupported, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A volume that is not there is NOT_FOUND", not_found, ["controller-expand-volume.missing"], [Controller(ExpandVolume)];
+    "If expansion needs the node, the node offers EXPAND_VOLUME", node_part_is_offered, ["services.capabilities-are-served", "controller-expand-volume.grows"], [NodeService, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "A capability that the volume does not have is INVALID_ARGUMENT, or does not prevent the expansion", beyond_capabilities, ["controller-expand-volume.beyond-capabilities"], [Unsupported, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "A volume that does not exist is NOT_FOUND", not_found, ["controller-expand-volume.missing"], [Controller(ExpandVolume)];
 }
 
 fn request(volume_id: &str, required_bytes: i64) -> v1::ControllerExpandVolumeRequest {
@@ -29,18 +29,18 @@ fn request(volume_id: &str, required_bytes: i64) -> v1::ControllerExpandVolumeRe
     }
 }
 
-async fn grows(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
-    let wanted = volume.capacity_bytes.max(cx.settings.size) * 2;
+async fn grows(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
+    let wanted = volume.capacity_bytes.max(ctx.settings.size) * 2;
     // Once, again, and then a smaller size: a volume that is large enough stays as it is.
-    for asked in [wanted, wanted, cx.settings.size] {
+    for asked in [wanted, wanted, ctx.settings.size] {
         let request = v1::ControllerExpandVolumeRequest {
-            volume_capability: Some(cx.capability(cx.any_kind())),
+            volume_capability: Some(ctx.capability(ctx.any_kind())),
             ..request(&volume.volume_id, asked)
         };
-        let answer = cx.ok(request.clone()).await?;
+        let answer = ctx.ok(request.clone()).await?;
         if answer.capacity_bytes < wanted {
-            return Err(cx.failure(
+            return Err(ctx.failure(
                 &request,
                 format!("{} bytes", answer.capacity_bytes),
                 format!("at least {wanted} bytes"),
@@ -50,67 +50,67 @@ async fn grows(cx: &Cx) -> Outcome {
     Ok(())
 }
 
-async fn not_found(cx: &Cx) -> Outcome {
-    cx.refused(request(&cx.name(), cx.settings.size), &[Code::NotFound], "there is no such volume").await
+async fn not_found(ctx: &TestContext) -> Outcome {
+    ctx.refused(request(&ctx.name(), ctx.settings.size), &[Code::NotFound], "the volume does not exist").await
 }
 
-async fn offline(cx: &Cx) -> Outcome {
-    let mut life = Life::new(cx, Kind::Files).await?;
+async fn offline(ctx: &TestContext) -> Outcome {
+    let mut life = Life::new(ctx, Kind::Files).await?;
     let target = life.arrive().await?;
     let request = v1::ControllerExpandVolumeRequest {
         volume_capability: Some(life.capability.clone()),
-        ..request(&life.id, cx.settings.size * 2)
+        ..request(&life.id, ctx.settings.size * 2)
     };
-    cx.refused(request.clone(), &[Code::FailedPrecondition], "the volume is in use").await?;
+    ctx.refused(request.clone(), &[Code::FailedPrecondition], "the volume is in use").await?;
     life.leave(&target).await?;
-    cx.ok(request).await.map(drop)
+    ctx.ok(request).await.map(drop)
 }
 
-async fn limit_below_required(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
-    let wanted = volume.capacity_bytes.max(cx.settings.size) * 2;
+async fn limit_below_required(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
+    let wanted = volume.capacity_bytes.max(ctx.settings.size) * 2;
     let capacity_range = Some(v1::CapacityRange { required_bytes: wanted, limit_bytes: wanted - 1 });
     let request = v1::ControllerExpandVolumeRequest { capacity_range, ..request(&volume.volume_id, wanted) };
-    cx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in that range").await
+    ctx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in this range").await
 }
 
-async fn below_zero(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
+async fn below_zero(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
     let due = [Code::InvalidArgument, Code::OutOfRange];
-    cx.refused(request(&volume.volume_id, -1), &due, "a size is 0 or more").await
+    ctx.refused(request(&volume.volume_id, -1), &due, "a size is not negative").await
 }
 
-async fn node_part_is_offered(cx: &Cx) -> Outcome {
+async fn node_part_is_offered(ctx: &TestContext) -> Outcome {
     for kind in [Kind::Files, Kind::Device] {
-        if !cx.modes.iter().any(|(one, _)| *one == kind) {
+        if !ctx.modes.iter().any(|(one, _)| *one == kind) {
             continue;
         }
-        let life = Life::new(cx, kind).await?;
+        let life = Life::new(ctx, kind).await?;
         let request = v1::ControllerExpandVolumeRequest {
             volume_capability: Some(life.capability.clone()),
-            ..request(&life.id, cx.settings.size * 2)
+            ..request(&life.id, ctx.settings.size * 2)
         };
-        let answer = cx.ok(request.clone()).await?;
-        if answer.node_expansion_required && !cx.offers.node(NodeExpandVolume) {
-            let due = "node_expansion_required=false, for the node does not offer EXPAND_VOLUME";
-            return Err(cx.failure(&request, "node_expansion_required=true", due));
+        let answer = ctx.ok(request.clone()).await?;
+        if answer.node_expansion_required && !ctx.offers.node(NodeExpandVolume) {
+            let due = "node_expansion_required=false, because the node does not offer EXPAND_VOLUME";
+            return Err(ctx.failure(&request, "node_expansion_required=true", due));
         }
     }
     Ok(())
 }
 
-async fn beyond_capabilities(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
-    let wanted = volume.capacity_bytes.max(cx.settings.size) * 2;
+async fn beyond_capabilities(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
+    let wanted = volume.capacity_bytes.max(ctx.settings.size) * 2;
     let request = v1::ControllerExpandVolumeRequest {
-        volume_capability: cx.unsupported(),
+        volume_capability: ctx.unsupported(),
         ..request(&volume.volume_id, wanted)
     };
-    match cx.call(request.clone()).await {
+    match ctx.call(request.clone()).await {
         Err(refusal) if refusal.code == Code::InvalidArgument => Ok(()),
         // Not every driver needs the capability to expand a volume.
         Ok(answer) if answer.capacity_bytes >= wanted => Ok(()),
-        Ok(answer) => Err(cx.failure(&request, format!("{answer:?}"), format!("at least {wanted} bytes"))),
-        Err(refusal) => Err(cx.failure(&request, cx.told(&refusal), "InvalidArgument, or OK")),
+        Ok(answer) => Err(ctx.failure(&request, format!("{answer:?}"), format!("at least {wanted} bytes"))),
+        Err(refusal) => Err(ctx.failure(&request, ctx.refusal_text(&refusal), "InvalidArgument, or OK")),
     }
 }

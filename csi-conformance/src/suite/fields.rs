@@ -5,18 +5,18 @@ use prost::Message;
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind as Wire, MapKey, ReflectMessage, Value};
 use tonic::Code;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Failure, Outcome};
 
 mod samples;
 
 crate::test::tests! { "fields", "Required/Optional Fields, Size Limits";
-    "A request of the controller without a required field is INVALID_ARGUMENT", controller_required, ["fields.required"], [];
-    "A request of the node without a required field is INVALID_ARGUMENT", node_required, ["fields.required"], [NodeService];
-    "A field of the controller that is too large is INVALID_ARGUMENT", controller_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [];
-    "A field of the node that is too large is INVALID_ARGUMENT", node_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [NodeService];
-    "A size or a number of entries is never negative", negative, ["fields.not-negative"], [];
-    "A size is never negative on the node either", node_negative, ["fields.not-negative"], [NodeService];
+    "A request to the controller without a required field is INVALID_ARGUMENT", controller_required, ["fields.required"], [];
+    "A request to the node without a required field is INVALID_ARGUMENT", node_required, ["fields.required"], [NodeService];
+    "A field that is too large in a request to the controller is INVALID_ARGUMENT", controller_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [];
+    "A field that is too large in a request to the node is INVALID_ARGUMENT", node_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [NodeService];
+    "A negative size or number of entries is refused", negative, ["fields.not-negative"], [];
+    "A negative size is refused by the node", node_negative, ["fields.not-negative"], [NodeService];
     "An RPC that is not offered is UNIMPLEMENTED", not_offered, ["services.unsupported-is-unimplemented"], [];
 }
 
@@ -45,14 +45,14 @@ const REQUIRED: &str = "
 ";
 
 /// Whether the driver offers an RPC.
-fn offered(cx: &Cx, rpc: Rpc) -> bool {
+fn offered(ctx: &TestContext, rpc: Rpc) -> bool {
     use csi_proto::v1::plugin_capability::service::Type as P;
-    let (c, n) = (|one| cx.offers.controller(one), |one| cx.offers.node(one));
+    let (c, n) = (|one| ctx.offers.controller(one), |one| ctx.offers.node(one));
     match rpc {
         Rpc::CreateVolume | Rpc::DeleteVolume => c(C::CreateDeleteVolume),
         Rpc::ControllerPublishVolume | Rpc::ControllerUnpublishVolume => c(C::PublishUnpublishVolume),
         Rpc::ValidateVolumeCapabilities | Rpc::ControllerGetCapabilities => {
-            cx.offers.plugin(P::ControllerService)
+            ctx.offers.plugin(P::ControllerService)
         }
         Rpc::ListVolumes => c(C::ListVolumes),
         Rpc::ControllerListVolumeHealth => c(C::ListVolumeHealth),
@@ -65,11 +65,11 @@ fn offered(cx: &Cx, rpc: Rpc) -> bool {
         Rpc::ControllerGetVolume => c(C::GetVolume),
         Rpc::ControllerModifyVolume => c(C::ModifyVolume),
         Rpc::CreateVolumeGroupSnapshot | Rpc::DeleteVolumeGroupSnapshot | Rpc::GetVolumeGroupSnapshot => {
-            cx.offers.group.contains(&1)
+            ctx.offers.group.contains(&1)
         }
-        Rpc::GetMetadataAllocated | Rpc::GetMetadataDelta => cx.offers.plugin(P::SnapshotMetadataService),
+        Rpc::GetMetadataAllocated | Rpc::GetMetadataDelta => ctx.offers.plugin(P::SnapshotMetadataService),
         Rpc::NodeStageVolume | Rpc::NodeUnstageVolume => n(N::StageUnstageVolume),
-        #[allow(deprecated, reason = "drivers of 1.12.0 still say so")]
+        #[allow(deprecated, reason = "drivers of 1.12.0 still use it")]
         Rpc::NodeGetVolumeStats => n(N::GetVolumeStats) || n(N::VolumeCondition),
         Rpc::NodeGetVolumeHealth => n(N::GetVolumeHealth),
         Rpc::NodeGetStorageHealth => n(N::GetStorageHealth),
@@ -104,21 +104,26 @@ fn everywhere(sample: &DynamicMessage, changes: Changes) -> Vec<Change> {
 }
 
 /// Sends each change of each sample. All that are not refused as bad input are reported in one failure.
-async fn refuse_all(cx: &Cx, is_node: bool, changes: Changes, codes: fn(Rpc) -> &'static [Code]) -> Outcome {
+async fn refuse_all(
+    ctx: &TestContext,
+    is_node: bool,
+    changes: Changes,
+    codes: fn(Rpc) -> &'static [Code],
+) -> Outcome {
     let mut wrong: Vec<Failure> = Vec::new();
-    for (rpc, bytes) in samples::samples(cx) {
-        if (rpc.service() == csi_proto::Service::Node) != is_node || !offered(cx, rpc) {
+    for (rpc, bytes) in samples::samples(ctx) {
+        if (rpc.service() == csi_proto::Service::Node) != is_node || !offered(ctx, rpc) {
             continue;
         }
-        let sample = cx.judge.input(rpc, &bytes).expect("it was just encoded");
+        let sample = ctx.judge.input(rpc, &bytes).expect("it was just encoded");
         for (what, changed) in everywhere(&sample, changes) {
-            let came = match cx.raw(rpc, changed.encode_to_vec(), cx.settings.deadline).await {
+            let came = match ctx.raw(rpc, changed.encode_to_vec(), ctx.settings.deadline).await {
                 Err(refusal) if codes(rpc).contains(&refusal.code) => continue,
-                Err(refusal) => cx.told(&refusal),
+                Err(refusal) => ctx.refusal_text(&refusal),
                 Ok(messages) => {
                     format!(
                         "OK {}",
-                        messages.first().map_or_else(String::new, |bytes| cx.came_text(rpc, bytes))
+                        messages.first().map_or_else(String::new, |bytes| ctx.redacted_answer(rpc, bytes))
                     )
                 }
             };
@@ -128,7 +133,7 @@ async fn refuse_all(cx: &Cx, is_node: bool, changes: Changes, codes: fn(Rpc) -> 
     }
     let Some(first) = wrong.first() else { return Ok(()) };
     let others: String =
-        wrong.iter().skip(1).map(|one| format!("; {}, which came to {}", one.sent, one.came)).collect();
+        wrong.iter().skip(1).map(|one| format!("; {}, with the result {}", one.sent, one.came)).collect();
     Err(Box::new(Failure { sent: format!("{}{others}", first.sent), ..first.clone() }))
 }
 
@@ -188,28 +193,28 @@ fn below_zero(sample: &DynamicMessage, field: &FieldDescriptor) -> Vec<Change> {
     vec![(format!("{} of -1", name(field)), changed)]
 }
 
-async fn controller_required(cx: &Cx) -> Outcome {
-    refuse_all(cx, false, without, invalid).await
+async fn controller_required(ctx: &TestContext) -> Outcome {
+    refuse_all(ctx, false, without, invalid).await
 }
 
-async fn node_required(cx: &Cx) -> Outcome {
-    refuse_all(cx, true, without, invalid).await
+async fn node_required(ctx: &TestContext) -> Outcome {
+    refuse_all(ctx, true, without, invalid).await
 }
 
-async fn controller_limits(cx: &Cx) -> Outcome {
-    refuse_all(cx, false, too_large, invalid).await
+async fn controller_limits(ctx: &TestContext) -> Outcome {
+    refuse_all(ctx, false, too_large, invalid).await
 }
 
-async fn node_limits(cx: &Cx) -> Outcome {
-    refuse_all(cx, true, too_large, invalid).await
+async fn node_limits(ctx: &TestContext) -> Outcome {
+    refuse_all(ctx, true, too_large, invalid).await
 }
 
-async fn negative(cx: &Cx) -> Outcome {
-    refuse_all(cx, false, below_zero, invalid_or_no_size).await
+async fn negative(ctx: &TestContext) -> Outcome {
+    refuse_all(ctx, false, below_zero, invalid_or_no_size).await
 }
 
-async fn node_negative(cx: &Cx) -> Outcome {
-    refuse_all(cx, true, below_zero, invalid_or_no_size).await
+async fn node_negative(ctx: &TestContext) -> Outcome {
+    refuse_all(ctx, true, below_zero, invalid_or_no_size).await
 }
 
 fn invalid(_: Rpc) -> &'static [Code] {
@@ -226,15 +231,15 @@ fn invalid_or_no_size(rpc: Rpc) -> &'static [Code] {
     }
 }
 
-async fn not_offered(cx: &Cx) -> Outcome {
-    for (rpc, bytes) in samples::samples(cx) {
-        if offered(cx, rpc) || (rpc.service() == csi_proto::Service::Node && !cx.offers.has_node) {
+async fn not_offered(ctx: &TestContext) -> Outcome {
+    for (rpc, bytes) in samples::samples(ctx) {
+        if offered(ctx, rpc) || (rpc.service() == csi_proto::Service::Node && !ctx.offers.has_node) {
             continue;
         }
-        match cx.raw(rpc, bytes, cx.settings.deadline).await {
+        match ctx.raw(rpc, bytes, ctx.settings.deadline).await {
             Err(refusal) if refusal.code == Code::Unimplemented => {}
             other => {
-                let came = other.map_or_else(|refusal| cx.told(&refusal), |_| "OK".to_owned());
+                let came = other.map_or_else(|refusal| ctx.refusal_text(&refusal), |_| "OK".to_owned());
                 return Err(Box::new(
                     Failure::new("Unimplemented: the driver does not offer it", came).sent(rpc.to_string()),
                 ));

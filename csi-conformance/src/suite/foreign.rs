@@ -9,20 +9,20 @@ use csi_proto::NodeCapability::StageUnstageVolume;
 use csi_proto::v1;
 
 use super::node_publish::mounts_at;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Failure, Outcome, check};
 use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "foreign", "Node Service RPC: NodeUnpublishVolume, NodeUnstageVolume";
-    "Another volume's id leaves a published target as it is", another_published, ["node-unpublish-volume.undoes"], [Volume(Files), Mounts];
-    "Another volume's id leaves a staged volume as it is", another_staged, ["node-unstage-volume.undoes"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
-    "A mount that no driver made stays, whatever id is sent", mount_of_nobody, ["node-unpublish-volume.undoes", "node-unstage-volume.undoes"], [Volume(Files), Mounts];
+    "NodeUnpublishVolume with another volume's id does not change a published target", another_published, ["node-unpublish-volume.undoes"], [Volume(Files), Mounts];
+    "NodeUnstageVolume with another volume's id does not change a staged volume", another_staged, ["node-unstage-volume.undoes"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
+    "A mount that no driver created stays, with any id in the request", mount_of_nobody, ["node-unpublish-volume.undoes", "node-unstage-volume.undoes"], [Volume(Files), Mounts];
 }
 
 /// The ids of other volumes: an existing one, if the driver creates volumes, and one that does not exist.
 fn ids_but(life: &Life, other: &Life) -> Vec<String> {
-    let ids = [other.id.clone(), life.cx.name()];
+    let ids = [other.id.clone(), life.ctx.name()];
     ids.into_iter().filter(|id| *id != life.id).collect()
 }
 
@@ -32,61 +32,61 @@ fn stays(path: &Path, mounts: usize, why: &str) -> Outcome {
     check(found == mounts, &format!("{mounts} mounts at {}, {why}", path.display()), || found.to_string())
 }
 
-async fn another_published(cx: &Cx) -> Outcome {
-    let (mut life, other) = (Life::new(cx, Kind::Files).await?, Life::new(cx, Kind::Files).await?);
+async fn another_published(ctx: &TestContext) -> Outcome {
+    let (mut life, other) = (Life::new(ctx, Kind::Files).await?, Life::new(ctx, Kind::Files).await?);
     let target = life.arrive().await?;
     let before = mounts_at(&target)?;
     for volume_id in ids_but(&life, &other) {
-        let why = format!("after NodeUnpublishVolume with the id {volume_id}, which is not the volume's");
+        let why = format!("after NodeUnpublishVolume with {volume_id}, the id of another volume");
         // The driver decides whether this is an error or already done.
-        drop(cx.call(v1::NodeUnpublishVolumeRequest { volume_id, target_path: text(&target) }).await);
+        drop(ctx.call(v1::NodeUnpublishVolumeRequest { volume_id, target_path: text(&target) }).await);
         stays(&target, before, &why)?;
     }
     life.end(&[&target]).await?;
     other.end(&[]).await
 }
 
-async fn another_staged(cx: &Cx) -> Outcome {
-    let (mut life, other) = (Life::new(cx, Kind::Files).await?, Life::new(cx, Kind::Files).await?);
+async fn another_staged(ctx: &TestContext) -> Outcome {
+    let (mut life, other) = (Life::new(ctx, Kind::Files).await?, Life::new(ctx, Kind::Files).await?);
     life.prepare().await?;
     let staging = life.staging_path().to_owned();
     let before = mounts_at(&staging)?;
     for volume_id in ids_but(&life, &other) {
-        let why = format!("after NodeUnstageVolume with the id {volume_id}, which is not the volume's");
+        let why = format!("after NodeUnstageVolume with {volume_id}, the id of another volume");
         let staging_target_path = text(&staging);
-        drop(cx.call(v1::NodeUnstageVolumeRequest { volume_id, staging_target_path }).await);
+        drop(ctx.call(v1::NodeUnstageVolumeRequest { volume_id, staging_target_path }).await);
         stays(&staging, before, &why)?;
     }
     let target = life.target();
-    cx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.publishing(&target)).await?;
     life.end(&[&target]).await?;
     other.end(&[]).await
 }
 
-async fn mount_of_nobody(cx: &Cx) -> Outcome {
-    let life = Life::new(cx, Kind::Files).await?;
+async fn mount_of_nobody(ctx: &TestContext) -> Outcome {
+    let life = Life::new(ctx, Kind::Files).await?;
     let place = life.target();
     mount_memory(&place)?;
-    let outcome = leave_it(cx, &life, &place).await;
+    let outcome = leave_it(ctx, &life, &place).await;
     // If the driver has the fault, the mount is gone already.
     let cleared = unmount_memory(&place);
     outcome.and(cleared)?;
     life.end(&[]).await
 }
 
-async fn leave_it(cx: &Cx, life: &Life, place: &Path) -> Outcome {
-    for volume_id in [life.id.clone(), cx.name()] {
-        let why = |rpc: &str| format!("after {rpc} with the id {volume_id}: it is a tmpfs of the kit's own");
+async fn leave_it(ctx: &TestContext, life: &Life, place: &Path) -> Outcome {
+    for volume_id in [life.id.clone(), ctx.name()] {
+        let why = |rpc: &str| format!("after {rpc} with the id {volume_id}: it is the kit's own tmpfs");
         let unpublish =
             v1::NodeUnpublishVolumeRequest { volume_id: volume_id.clone(), target_path: text(place) };
-        drop(cx.call(unpublish).await);
+        drop(ctx.call(unpublish).await);
         stays(place, 1, &why("NodeUnpublishVolume"))?;
         if life.stages() {
             let unstage = v1::NodeUnstageVolumeRequest {
                 volume_id: volume_id.clone(),
                 staging_target_path: text(place),
             };
-            drop(cx.call(unstage).await);
+            drop(ctx.call(unstage).await);
             stays(place, 1, &why("NodeUnstageVolume"))?;
         }
     }
@@ -99,7 +99,7 @@ fn mount_memory(place: &Path) -> Outcome {
         target.create_dir()?;
         csi_mount::Mount::new("tmpfs", "csi-conformance").at(&target)
     });
-    mounted.map_err(|error| Failure::new("a tmpfs of the kit's own", error.to_string()))?;
+    mounted.map_err(|error| Failure::new("the kit's own tmpfs", error.to_string()))?;
     Ok(())
 }
 
@@ -115,7 +115,7 @@ fn unmount_memory(place: &Path) -> Outcome {
 
 #[cfg(not(target_os = "linux"))]
 fn mount_memory(place: &Path) -> Outcome {
-    Err(Box::new(Failure::new("a tmpfs of the kit's own", format!("none for {}", place.display()))))
+    Err(Box::new(Failure::new("the kit's own tmpfs", format!("none for {}", place.display()))))
 }
 
 #[cfg(not(target_os = "linux"))]

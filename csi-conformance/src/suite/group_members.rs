@@ -10,23 +10,23 @@ use v1::volume_content_source::{SnapshotSource, Type};
 
 use super::groups::{deleting, getting, group, member_ids, request};
 use super::paging::listed_snapshots;
-use super::snapshot_states::{listed, told};
+use super::snapshot_states::{get_snapshot, listed};
 use super::snapshots::snapshot;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "groups", "GroupController Service RPC; CreateSnapshot: group_snapshot_id";
-    "A member is told with its group by GetSnapshot", told_with_group, ["create-snapshot.group-told", "get-snapshot.with-groups"], [Groups, Controller(GetSnapshot), Controller(CreateDeleteVolume)];
-    "A member is listed, with its group", listed_with_group, ["create-snapshot.group-told", "list-snapshots.all"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
-    "A member is not deleted alone: INVALID_ARGUMENT, and the group is whole", not_deleted_alone, ["delete-snapshot.group-member"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
-    "The members are deleted with their group", deleted_together, ["delete-volume-group-snapshot.members-too"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    "GetSnapshot returns a member with its group", told_with_group, ["create-snapshot.group-told", "get-snapshot.with-groups"], [Groups, Controller(GetSnapshot), Controller(CreateDeleteVolume)];
+    "ListSnapshots returns a member with its group", listed_with_group, ["create-snapshot.group-told", "list-snapshots.all"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
+    "Deleting a single member is INVALID_ARGUMENT, and the group stays complete", not_deleted_alone, ["delete-snapshot.group-member"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    "Deleting a group deletes its members", deleted_together, ["delete-volume-group-snapshot.members-too"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
     "A volume can be restored from a member", restored, ["create-volume.from-snapshot"], [Groups, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
-    "Of a group that could not be cut no snapshot is left", failure_leaves_nothing, ["create-volume-group-snapshot.failure-leaves-nothing"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
-    "Deleting a group with another snapshot among the ids leaves that one alone", others_stay, ["delete-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    "A group that could not be created leaves no snapshot", failure_leaves_nothing, ["create-volume-group-snapshot.failure-leaves-nothing"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
+    "Deleting a group with the id of another snapshot does not delete that snapshot", others_stay, ["delete-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
 }
 
-async fn made(cx: &Cx) -> Outcome<v1::VolumeGroupSnapshot> {
-    group(cx, request(cx).await?).await
+async fn made(ctx: &TestContext) -> Outcome<v1::VolumeGroupSnapshot> {
+    group(ctx, request(ctx).await?).await
 }
 
 /// Checks that each member, as other RPCs than the group controller's report it, names the group.
@@ -43,92 +43,96 @@ fn names_the_group(
     check(found.as_ref().is_some_and(good), &due, || or_nothing(&found))
 }
 
-async fn told_with_group(cx: &Cx) -> Outcome {
-    let group = made(cx).await?;
+async fn told_with_group(ctx: &TestContext) -> Outcome {
+    let group = made(ctx).await?;
     for member in &group.snapshots {
-        names_the_group(&group, member, told(cx, &member.snapshot_id).await?)?;
+        names_the_group(&group, member, get_snapshot(ctx, &member.snapshot_id).await?)?;
     }
     Ok(())
 }
 
-async fn listed_with_group(cx: &Cx) -> Outcome {
-    let group = made(cx).await?;
+async fn listed_with_group(ctx: &TestContext) -> Outcome {
+    let group = made(ctx).await?;
     for member in &group.snapshots {
-        names_the_group(&group, member, listed(cx, &member.snapshot_id).await?)?;
+        names_the_group(&group, member, listed(ctx, &member.snapshot_id).await?)?;
     }
     Ok(())
 }
 
-async fn not_deleted_alone(cx: &Cx) -> Outcome {
-    let group = made(cx).await?;
+async fn not_deleted_alone(ctx: &TestContext) -> Outcome {
+    let group = made(ctx).await?;
     let snapshot_id = group.snapshots.first().map(|one| one.snapshot_id.clone()).unwrap_or_default();
     let alone = v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
-    cx.refused(alone, &[Code::InvalidArgument], "it goes with its group, which it names").await?;
-    let whole = cx.ok(getting(&group)).await?.group_snapshot.unwrap_or_default();
+    ctx.refused(alone, &[Code::InvalidArgument], "the snapshot belongs to a group, which the error names")
+        .await?;
+    let whole = ctx.ok(getting(&group)).await?.group_snapshot.unwrap_or_default();
     check(member_ids(&whole) == member_ids(&group), "all members in the group", || format!("{whole:?}"))
 }
 
-async fn deleted_together(cx: &Cx) -> Outcome {
-    let group = made(cx).await?;
-    cx.ok(deleting(&group)).await?;
+async fn deleted_together(ctx: &TestContext) -> Outcome {
+    let group = made(ctx).await?;
+    ctx.ok(deleting(&group)).await?;
     for id in member_ids(&group) {
-        if cx.offers.controller(GetSnapshot) {
-            let found = told(cx, &id).await?;
-            check(found.is_none(), "NotFound of a member of a group that was deleted", || {
-                or_nothing(&found)
-            })?;
+        if ctx.offers.controller(GetSnapshot) {
+            let found = get_snapshot(ctx, &id).await?;
+            check(found.is_none(), "NotFound for a member of a deleted group", || or_nothing(&found))?;
         }
-        if cx.offers.controller(ListSnapshots) {
-            let found = listed(cx, &id).await?;
-            check(found.is_none(), "no member of a group that was deleted in the list", || {
-                or_nothing(&found)
-            })?;
+        if ctx.offers.controller(ListSnapshots) {
+            let found = listed(ctx, &id).await?;
+            check(found.is_none(), "no member of a deleted group in the list", || or_nothing(&found))?;
         }
-        cx.refused(restoring(cx, &id), &[Code::NotFound], "the snapshot went with its group").await?;
+        ctx.refused(restoring(ctx, &id), &[Code::NotFound], "the snapshot was deleted with its group")
+            .await?;
     }
     Ok(())
 }
 
-fn restoring(cx: &Cx, snapshot_id: &str) -> v1::CreateVolumeRequest {
+fn restoring(ctx: &TestContext, snapshot_id: &str) -> v1::CreateVolumeRequest {
     let source = Type::Snapshot(SnapshotSource { snapshot_id: snapshot_id.to_owned() });
     let volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
-    v1::CreateVolumeRequest { volume_content_source, ..cx.create(&cx.name()) }
+    v1::CreateVolumeRequest { volume_content_source, ..ctx.create(&ctx.name()) }
 }
 
-async fn restored(cx: &Cx) -> Outcome {
-    let group = made(cx).await?;
+async fn restored(ctx: &TestContext) -> Outcome {
+    let group = made(ctx).await?;
     for id in member_ids(&group) {
-        cx.created(restoring(cx, &id)).await?;
+        ctx.created(restoring(ctx, &id)).await?;
     }
     Ok(())
 }
 
-async fn failure_leaves_nothing(cx: &Cx) -> Outcome {
-    let mut request = request(cx).await?;
+async fn failure_leaves_nothing(ctx: &TestContext) -> Outcome {
+    let mut request = request(ctx).await?;
     let there = request.source_volume_ids.clone();
-    request.source_volume_ids.push(cx.name());
-    cx.refused(request.clone(), &[Code::NotFound], "one of the volumes is not there").await?;
+    request.source_volume_ids.push(ctx.name());
+    ctx.refused(request.clone(), &[Code::NotFound], "one of the volumes does not exist").await?;
     for source_volume_id in there {
         let list = v1::ListSnapshotsRequest { source_volume_id, ..Default::default() };
-        let left = listed_snapshots(cx, list).await?;
+        let left = listed_snapshots(ctx, list).await?;
         if !left.is_empty() {
-            return Err(cx.failure(&request, format!("afterwards {left:?}"), "no snapshot is left of it"));
+            return Err(ctx.failure(
+                &request,
+                format!("afterwards {left:?}"),
+                "no snapshot is left of the group",
+            ));
         }
     }
     Ok(())
 }
 
 /// A driver is allowed to ignore the ids, but must not delete snapshots outside the group.
-async fn others_stay(cx: &Cx) -> Outcome {
-    let (group, other) = (made(cx).await?, snapshot(cx).await?);
+async fn others_stay(ctx: &TestContext) -> Outcome {
+    let (group, other) = (made(ctx).await?, snapshot(ctx).await?);
     let mut ids: BTreeSet<String> = member_ids(&group);
     ids.insert(other.snapshot_id.clone());
     let delete =
         v1::DeleteVolumeGroupSnapshotRequest { snapshot_ids: ids.into_iter().collect(), ..deleting(&group) };
-    match cx.call(delete.clone()).await {
+    match ctx.call(delete.clone()).await {
         Ok(_) => {}
         Err(refusal) if refusal.code == Code::InvalidArgument => {}
-        Err(refusal) => return Err(cx.failure(&delete, cx.told(&refusal), "InvalidArgument, or OK")),
+        Err(refusal) => {
+            return Err(ctx.failure(&delete, ctx.refusal_text(&refusal), "InvalidArgument, or OK"));
+        }
     }
-    cx.created(restoring(cx, &other.snapshot_id)).await.map(drop)
+    ctx.created(restoring(ctx, &other.snapshot_id)).await.map(drop)
 }

@@ -6,36 +6,36 @@ use csi_proto::ControllerCapability::CreateDeleteVolume;
 use csi_proto::v1;
 use tonic::Code;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::Outcome;
 
 crate::test::tests! { "groups", "GroupController Service RPC";
     "A group has a snapshot of each volume, each with the group's id", members, ["create-volume-group-snapshot.answer-complete", "create-volume-group-snapshot.members-name-it"], [Groups, Controller(CreateDeleteVolume)];
-    "A group is ready when all its snapshots are, and not before", becomes_ready, ["create-volume-group-snapshot.ready-when-all-are"], [Groups, Controller(CreateDeleteVolume)];
-    "The same name and sources again answer with the same group, in whatever order", same_name_same_group, ["create-volume-group-snapshot.same-name-same-group"], [Groups, Controller(CreateDeleteVolume)];
-    "The same name with other sources is ALREADY_EXISTS", same_name_other_sources, ["create-volume-group-snapshot.differs-is-already-exists"], [Groups, Controller(CreateDeleteVolume)];
-    "A source that is not there is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Groups, Controller(CreateDeleteVolume)];
-    "A group is told as it was made; one that is not there is NOT_FOUND", told, ["get-volume-group-snapshot.current", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
-    "A group asked for with ids that are not its own is INVALID_ARGUMENT, or told as it is", other_ids, ["get-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteVolume)];
-    "Deleting a group again is OK, and it is gone", delete_is_idempotent, ["delete-volume-group-snapshot.missing-is-ok", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
+    "A group is ready when all its snapshots are ready, and not before", becomes_ready, ["create-volume-group-snapshot.ready-when-all-are"], [Groups, Controller(CreateDeleteVolume)];
+    "The same name and sources again, in any order, return the same group", same_name_same_group, ["create-volume-group-snapshot.same-name-same-group"], [Groups, Controller(CreateDeleteVolume)];
+    "The same name with different sources is ALREADY_EXISTS", same_name_other_sources, ["create-volume-group-snapshot.differs-is-already-exists"], [Groups, Controller(CreateDeleteVolume)];
+    "A source that does not exist is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Groups, Controller(CreateDeleteVolume)];
+    "GetVolumeGroupSnapshot returns the group as created; a group that does not exist is NOT_FOUND", told, ["get-volume-group-snapshot.current", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
+    "GetVolumeGroupSnapshot with ids of other snapshots is INVALID_ARGUMENT, or returns the group unchanged", other_ids, ["get-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteVolume)];
+    "Deleting a group again is OK, and the group no longer exists", delete_is_idempotent, ["delete-volume-group-snapshot.missing-is-ok", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
 }
 
-pub(super) async fn request(cx: &Cx) -> Outcome<v1::CreateVolumeGroupSnapshotRequest> {
-    let source_volume_ids = vec![cx.volume().await?.volume_id, cx.volume().await?.volume_id];
+pub(super) async fn request(ctx: &TestContext) -> Outcome<v1::CreateVolumeGroupSnapshotRequest> {
+    let source_volume_ids = vec![ctx.volume().await?.volume_id, ctx.volume().await?.volume_id];
     Ok(v1::CreateVolumeGroupSnapshotRequest {
-        name: cx.name(),
+        name: ctx.name(),
         source_volume_ids,
-        parameters: cx.settings.parameters.of(csi_proto::Rpc::CreateVolumeGroupSnapshot),
+        parameters: ctx.settings.parameters.of(csi_proto::Rpc::CreateVolumeGroupSnapshot),
         ..Default::default()
     })
 }
 
 pub(super) async fn group(
-    cx: &Cx,
+    ctx: &TestContext,
     request: v1::CreateVolumeGroupSnapshotRequest,
 ) -> Outcome<v1::VolumeGroupSnapshot> {
-    let answer = cx.ok(request.clone()).await?;
-    answer.group_snapshot.ok_or_else(|| cx.failure(&request, "an answer without a group", "a group"))
+    let answer = ctx.ok(request.clone()).await?;
+    answer.group_snapshot.ok_or_else(|| ctx.failure(&request, "an answer without a group", "a group"))
 }
 
 pub(super) fn member_ids(group: &v1::VolumeGroupSnapshot) -> BTreeSet<String> {
@@ -58,9 +58,9 @@ pub(super) fn deleting(group: &v1::VolumeGroupSnapshot) -> v1::DeleteVolumeGroup
     }
 }
 
-async fn members(cx: &Cx) -> Outcome {
-    let request = request(cx).await?;
-    let group = group(cx, request.clone()).await?;
+async fn members(ctx: &TestContext) -> Outcome {
+    let request = request(ctx).await?;
+    let group = group(ctx, request.clone()).await?;
     let mut sources: Vec<_> = group.snapshots.iter().map(|one| one.source_volume_id.clone()).collect();
     let mut due = request.source_volume_ids.clone();
     sources.sort();
@@ -69,40 +69,44 @@ async fn members(cx: &Cx) -> Outcome {
     if sources == due && of_group && member_ids(&group).len() == due.len() {
         return Ok(());
     }
-    Err(cx.failure(&request, format!("{group:?}"), "one member a volume, each with the group's id"))
+    Err(ctx.failure(&request, format!("{group:?}"), "one member for each volume, each with the group's id"))
 }
 
-async fn becomes_ready(cx: &Cx) -> Outcome {
-    let request = request(cx).await?;
-    let mut wait = cx.patience();
+async fn becomes_ready(ctx: &TestContext) -> Outcome {
+    let request = request(ctx).await?;
+    let mut wait = ctx.retries();
     loop {
-        let group = group(cx, request.clone()).await?;
+        let group = group(ctx, request.clone()).await?;
         let all = group.snapshots.iter().all(|one| one.ready_to_use);
         if group.ready_to_use && !all {
             let due = "ready_to_use=false while a member is not ready";
-            return Err(cx.failure(&request, format!("{group:?}"), due));
+            return Err(ctx.failure(&request, format!("{group:?}"), due));
         }
         if group.ready_to_use {
             return Ok(());
         }
         if !wait.again().await {
-            return Err(cx.failure(&request, wait.words("ready_to_use=false"), "a group that becomes ready"));
+            return Err(ctx.failure(
+                &request,
+                wait.describe("ready_to_use=false"),
+                "a group that becomes ready",
+            ));
         }
     }
 }
 
-async fn same_name_same_group(cx: &Cx) -> Outcome {
-    let mut request = request(cx).await?;
-    let first = group(cx, request.clone()).await?;
+async fn same_name_same_group(ctx: &TestContext) -> Outcome {
+    let mut request = request(ctx).await?;
+    let first = group(ctx, request.clone()).await?;
     for _ in 0..2 {
-        let again = group(cx, request.clone()).await?;
+        let again = group(ctx, request.clone()).await?;
         let same =
             first.group_snapshot_id == again.group_snapshot_id && member_ids(&first) == member_ids(&again);
         if !same {
-            return Err(cx.failure(
+            return Err(ctx.failure(
                 &request,
                 format!("{again:?}"),
-                format!("the group that is there: {first:?}"),
+                format!("the existing group: {first:?}"),
             ));
         }
         request.source_volume_ids.reverse();
@@ -110,22 +114,22 @@ async fn same_name_same_group(cx: &Cx) -> Outcome {
     Ok(())
 }
 
-async fn same_name_other_sources(cx: &Cx) -> Outcome {
-    let mut request = request(cx).await?;
-    group(cx, request.clone()).await?;
-    request.source_volume_ids = vec![cx.volume().await?.volume_id];
-    cx.refused(request, &[Code::AlreadyExists], "the name is that of a group of other volumes").await
+async fn same_name_other_sources(ctx: &TestContext) -> Outcome {
+    let mut request = request(ctx).await?;
+    group(ctx, request.clone()).await?;
+    request.source_volume_ids = vec![ctx.volume().await?.volume_id];
+    ctx.refused(request, &[Code::AlreadyExists], "a group of other volumes has this name").await
 }
 
-async fn missing_source(cx: &Cx) -> Outcome {
-    let mut request = request(cx).await?;
-    request.source_volume_ids.push(cx.name());
-    cx.refused(request, &[Code::NotFound], "one of the volumes is not there").await
+async fn missing_source(ctx: &TestContext) -> Outcome {
+    let mut request = request(ctx).await?;
+    request.source_volume_ids.push(ctx.name());
+    ctx.refused(request, &[Code::NotFound], "one of the volumes does not exist").await
 }
 
 /// Checks that the answer contains this group.
 fn is_told(
-    cx: &Cx,
+    ctx: &TestContext,
     request: &v1::GetVolumeGroupSnapshotRequest,
     group: &v1::VolumeGroupSnapshot,
     came: Option<v1::VolumeGroupSnapshot>,
@@ -135,33 +139,33 @@ fn is_told(
             && came.creation_time == group.creation_time
             && member_ids(came) == member_ids(group)
     });
-    if same { Ok(()) } else { Err(cx.failure(request, format!("{came:?}"), format!("{group:?}"))) }
+    if same { Ok(()) } else { Err(ctx.failure(request, format!("{came:?}"), format!("{group:?}"))) }
 }
 
-async fn told(cx: &Cx) -> Outcome {
-    let group = group(cx, request(cx).await?).await?;
+async fn told(ctx: &TestContext) -> Outcome {
+    let group = group(ctx, request(ctx).await?).await?;
     let get = getting(&group);
-    is_told(cx, &get, &group, cx.ok(get.clone()).await?.group_snapshot)?;
-    let unknown = v1::GetVolumeGroupSnapshotRequest { group_snapshot_id: cx.name(), ..get };
-    cx.refused(unknown, &[Code::NotFound], "there is no such group").await
+    is_told(ctx, &get, &group, ctx.ok(get.clone()).await?.group_snapshot)?;
+    let unknown = v1::GetVolumeGroupSnapshotRequest { group_snapshot_id: ctx.name(), ..get };
+    ctx.refused(unknown, &[Code::NotFound], "the group does not exist").await
 }
 
-async fn other_ids(cx: &Cx) -> Outcome {
-    let group = group(cx, request(cx).await?).await?;
+async fn other_ids(ctx: &TestContext) -> Outcome {
+    let group = group(ctx, request(ctx).await?).await?;
     let mut get = getting(&group);
-    get.snapshot_ids.push(cx.name());
-    match cx.call(get.clone()).await {
+    get.snapshot_ids.push(ctx.name());
+    match ctx.call(get.clone()).await {
         Err(refusal) if matches!(refusal.code, Code::InvalidArgument | Code::NotFound) => Ok(()),
-        Err(refusal) => Err(cx.failure(&get, cx.told(&refusal), "InvalidArgument, or the group")),
-        Ok(answer) => is_told(cx, &get, &group, answer.group_snapshot),
+        Err(refusal) => Err(ctx.failure(&get, ctx.refusal_text(&refusal), "InvalidArgument, or the group")),
+        Ok(answer) => is_told(ctx, &get, &group, answer.group_snapshot),
     }
 }
 
-async fn delete_is_idempotent(cx: &Cx) -> Outcome {
-    let group = group(cx, request(cx).await?).await?;
-    cx.ok(deleting(&group)).await?;
-    cx.ok(deleting(&group)).await?;
-    cx.refused(getting(&group), &[Code::NotFound], "it was deleted").await?;
-    let never = v1::DeleteVolumeGroupSnapshotRequest { group_snapshot_id: cx.name(), ..deleting(&group) };
-    cx.ok(never).await.map(drop)
+async fn delete_is_idempotent(ctx: &TestContext) -> Outcome {
+    let group = group(ctx, request(ctx).await?).await?;
+    ctx.ok(deleting(&group)).await?;
+    ctx.ok(deleting(&group)).await?;
+    ctx.refused(getting(&group), &[Code::NotFound], "it was deleted").await?;
+    let never = v1::DeleteVolumeGroupSnapshotRequest { group_snapshot_id: ctx.name(), ..deleting(&group) };
+    ctx.ok(never).await.map(drop)
 }

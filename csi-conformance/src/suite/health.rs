@@ -7,124 +7,129 @@ use csi_proto::NodeCapability as N;
 use csi_proto::v1;
 use tonic::Code;
 
-use super::paging::{listed_unwell, listed_volume};
-use crate::cx::Cx;
+use super::paging::{listed_unhealthy, listed_volume};
+use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
 use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "health", "Volume health: ControllerGetVolumeHealth, ControllerListVolumeHealth, NodeGetVolumeHealth, NodeGetStorageHealth";
-    "The controller says of a new volume that it is well; of one that is not there NOT_FOUND", controller, ["controller-get-volume-health.current", "controller-get-volume-health.missing"], [Controller(GetVolumeHealth), Controller(CreateDeleteVolume)];
-    "Callers of 1.12.0 are told too that a new volume is well", condition, ["list-volumes.condition", "controller-get-volume.condition"], [Condition, Controller(CreateDeleteVolume)];
-    "A token for the list of unwell volumes that was never given out is ABORTED", bad_token, ["controller-list-volume-health.pages"], [Controller(ListVolumeHealth)];
-    "Callers of 1.12.0 are told too that a published volume is well", condition_of_published, ["node-get-volume-stats.condition"], [NodeCondition, Volume(Files)];
-    "The node does not say that a volume is well that is not there: it is NOT_FOUND, or something is wrong", node_missing, ["node-get-volume-health.missing"], [Node(N::GetVolumeHealth), Volume(Files)];
-    "Only volumes that are not well are listed", listed, ["controller-list-volume-health.only-unwell"], [Controller(ListVolumeHealth), Controller(CreateDeleteVolume)];
-    "The node says of a published volume that it is well", node, ["node-get-volume-health.current"], [Node(N::GetVolumeHealth), Volume(Files)];
-    "The node tells the health of its backends, the same when asked again", storage, ["node-get-storage-health.unique"], [Node(N::GetStorageHealth)];
+    "The controller reports a new volume as healthy; a volume that does not exist is NOT_FOUND", controller, ["controller-get-volume-health.current", "controller-get-volume-health.missing"], [Controller(GetVolumeHealth), Controller(CreateDeleteVolume)];
+    "Callers of 1.12.0 also get a new volume as healthy", condition, ["list-volumes.condition", "controller-get-volume.condition"], [Condition, Controller(CreateDeleteVolume)];
+    "An unknown token for the list of unhealthy volumes is ABORTED", bad_token, ["controller-list-volume-health.pages"], [Controller(ListVolumeHealth)];
+    "Callers of 1.12.0 also get a published volume as healthy", condition_of_published, ["node-get-volume-stats.condition"], [NodeCondition, Volume(Files)];
+    "The node does not report a volume that does not exist as healthy: it is NOT_FOUND, or a problem", node_missing, ["node-get-volume-health.missing"], [Node(N::GetVolumeHealth), Volume(Files)];
+    "Only unhealthy volumes are listed", listed, ["controller-list-volume-health.only-unwell"], [Controller(ListVolumeHealth), Controller(CreateDeleteVolume)];
+    "The node reports a published volume as healthy", node, ["node-get-volume-health.current"], [Node(N::GetVolumeHealth), Volume(Files)];
+    "The node reports the health of its backends, and the same when called again", storage, ["node-get-storage-health.unique"], [Node(N::GetStorageHealth)];
 }
 
-async fn controller(cx: &Cx) -> Outcome {
-    let volume_id = cx.volume().await?.volume_id;
+async fn controller(ctx: &TestContext) -> Outcome {
+    let volume_id = ctx.volume().await?.volume_id;
     let request = v1::ControllerGetVolumeHealthRequest { volume_id: volume_id.clone(), ..Default::default() };
-    let health = cx.ok(request.clone()).await?.volume_health.unwrap_or_default();
+    let health = ctx.ok(request.clone()).await?.volume_health.unwrap_or_default();
     if health.volume_id != volume_id || !health.health_statuses.is_empty() {
-        return Err(cx.failure(&request, format!("{health:?}"), "this volume, with nothing wrong"));
+        return Err(ctx.failure(&request, format!("{health:?}"), "this volume, without problems"));
     }
-    let unknown = v1::ControllerGetVolumeHealthRequest { volume_id: cx.name(), ..request };
-    cx.refused(unknown, &[Code::NotFound], "there is no such volume").await
+    let unknown = v1::ControllerGetVolumeHealthRequest { volume_id: ctx.name(), ..request };
+    ctx.refused(unknown, &[Code::NotFound], "the volume does not exist").await
 }
 
-async fn listed(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
-    let all = listed_unwell(cx, 0).await?;
+async fn listed(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
+    let all = listed_unhealthy(ctx, 0).await?;
     let well = all.iter().find(|one| one.health_statuses.is_empty() || one.volume_id == volume.volume_id);
-    check(well.is_none(), "only volumes that are not well", || or_nothing(&well))
+    check(well.is_none(), "only unhealthy volumes", || or_nothing(&well))
 }
 
-async fn bad_token(cx: &Cx) -> Outcome {
+async fn bad_token(ctx: &TestContext) -> Outcome {
     let request = v1::ControllerListVolumeHealthRequest {
         max_entries: 1,
         starting_token: "csi-conformance-no-token".into(),
         ..Default::default()
     };
-    cx.refused(request, &[Code::Aborted], "the token is none of the driver's").await
+    ctx.refused(request, &[Code::Aborted], "the driver did not issue this token").await
 }
 
-#[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
-async fn condition(cx: &Cx) -> Outcome {
-    let id = cx.volume().await?.volume_id;
+#[allow(deprecated, reason = "callers of 1.12.0 read it")]
+async fn condition(ctx: &TestContext) -> Outcome {
+    let id = ctx.volume().await?.volume_id;
     let mut told = Vec::new();
-    if cx.offers.controller(ListVolumes) {
-        let status = listed_volume(cx, &id).await?.and_then(|one| one.status);
+    if ctx.offers.controller(ListVolumes) {
+        let status = listed_volume(ctx, &id).await?.and_then(|one| one.status);
         told.push(("ListVolumes", status.and_then(|status| status.volume_condition)));
     }
-    if cx.offers.controller(GetVolume) {
-        let answer = cx.ok(v1::ControllerGetVolumeRequest { volume_id: id }).await?;
+    if ctx.offers.controller(GetVolume) {
+        let answer = ctx.ok(v1::ControllerGetVolumeRequest { volume_id: id }).await?;
         told.push(("ControllerGetVolume", answer.status.and_then(|status| status.volume_condition)));
     }
     for (rpc, condition) in told {
         let well = condition.as_ref().is_some_and(|condition| !condition.abnormal);
-        check(well, &format!("of {rpc} a volume_condition that is not abnormal"), || or_nothing(&condition))?;
+        check(well, &format!("from {rpc} a volume_condition that is not abnormal"), || {
+            or_nothing(&condition)
+        })?;
     }
     Ok(())
 }
 
-#[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
-async fn condition_of_published(cx: &Cx) -> Outcome {
-    let mut life = Life::new(cx, Kind::Files).await?;
+#[allow(deprecated, reason = "callers of 1.12.0 read it")]
+async fn condition_of_published(ctx: &TestContext) -> Outcome {
+    let mut life = Life::new(ctx, Kind::Files).await?;
     let target = life.arrive().await?;
-    let condition = cx.ok(life.stats(&target)).await?.volume_condition;
+    let condition = ctx.ok(life.stats(&target)).await?.volume_condition;
     let well = condition.as_ref().is_some_and(|condition| !condition.abnormal);
     check(well, "a volume_condition that is not abnormal", || or_nothing(&condition))?;
     life.end(&[&target]).await
 }
 
-async fn node_missing(cx: &Cx) -> Outcome {
-    let life =
-        Life::with(cx, cx.capability(Kind::Files), v1::Volume { volume_id: cx.name(), ..Default::default() });
+async fn node_missing(ctx: &TestContext) -> Outcome {
+    let life = Life::with(
+        ctx,
+        ctx.capability(Kind::Files),
+        v1::Volume { volume_id: ctx.name(), ..Default::default() },
+    );
     let request = v1::NodeGetVolumeHealthRequest {
         volume_publish_path: text(&life.target()),
         volume_id: life.id,
         ..Default::default()
     };
-    let due = "NotFound, or an entry that says what is wrong";
-    match cx.call(request.clone()).await {
+    let due = "NotFound, or an entry with the problem";
+    match ctx.call(request.clone()).await {
         // Not every node can tell that a volume does not exist.
         Ok(answer) if !answer.volume_health.clone().unwrap_or_default().health_statuses.is_empty() => Ok(()),
         Err(refusal) if refusal.code == Code::NotFound => Ok(()),
-        Ok(answer) => Err(cx.failure(&request, format!("{answer:?}"), due)),
-        Err(refusal) => Err(cx.failure(&request, cx.told(&refusal), due)),
+        Ok(answer) => Err(ctx.failure(&request, format!("{answer:?}"), due)),
+        Err(refusal) => Err(ctx.failure(&request, ctx.refusal_text(&refusal), due)),
     }
 }
 
-async fn node(cx: &Cx) -> Outcome {
-    let life = Life::staged(cx, Kind::Files).await?;
+async fn node(ctx: &TestContext) -> Outcome {
+    let life = Life::staged(ctx, Kind::Files).await?;
     let target = life.target();
-    cx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.publishing(&target)).await?;
     let request = v1::NodeGetVolumeHealthRequest {
         volume_id: life.id.clone(),
         volume_publish_path: text(&target),
         ..Default::default()
     };
-    let health = cx.ok(request.clone()).await?.volume_health.unwrap_or_default();
+    let health = ctx.ok(request.clone()).await?.volume_health.unwrap_or_default();
     if health.volume_id != life.id || !health.health_statuses.is_empty() {
-        return Err(cx.failure(&request, format!("{health:?}"), "this volume, with nothing wrong"));
+        return Err(ctx.failure(&request, format!("{health:?}"), "this volume, without problems"));
     }
     life.end(&[&target]).await
 }
 
-async fn storage(cx: &Cx) -> Outcome {
-    let first = cx.ok(v1::NodeGetStorageHealthRequest::default()).await?;
+async fn storage(ctx: &TestContext) -> Outcome {
+    let first = ctx.ok(v1::NodeGetStorageHealthRequest::default()).await?;
     let whole = first.backend_health.iter().all(|one| one.status != 0 && !one.reason.is_empty());
     check(whole, "each with a status and a reason", || format!("{first:?}"))?;
-    let again = cx.ok(v1::NodeGetStorageHealthRequest::default()).await?;
+    let again = ctx.ok(v1::NodeGetStorageHealthRequest::default()).await?;
     let kinds = |answer: &v1::NodeGetStorageHealthResponse| {
         let mut all: Vec<_> =
             answer.backend_health.iter().map(|one| (one.status, one.reason.clone())).collect();
         all.sort();
         all
     };
-    let due = format!("the entries of a moment ago: {first:?}");
+    let due = format!("the entries of the previous call: {first:?}");
     check(kinds(&first) == kinds(&again), &due, || format!("{again:?}"))
 }

@@ -4,22 +4,22 @@ use csi_proto::v1;
 use csi_proto::{ControllerCapability as C, NodeCapability as N};
 use v1::plugin_capability::{service::Type as P, volume_expansion::Type as E};
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "identity", "Identity Service RPC";
     "The plugin has a name in reverse domain notation, and a version", name_and_version, ["get-plugin-info.name", "get-plugin-info.version"], [];
-    "Probe says OK of a plugin that serves", probe, ["probe.ready"], [];
-    "Capabilities don't contradict each other", implications, ["volume-expansion.online-is-served", "volume-expansion.offline-is-served", "list-volumes.published-nodes-needs-publish", "controller-list-volume-health.needs-get"], [];
-    "Capabilities are the same each time", stable, ["get-plugin-capabilities.same-everywhere"], [];
+    "Probe of a running plugin is OK", probe, ["probe.ready"], [];
+    "Capabilities do not contradict each other", implications, ["volume-expansion.online-is-served", "volume-expansion.offline-is-served", "list-volumes.published-nodes-needs-publish", "controller-list-volume-health.needs-get"], [];
+    "Capabilities are the same in each call", stable, ["get-plugin-capabilities.same-everywhere"], [];
     "The node has an id of at most 256 bytes, and a limit that is not negative", node_info, ["size-limits.node-id", "node-get-info.max-volumes", "node-get-info.topology-needs-capability"], [NodeService];
-    "The node says what it can do, the same each time; UNIMPLEMENTED means that none is served, and nothing else does", node_capabilities, ["node-get-capabilities.served", "get-plugin-capabilities.same-everywhere"], [];
-    "Ways of use are supported, or refused as INVALID_ARGUMENT: another error does not mean that there is no such way", ways_of_use, ["errors.code-of-the-condition", "fields.invalid-is-invalid-argument"], [];
-    "Two nodes have two ids", two_nodes, ["node-get-info.id-is-unique"], [SecondNode, NodeService];
+    "The node reports the same capabilities in each call; only UNIMPLEMENTED means that there is no node service", node_capabilities, ["node-get-capabilities.served", "get-plugin-capabilities.same-everywhere"], [];
+    "Volume capabilities are supported, or refused as INVALID_ARGUMENT; another error does not mean unsupported", ways_of_use, ["errors.code-of-the-condition", "fields.invalid-is-invalid-argument"], [];
+    "Two nodes have different ids", two_nodes, ["node-get-info.id-is-unique"], [SecondNode, NodeService];
 }
 
-async fn name_and_version(cx: &Cx) -> Outcome {
-    let info = cx.ok(v1::GetPluginInfoRequest {}).await?;
+async fn name_and_version(ctx: &TestContext) -> Outcome {
+    let info = ctx.ok(v1::GetPluginInfoRequest {}).await?;
     let name = &info.name;
     let inner = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
@@ -28,16 +28,16 @@ async fn name_and_version(cx: &Cx) -> Outcome {
     check(fits, "at most 63 characters, alphanumeric at both ends, with dashes and dots between", || {
         format!("name {name:?}")
     })?;
-    check(!info.vendor_version.is_empty(), "a vendor_version", || "an empty one".into())
+    check(!info.vendor_version.is_empty(), "a vendor_version", || "an empty vendor_version".into())
 }
 
-async fn probe(cx: &Cx) -> Outcome {
-    let answer = cx.ok(v1::ProbeRequest {}).await?;
-    check(answer.ready != Some(false), "ready, as it was before", || "ready=false".into())
+async fn probe(ctx: &TestContext) -> Outcome {
+    let answer = ctx.ok(v1::ProbeRequest {}).await?;
+    check(answer.ready != Some(false), "ready, as before", || "ready=false".into())
 }
 
-async fn implications(cx: &Cx) -> Outcome {
-    let o = &cx.offers;
+async fn implications(ctx: &TestContext) -> Outcome {
+    let o = &ctx.offers;
     let several = |controller: C| o.controller(controller);
     let rules = [
         (several(C::CloneVolume), several(C::CreateDeleteVolume), "CLONE_VOLUME needs CREATE_DELETE_VOLUME"),
@@ -78,23 +78,23 @@ async fn implications(cx: &Cx) -> Outcome {
         ),
     ];
     for (is, needs, words) in rules {
-        check(!is || needs, words, || "one without the other".into())?;
+        check(!is || needs, words, || "one of the two only".into())?;
     }
     Ok(())
 }
 
-async fn stable(cx: &Cx) -> Outcome {
+async fn stable(ctx: &TestContext) -> Outcome {
     let mut again = crate::offers::Offers::default();
-    again.take_plugin(cx.ok(v1::GetPluginCapabilitiesRequest {}).await?);
+    again.take_plugin(ctx.ok(v1::GetPluginCapabilitiesRequest {}).await?);
     check(
-        again.plugin == cx.offers.plugin && again.expansion == cx.offers.expansion,
+        again.plugin == ctx.offers.plugin && again.expansion == ctx.offers.expansion,
         "the same answer as before",
         || format!("{again:?}"),
     )
 }
 
-async fn node_info(cx: &Cx) -> Outcome {
-    let info = cx.ok(v1::NodeGetInfoRequest {}).await?;
+async fn node_info(ctx: &TestContext) -> Outcome {
+    let info = ctx.ok(v1::NodeGetInfoRequest {}).await?;
     let bytes = info.node_id.len();
     check((1..=256).contains(&bytes), "a node_id of 1 to 256 bytes", || format!("{bytes} bytes"))?;
     check(info.max_volumes_per_node >= 0, "max_volumes_per_node of 0 or more", || {
@@ -102,30 +102,30 @@ async fn node_info(cx: &Cx) -> Outcome {
     })?;
     let topology = info.accessible_topology.is_some_and(|topology| !topology.segments.is_empty());
     check(
-        !topology || cx.offers.plugin(P::VolumeAccessibilityConstraints),
+        !topology || ctx.offers.plugin(P::VolumeAccessibilityConstraints),
         "no topology without VOLUME_ACCESSIBILITY_CONSTRAINTS",
         || "a topology".into(),
     )
 }
 
-async fn two_nodes(cx: &Cx) -> Outcome {
-    let (one, other) = (&cx.offers.node_id, cx.offers.second_node_id.as_ref());
+async fn two_nodes(ctx: &TestContext) -> Outcome {
+    let (one, other) = (&ctx.offers.node_id, ctx.offers.second_node_id.as_ref());
     check(other != Some(one), "another node_id for the second node", || format!("{one:?} for both"))
 }
 
 /// What could not be asked is not tested. That must not look like a driver without the capability.
-async fn node_capabilities(cx: &Cx) -> Outcome {
-    if let Some(failure) = &cx.offers.node_unclear {
+async fn node_capabilities(ctx: &TestContext) -> Outcome {
+    if let Some(failure) = &ctx.offers.node_unclear {
         return Err(Box::new(failure.clone()));
     }
-    if !cx.offers.has_node {
+    if !ctx.offers.has_node {
         return Ok(());
     }
-    let answer = cx.ok(v1::NodeGetCapabilitiesRequest {}).await?;
+    let answer = ctx.ok(v1::NodeGetCapabilitiesRequest {}).await?;
     let again = crate::offers::numbers!(answer, v1::node_service_capability::Type::Rpc);
-    check(cx.offers.node == again, "the same capabilities as before", || format!("{again:?}"))
+    check(ctx.offers.node == again, "the same capabilities as before", || format!("{again:?}"))
 }
 
-async fn ways_of_use(cx: &Cx) -> Outcome {
-    cx.offers.uses_unclear.clone().map_or(Ok(()), |failure| Err(Box::new(failure)))
+async fn ways_of_use(ctx: &TestContext) -> Outcome {
+    ctx.offers.uses_unclear.clone().map_or(Ok(()), |failure| Err(Box::new(failure)))
 }

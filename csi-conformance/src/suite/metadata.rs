@@ -7,18 +7,18 @@ use v1::plugin_capability::service::Type::SnapshotMetadataService;
 
 use super::snapshots::{cut, request, snapshot};
 use crate::content::{PIECE, write_at};
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 use crate::life::Life;
 use crate::needs::lacking;
 use crate::test::{Kind, Need};
 
 crate::test::tests! { "metadata", "SnapshotMetadata Service RPC";
-    "Allocated ranges ascend, don't overlap, and are of one kind and capacity", allocated, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results", "snapshot-metadata.size-positive", "snapshot-metadata.fixed-length"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "Changed ranges ascend, don't overlap, and are of one kind and capacity", delta, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "A snapshot that is not there is NOT_FOUND", not_found, ["get-metadata-allocated.missing"], [Plugin(SnapshotMetadataService)];
-    "Snapshots of two volumes have no changes between them: INVALID_ARGUMENT", of_two_volumes, ["fields.invalid-is-invalid-argument"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "Changes since a snapshot that is not there, or up to one, are NOT_FOUND", delta_not_found, ["get-metadata-delta.missing"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "Allocated ranges ascend, do not overlap, and have one type and capacity", allocated, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results", "snapshot-metadata.size-positive", "snapshot-metadata.fixed-length"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "Changed ranges ascend, do not overlap, and have one type and capacity", delta, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "A snapshot that does not exist is NOT_FOUND", not_found, ["get-metadata-allocated.missing"], [Plugin(SnapshotMetadataService)];
+    "Changes between snapshots of two volumes are INVALID_ARGUMENT", of_two_volumes, ["fields.invalid-is-invalid-argument"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "Changes from or to a snapshot that does not exist are NOT_FOUND", delta_not_found, ["get-metadata-delta.missing"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
 }
 
 struct Part {
@@ -28,17 +28,17 @@ struct Part {
 }
 
 /// The largest number of ranges in a message: few, so that there are several messages.
-const MOST: usize = 3;
+const MAX_RESULTS: usize = 3;
 
 fn ordered(parts: Vec<Part>) -> Outcome<Vec<v1::BlockMetadata>> {
     let mut all: Vec<v1::BlockMetadata> = Vec::new();
     let first = parts.first().map(|part| (part.kind, part.capacity));
     for part in parts {
         let same = first == Some((part.kind, part.capacity)) && part.kind != 0;
-        check(same, "one kind and one capacity in the whole stream", || {
+        check(same, "one type and one capacity in the whole stream", || {
             format!("{} {}", part.kind, part.capacity)
         })?;
-        check(part.ranges.len() <= MOST, "at most max_results ranges a message", || {
+        check(part.ranges.len() <= MAX_RESULTS, "at most max_results ranges in a message", || {
             part.ranges.len().to_string()
         })?;
         for range in part.ranges {
@@ -51,7 +51,7 @@ fn ordered(parts: Vec<Part>) -> Outcome<Vec<v1::BlockMetadata>> {
             })?;
             let fixed = part.kind == v1::BlockMetadataType::FixedLength as i32;
             let length = all.first().map_or(range.size_bytes, |first| first.size_bytes);
-            check(!fixed || range.size_bytes == length, "ranges of one fixed length", || {
+            check(!fixed || range.size_bytes == length, "ranges of the same length", || {
                 format!("{range:?} after others of {length} bytes")
             })?;
             all.push(range);
@@ -61,15 +61,19 @@ fn ordered(parts: Vec<Part>) -> Outcome<Vec<v1::BlockMetadata>> {
 }
 
 /// All ranges of one GetMetadataAllocated stream, which must be ordered.
-pub(super) async fn allocated_of(cx: &Cx, snapshot_id: &str, from: i64) -> Outcome<Vec<v1::BlockMetadata>> {
+pub(super) async fn allocated_of(
+    ctx: &TestContext,
+    snapshot_id: &str,
+    from: i64,
+) -> Outcome<Vec<v1::BlockMetadata>> {
     let request = v1::GetMetadataAllocatedRequest {
         snapshot_id: snapshot_id.to_owned(),
         starting_offset: from,
-        max_results: MOST as i32,
+        max_results: MAX_RESULTS as i32,
         ..Default::default()
     };
-    let parts = cx.stream(request.clone()).await;
-    let parts = parts.map_err(|refusal| cx.failure(&request, cx.told(&refusal), "a stream"))?;
+    let parts = ctx.stream(request.clone()).await;
+    let parts = parts.map_err(|refusal| ctx.failure(&request, ctx.refusal_text(&refusal), "a stream"))?;
     let part = |one: v1::GetMetadataAllocatedResponse| Part {
         kind: one.block_metadata_type,
         capacity: one.volume_capacity_bytes,
@@ -79,15 +83,15 @@ pub(super) async fn allocated_of(cx: &Cx, snapshot_id: &str, from: i64) -> Outco
 }
 
 /// All ranges of one GetMetadataDelta stream, which must be ordered.
-pub(super) async fn delta_of(cx: &Cx, base: &str, target: &str) -> Outcome<Vec<v1::BlockMetadata>> {
+pub(super) async fn delta_of(ctx: &TestContext, base: &str, target: &str) -> Outcome<Vec<v1::BlockMetadata>> {
     let request = v1::GetMetadataDeltaRequest {
         base_snapshot_id: base.to_owned(),
         target_snapshot_id: target.to_owned(),
-        max_results: MOST as i32,
+        max_results: MAX_RESULTS as i32,
         ..Default::default()
     };
-    let parts = cx.stream(request.clone()).await;
-    let parts = parts.map_err(|refusal| cx.failure(&request, cx.told(&refusal), "a stream"))?;
+    let parts = ctx.stream(request.clone()).await;
+    let parts = parts.map_err(|refusal| ctx.failure(&request, ctx.refusal_text(&refusal), "a stream"))?;
     let part = |one: v1::GetMetadataDeltaResponse| Part {
         kind: one.block_metadata_type,
         capacity: one.volume_capacity_bytes,
@@ -97,17 +101,17 @@ pub(super) async fn delta_of(cx: &Cx, base: &str, target: &str) -> Outcome<Vec<v
 }
 
 /// A volume, raw if the kit can write to it.
-async fn volume(cx: &Cx) -> Outcome<Life> {
-    Life::new(cx, if is_written_to(cx) { Kind::Device } else { cx.any_kind() }).await
+async fn volume(ctx: &TestContext) -> Outcome<Life> {
+    Life::new(ctx, if is_written_to(ctx) { Kind::Device } else { ctx.any_kind() }).await
 }
 
-fn is_written_to(cx: &Cx) -> bool {
-    [Need::Volume(Kind::Device), Need::Mounts].into_iter().all(|need| lacking(cx, need).is_none())
+fn is_written_to(ctx: &TestContext) -> bool {
+    [Need::Volume(Kind::Device), Need::Mounts].into_iter().all(|need| lacking(ctx, need).is_none())
 }
 
 /// A snapshot, with data on it if possible: a blank one has no ranges to check.
 async fn snapshot_of(life: &mut Life, holds: Content) -> Outcome<String> {
-    if holds == Content::Pieces && is_written_to(&life.cx) {
+    if holds == Content::Pieces && is_written_to(&life.ctx) {
         let target = life.arrive().await?;
         for piece in [0, 4, 8] {
             write_at(&target, Kind::Device, b'm', piece * PIECE as u64).await?;
@@ -115,7 +119,7 @@ async fn snapshot_of(life: &mut Life, holds: Content) -> Outcome<String> {
         life.leave(&target).await?;
     }
     let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
-    Ok(cut(&life.cx, request(&life.cx, &source)).await?.snapshot_id)
+    Ok(cut(&life.ctx, request(&life.ctx, &source)).await?.snapshot_id)
 }
 
 #[derive(PartialEq)]
@@ -124,41 +128,41 @@ enum Content {
     Pieces,
 }
 
-async fn allocated(cx: &Cx) -> Outcome {
-    let id = snapshot_of(&mut volume(cx).await?, Content::Pieces).await?;
-    allocated_of(cx, &id, 0).await.map(drop)
+async fn allocated(ctx: &TestContext) -> Outcome {
+    let id = snapshot_of(&mut volume(ctx).await?, Content::Pieces).await?;
+    allocated_of(ctx, &id, 0).await.map(drop)
 }
 
-async fn delta(cx: &Cx) -> Outcome {
-    let mut life = volume(cx).await?;
+async fn delta(ctx: &TestContext) -> Outcome {
+    let mut life = volume(ctx).await?;
     let base = snapshot_of(&mut life, Content::Nothing).await?;
     let target = snapshot_of(&mut life, Content::Pieces).await?;
-    delta_of(cx, &base, &target).await.map(drop)
+    delta_of(ctx, &base, &target).await.map(drop)
 }
 
-async fn not_found(cx: &Cx) -> Outcome {
-    let request = v1::GetMetadataAllocatedRequest { snapshot_id: cx.name(), ..Default::default() };
-    cx.refused(request, &[Code::NotFound], "there is no such snapshot").await
+async fn not_found(ctx: &TestContext) -> Outcome {
+    let request = v1::GetMetadataAllocatedRequest { snapshot_id: ctx.name(), ..Default::default() };
+    ctx.refused(request, &[Code::NotFound], "the snapshot does not exist").await
 }
 
-async fn delta_not_found(cx: &Cx) -> Outcome {
-    let there = snapshot(cx).await?.snapshot_id;
-    for (base, target) in [(cx.name(), there.clone()), (there, cx.name())] {
+async fn delta_not_found(ctx: &TestContext) -> Outcome {
+    let there = snapshot(ctx).await?.snapshot_id;
+    for (base, target) in [(ctx.name(), there.clone()), (there, ctx.name())] {
         let request = v1::GetMetadataDeltaRequest {
             base_snapshot_id: base,
             target_snapshot_id: target,
             ..Default::default()
         };
-        cx.refused(request, &[Code::NotFound], "one of the snapshots is not there").await?;
+        ctx.refused(request, &[Code::NotFound], "one of the snapshots does not exist").await?;
     }
     Ok(())
 }
 
-async fn of_two_volumes(cx: &Cx) -> Outcome {
+async fn of_two_volumes(ctx: &TestContext) -> Outcome {
     let request = v1::GetMetadataDeltaRequest {
-        base_snapshot_id: snapshot(cx).await?.snapshot_id,
-        target_snapshot_id: snapshot(cx).await?.snapshot_id,
+        base_snapshot_id: snapshot(ctx).await?.snapshot_id,
+        target_snapshot_id: snapshot(ctx).await?.snapshot_id,
         ..Default::default()
     };
-    cx.refused(request, &[Code::InvalidArgument], "the two are not of one volume").await
+    ctx.refused(request, &[Code::InvalidArgument], "the snapshots belong to two volumes").await
 }

@@ -8,21 +8,21 @@ use v1::plugin_capability::service::Type::SnapshotMetadataService;
 use super::metadata::{allocated_of, delta_of};
 use super::snapshots::{cut, request};
 use crate::content::{PIECE, write_at};
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "metadata", "SnapshotMetadata Service RPC: Metadata Format";
-    "All that was written is among the allocated ranges", all_data, ["get-metadata-allocated.all-data"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
-    "All that was written between two snapshots is among the changed ranges", all_changes, ["get-metadata-delta.all-changes"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
-    "A stream from an offset goes on where the whole one does, and none begins past the end", from_offset, ["snapshot-metadata.starting-offset", "snapshot-metadata.offset-out-of-range"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+    "All written data is in the allocated ranges", all_data, ["get-metadata-allocated.all-data"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+    "All data written between two snapshots is in the changed ranges", all_changes, ["get-metadata-delta.all-changes"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+    "A stream from an offset returns the rest of the whole stream; an offset past the end is refused", from_offset, ["snapshot-metadata.starting-offset", "snapshot-metadata.offset-out-of-range"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
 }
 
 /// The offsets of the written pieces: apart from each other, and not aligned to large blocks.
-fn offsets(cx: &Cx) -> [u64; 3] {
+fn offsets(ctx: &TestContext) -> [u64; 3] {
     let piece = PIECE as u64;
-    let pieces = cx.settings.size.unsigned_abs() / piece;
+    let pieces = ctx.settings.size.unsigned_abs() / piece;
     [piece, pieces / 2 * piece, (pieces - 1) * piece]
 }
 
@@ -40,7 +40,7 @@ fn covered(ranges: &[v1::BlockMetadata], offset: u64) -> bool {
 
 fn all_covered(ranges: &[v1::BlockMetadata], offsets: &[u64]) -> Outcome {
     for offset in offsets {
-        let due = format!("{PIECE} bytes from {offset} on, which were written");
+        let due = format!("the {PIECE} bytes written at {offset}");
         check(covered(ranges, *offset), &due, || format!("{ranges:?}"))?;
     }
     Ok(())
@@ -54,31 +54,31 @@ async fn written(life: &mut Life, offsets: &[u64], letter: u8) -> Outcome<v1::Sn
     }
     life.leave(&target).await?;
     let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
-    cut(&life.cx, request(&life.cx, &source)).await
+    cut(&life.ctx, request(&life.ctx, &source)).await
 }
 
-async fn all_data(cx: &Cx) -> Outcome {
-    let mut life = Life::new(cx, Kind::Device).await?;
-    let snapshot = written(&mut life, &offsets(cx), b'a').await?;
-    all_covered(&allocated_of(cx, &snapshot.snapshot_id, 0).await?, &offsets(cx))
+async fn all_data(ctx: &TestContext) -> Outcome {
+    let mut life = Life::new(ctx, Kind::Device).await?;
+    let snapshot = written(&mut life, &offsets(ctx), b'a').await?;
+    all_covered(&allocated_of(ctx, &snapshot.snapshot_id, 0).await?, &offsets(ctx))
 }
 
-async fn all_changes(cx: &Cx) -> Outcome {
-    let [first, second, third] = offsets(cx);
-    let mut life = Life::new(cx, Kind::Device).await?;
+async fn all_changes(ctx: &TestContext) -> Outcome {
+    let [first, second, third] = offsets(ctx);
+    let mut life = Life::new(ctx, Kind::Device).await?;
     let base = written(&mut life, &[first, second], b'a').await?;
     // One piece is new, one is overwritten, and one stays.
     let changed = [second, third];
     let target = written(&mut life, &changed, b'b').await?;
-    all_covered(&delta_of(cx, &base.snapshot_id, &target.snapshot_id).await?, &changed)
+    all_covered(&delta_of(ctx, &base.snapshot_id, &target.snapshot_id).await?, &changed)
 }
 
-async fn from_offset(cx: &Cx) -> Outcome {
-    let mut life = Life::new(cx, Kind::Device).await?;
-    let [_, second, third] = offsets(cx);
-    let snapshot = written(&mut life, &offsets(cx), b'a').await?;
+async fn from_offset(ctx: &TestContext) -> Outcome {
+    let mut life = Life::new(ctx, Kind::Device).await?;
+    let [_, second, third] = offsets(ctx);
+    let snapshot = written(&mut life, &offsets(ctx), b'a').await?;
     let start = i64::try_from(second).unwrap_or_default();
-    let rest = allocated_of(cx, &snapshot.snapshot_id, start).await?;
+    let rest = allocated_of(ctx, &snapshot.snapshot_id, start).await?;
     all_covered(&rest, &[second, third])?;
     let early = rest.iter().find(|range| range.byte_offset + range.size_bytes <= start);
     check(early.is_none(), "no range that ends before the offset", || format!("{early:?} before {start}"))?;
@@ -87,5 +87,5 @@ async fn from_offset(cx: &Cx) -> Outcome {
         starting_offset: i64::MAX,
         ..Default::default()
     };
-    cx.refused(beyond, &[Code::OutOfRange], "the volume ends before that").await
+    ctx.refused(beyond, &[Code::OutOfRange], "the volume ends before this offset").await
 }

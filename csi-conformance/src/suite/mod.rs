@@ -34,7 +34,7 @@ mod sidecars;
 mod snapshot_states;
 mod snapshots;
 mod topology;
-mod unwell;
+mod unhealthy;
 
 /// All tests, in the order in which they run. The last ones check the calls of all others.
 pub(crate) fn all() -> Vec<Test> {
@@ -67,7 +67,7 @@ pub(crate) fn all() -> Vec<Test> {
         mount_group::tests(),
         ephemeral::tests(),
         health::tests(),
-        unwell::tests(),
+        unhealthy::tests(),
         sequences::tests(),
         sidecars::tests(),
         every_call::tests(),

@@ -5,21 +5,21 @@ use csi_proto::Rpc;
 use csi_proto::v1;
 use tonic::Code;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "modify", "Controller Service RPC: ControllerModifyVolume";
-    "Mutable parameters that the run names are taken, again too", takes, ["controller-modify-volume.repeated-is-ok"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
-    "A volume is made with mutable parameters, and they win over the others", taken_at_creation, ["create-volume.mutable-parameters-win", "create-volume.same-name-same-volume"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
-    "A key that is not named stays as it is", absent_keys_stay, ["controller-modify-volume.absent-keys-stay"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
-    "A key that the driver does not know is INVALID_ARGUMENT, and then nothing was changed", unknown_key, ["controller-modify-volume.invalid-changes-nothing"], [Controller(ModifyVolume), Controller(CreateDeleteVolume)];
-    "A volume that is not there is NOT_FOUND", not_found, ["controller-modify-volume.missing"], [Controller(ModifyVolume)];
+    "The mutable parameters of the run are accepted, also repeatedly", takes, ["controller-modify-volume.repeated-is-ok"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
+    "A volume can be created with mutable parameters, which override the others", taken_at_creation, ["create-volume.mutable-parameters-win", "create-volume.same-name-same-volume"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
+    "A key that is not in the request does not change", absent_keys_stay, ["controller-modify-volume.absent-keys-stay"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
+    "An unknown key is INVALID_ARGUMENT, and nothing is changed", unknown_key, ["controller-modify-volume.invalid-changes-nothing"], [Controller(ModifyVolume), Controller(CreateDeleteVolume)];
+    "A volume that does not exist is NOT_FOUND", not_found, ["controller-modify-volume.missing"], [Controller(ModifyVolume)];
 }
 
 const NO_KEY: &str = "csi-conformance-no-such-parameter";
 
-fn request(cx: &Cx, volume_id: &str) -> v1::ControllerModifyVolumeRequest {
-    let mutable_parameters = cx.settings.mutable_parameters.of(Rpc::ControllerModifyVolume);
+fn request(ctx: &TestContext, volume_id: &str) -> v1::ControllerModifyVolumeRequest {
+    let mutable_parameters = ctx.settings.mutable_parameters.of(Rpc::ControllerModifyVolume);
     v1::ControllerModifyVolumeRequest {
         volume_id: volume_id.to_owned(),
         mutable_parameters,
@@ -28,65 +28,65 @@ fn request(cx: &Cx, volume_id: &str) -> v1::ControllerModifyVolumeRequest {
 }
 
 /// A request for a volume with the mutable parameters.
-fn creating(cx: &Cx) -> v1::CreateVolumeRequest {
+fn creating(ctx: &TestContext) -> v1::CreateVolumeRequest {
     v1::CreateVolumeRequest {
-        mutable_parameters: request(cx, "").mutable_parameters,
-        ..cx.create(&cx.name())
+        mutable_parameters: request(ctx, "").mutable_parameters,
+        ..ctx.create(&ctx.name())
     }
 }
 
 /// Checks that the volume still matches the request that created it.
-async fn is_unchanged(cx: &Cx, made_by: &v1::CreateVolumeRequest, volume: &v1::Volume) -> Outcome {
-    let again = cx.created(made_by.clone()).await?;
+async fn is_unchanged(ctx: &TestContext, made_by: &v1::CreateVolumeRequest, volume: &v1::Volume) -> Outcome {
+    let again = ctx.created(made_by.clone()).await?;
     check(again.volume_id == volume.volume_id, "the volume that the same request made", || {
         format!("{again:?}")
     })
 }
 
-async fn takes(cx: &Cx) -> Outcome {
-    let request = request(cx, &cx.volume().await?.volume_id);
-    cx.ok(request.clone()).await?;
-    cx.ok(request).await.map(drop)
+async fn takes(ctx: &TestContext) -> Outcome {
+    let request = request(ctx, &ctx.volume().await?.volume_id);
+    ctx.ok(request.clone()).await?;
+    ctx.ok(request).await.map(drop)
 }
 
-async fn taken_at_creation(cx: &Cx) -> Outcome {
-    let create = creating(cx);
-    let volume = cx.created(create.clone()).await?;
-    is_unchanged(cx, &create, &volume).await?;
+async fn taken_at_creation(ctx: &TestContext) -> Outcome {
+    let create = creating(ctx);
+    let volume = ctx.created(create.clone()).await?;
+    is_unchanged(ctx, &create, &volume).await?;
     // The same keys as ordinary parameters are overridden by the mutable ones, so they make no difference.
     let mut covered = create.clone();
     covered.parameters.extend(create.mutable_parameters.clone());
-    is_unchanged(cx, &covered, &volume).await
+    is_unchanged(ctx, &covered, &volume).await
 }
 
-async fn absent_keys_stay(cx: &Cx) -> Outcome {
-    let create = creating(cx);
-    let volume = cx.created(create.clone()).await?;
+async fn absent_keys_stay(ctx: &TestContext) -> Outcome {
+    let create = creating(ctx);
+    let volume = ctx.created(create.clone()).await?;
     for (key, value) in &create.mutable_parameters {
         let mutable_parameters = [(key.clone(), value.clone())].into();
-        cx.ok(v1::ControllerModifyVolumeRequest { mutable_parameters, ..request(cx, &volume.volume_id) })
+        ctx.ok(v1::ControllerModifyVolumeRequest { mutable_parameters, ..request(ctx, &volume.volume_id) })
             .await?;
-        is_unchanged(cx, &create, &volume).await?;
+        is_unchanged(ctx, &create, &volume).await?;
     }
     Ok(())
 }
 
-async fn unknown_key(cx: &Cx) -> Outcome {
-    let create = creating(cx);
-    let volume = cx.created(create.clone()).await?;
-    let mut change = request(cx, &volume.volume_id);
+async fn unknown_key(ctx: &TestContext) -> Outcome {
+    let create = creating(ctx);
+    let volume = ctx.created(create.clone()).await?;
+    let mut change = request(ctx, &volume.volume_id);
     change.mutable_parameters.insert(NO_KEY.to_owned(), "1".to_owned());
-    cx.refused(change, &[Code::InvalidArgument], "there is no such parameter").await?;
-    is_unchanged(cx, &create, &volume).await
+    ctx.refused(change, &[Code::InvalidArgument], "the parameter does not exist").await?;
+    is_unchanged(ctx, &create, &volume).await
 }
 
-async fn not_found(cx: &Cx) -> Outcome {
-    let mut request = request(cx, &cx.name());
+async fn not_found(ctx: &TestContext) -> Outcome {
+    let mut request = request(ctx, &ctx.name());
     let mut due = vec![Code::NotFound];
     if request.mutable_parameters.is_empty() {
         // A key that the driver might not know either.
         request.mutable_parameters.insert(NO_KEY.into(), "1".into());
         due.push(Code::InvalidArgument);
     }
-    cx.refused(request, &due, "there is no such volume").await
+    ctx.refused(request, &due, "the volume does not exist").await
 }

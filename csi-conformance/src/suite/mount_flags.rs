@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Failure, Outcome};
 use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-publish", "CreateVolume: MountVolume.mount_flags";
-    "The mount that a workload gets has the attributes that the flags ask for", mount_flags, ["node-publish-volume.usable-as-described"], [Volume(Files), Mounts, MountFlags];
+    "The mount at the target has the attributes of the mount flags", mount_flags, ["node-publish-volume.usable-as-described"], [Volume(Files), Mounts, MountFlags];
 }
 
 /// The flags that are attributes of a mount, not options of the filesystem. None of them is a secret.
@@ -16,8 +16,8 @@ const ATTRIBUTES: [&str; 8] =
     ["nosuid", "nodev", "noexec", "noatime", "nodiratime", "strictatime", "relatime", "nosymfollow"];
 
 /// The attributes among the given flags.
-pub(crate) fn due(cx: &Cx) -> Vec<&'static str> {
-    let given = &cx.settings.mount.mount_flags;
+pub(crate) fn due(ctx: &TestContext) -> Vec<&'static str> {
+    let given = &ctx.settings.mount.mount_flags;
     ATTRIBUTES.into_iter().filter(|word| given.iter().any(|flag| flag == word)).collect()
 }
 
@@ -39,13 +39,13 @@ fn attributes_at(path: &Path) -> Outcome<Vec<String>> {
     Err(Box::new(Failure::new("a mount table", format!("none for {} on this system", text(path)))))
 }
 
-async fn mount_flags(cx: &Cx) -> Outcome {
-    let mut life = Life::new(cx, Kind::Files).await?;
+async fn mount_flags(ctx: &TestContext) -> Outcome {
+    let mut life = Life::new(ctx, Kind::Files).await?;
     let target = life.arrive().await?;
     let found = attributes_at(&target)?;
-    for word in due(cx) {
+    for word in due(ctx) {
         if !found.iter().any(|one| one == word) {
-            return Err(cx.failure(
+            return Err(ctx.failure(
                 &life.publishing(&target),
                 format!("a mount that is {}", found.join(",")),
                 format!("one that is {word}"),

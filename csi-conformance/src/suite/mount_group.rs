@@ -7,34 +7,34 @@ use csi_proto::v1;
 use v1::volume_capability::AccessType;
 
 use crate::content;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "mount-group", "CreateVolume: MountVolume.volume_mount_group";
-    "The volume's files are the group's, who can write them", files_are_the_groups, ["node.mount-group"], [Volume(Files), Mounts, Node(VolumeMountGroup)];
-    "A publish with the same group again is OK", again, ["node.mount-group", "node-publish-volume.repeated-is-ok"], [Volume(Files), Node(VolumeMountGroup)];
+    "The volume's files belong to the group, which can write to them", files_are_the_groups, ["node.mount-group"], [Volume(Files), Mounts, Node(VolumeMountGroup)];
+    "Repeating a publish with the same group is OK", again, ["node.mount-group", "node-publish-volume.repeated-is-ok"], [Volume(Files), Node(VolumeMountGroup)];
 }
 
 /// A group id that nothing uses.
 const GROUP: u32 = 7_351;
 
-async fn life(cx: &Cx) -> Outcome<Life> {
-    let mut life = Life::new(cx, Kind::Files).await?;
+async fn life(ctx: &TestContext) -> Outcome<Life> {
+    let mut life = Life::new(ctx, Kind::Files).await?;
     if let Some(AccessType::Mount(mount)) = &mut life.capability.access_type {
         mount.volume_mount_group = GROUP.to_string();
     }
     Ok(life)
 }
 
-async fn files_are_the_groups(cx: &Cx) -> Outcome {
-    let mut life = life(cx).await?;
+async fn files_are_the_groups(ctx: &TestContext) -> Outcome {
+    let mut life = life(ctx).await?;
     let target = life.arrive().await?;
-    let found = content::io("a look at the target", &target, std::path::Path::metadata).await?;
+    let found = content::io("a check of the target", &target, std::path::Path::metadata).await?;
     if found.gid() != GROUP || found.mode() & 0o070 != 0o070 {
         let came = format!("a root of group {} with mode {:o}", found.gid(), found.mode() & 0o7777);
-        return Err(cx.failure(
+        return Err(ctx.failure(
             &life.publishing(&target),
             came,
             format!("a root of group {GROUP}, with rwx for it"),
@@ -42,13 +42,13 @@ async fn files_are_the_groups(cx: &Cx) -> Outcome {
     }
     content::write(&target, Kind::Files, b'g').await?;
     let made = content::io("the file's group", &target.join("file"), std::path::Path::metadata).await?.gid();
-    check(made == GROUP, &format!("a new file of group {GROUP}"), || format!("one of group {made}"))?;
+    check(made == GROUP, &format!("a new file of group {GROUP}"), || format!("a new file of group {made}"))?;
     life.end(&[&target]).await
 }
 
-async fn again(cx: &Cx) -> Outcome {
-    let mut life = life(cx).await?;
+async fn again(ctx: &TestContext) -> Outcome {
+    let mut life = life(ctx).await?;
     let target = life.arrive().await?;
-    cx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.publishing(&target)).await?;
     life.end(&[&target]).await
 }

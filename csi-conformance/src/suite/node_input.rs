@@ -6,16 +6,16 @@ use csi_proto::NodeCapability::{ExpandVolume, StageUnstageVolume};
 use csi_proto::v1;
 use tonic::Code;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-publish", "NodeStageVolume, NodePublishVolume: paths; Errors";
-    "Paths of 200 bytes are taken: the spec wants 128 at the least, and as many as the system allows", long_paths, ["size-limits.paths"], [Volume(Files)];
+    "Paths of 200 bytes are accepted: the spec requires at least 128, and as many as the system allows", long_paths, ["size-limits.paths"], [Volume(Files)];
     "A path that is not absolute is refused", relative_paths, ["node.paths-absolute"], [Volume(Files)];
-    "What is staged for files is not staged at that place as a raw device too: ALREADY_EXISTS", staged_otherwise, ["node-stage-volume.differs-is-already-exists", "node-stage-volume.beyond-capabilities"], [Volume(Files), Node(StageUnstageVolume)];
-    "Growing for a way of use that the volume does not have is INVALID_ARGUMENT, or OK for one who looks at the path alone", grown_otherwise, ["node-expand-volume.beyond-capabilities"], [Volume(Files), Unsupported, Node(ExpandVolume)];
+    "A volume that is staged as a filesystem is not also staged there as a raw device: ALREADY_EXISTS", staged_otherwise, ["node-stage-volume.differs-is-already-exists", "node-stage-volume.beyond-capabilities"], [Volume(Files), Node(StageUnstageVolume)];
+    "Expansion with a capability that the volume does not have is INVALID_ARGUMENT, or OK for a driver that reads only the path", grown_otherwise, ["node-expand-volume.beyond-capabilities"], [Volume(Files), Unsupported, Node(ExpandVolume)];
 }
 
 /// The same directory, with a name so long that the path has this many bytes.
@@ -26,37 +26,40 @@ fn lengthened(path: &Path, bytes: usize) -> PathBuf {
     long.into()
 }
 
-async fn long_paths(cx: &Cx) -> Outcome {
-    let mut life = Life::new(cx, Kind::Files).await?;
+async fn long_paths(ctx: &TestContext) -> Outcome {
+    let mut life = Life::new(ctx, Kind::Files).await?;
     life.stage_at(lengthened(life.staging_path(), 200));
     life.prepare().await?;
     let target = lengthened(&life.target(), 200);
-    cx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.publishing(&target)).await?;
     life.end(&[&target]).await
 }
 
 const NOT_ABSOLUTE: &str = "csi-conformance-not-absolute";
 
-async fn relative_paths(cx: &Cx) -> Outcome {
-    let life = Life::staged(cx, Kind::Files).await?;
+async fn relative_paths(ctx: &TestContext) -> Outcome {
+    let life = Life::staged(ctx, Kind::Files).await?;
     // A driver can detect first that nothing exists at such a path.
     let due = [Code::InvalidArgument, Code::NotFound, Code::FailedPrecondition];
     let words = "the path is not absolute";
-    cx.refused(life.publishing(Path::new(NOT_ABSOLUTE)), &due, words).await?;
+    ctx.refused(life.publishing(Path::new(NOT_ABSOLUTE)), &due, words).await?;
     if life.stages() {
         let staging_target_path = NOT_ABSOLUTE.to_owned();
-        cx.refused(v1::NodeStageVolumeRequest { staging_target_path, ..life.staging() }, &due, words).await?;
+        ctx.refused(v1::NodeStageVolumeRequest { staging_target_path, ..life.staging() }, &due, words)
+            .await?;
     }
     let target = life.target();
-    cx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.publishing(&target)).await?;
     life.end(&[&target]).await
 }
 
-async fn staged_otherwise(cx: &Cx) -> Outcome {
-    let life = Life::staged(cx, Kind::Files).await?;
-    let other =
-        v1::NodeStageVolumeRequest { volume_capability: Some(cx.capability(Kind::Device)), ..life.staging() };
-    match cx.call(other.clone()).await {
+async fn staged_otherwise(ctx: &TestContext) -> Outcome {
+    let life = Life::staged(ctx, Kind::Files).await?;
+    let other = v1::NodeStageVolumeRequest {
+        volume_capability: Some(ctx.capability(Kind::Device)),
+        ..life.staging()
+    };
+    match ctx.call(other.clone()).await {
         // If staging does not depend on the capability, nothing can differ.
         Ok(_) => {}
         Err(refusal)
@@ -65,29 +68,29 @@ async fn staged_otherwise(cx: &Cx) -> Outcome {
                 Code::AlreadyExists | Code::FailedPrecondition | Code::InvalidArgument
             ) => {}
         Err(refusal) => {
-            let due = "AlreadyExists, or that the volume has no such use";
-            return Err(cx.failure(&other, cx.told(&refusal), due));
+            let due = "AlreadyExists, or an error that the volume does not have this capability";
+            return Err(ctx.failure(&other, ctx.refusal_text(&refusal), due));
         }
     }
     let target = life.target();
-    cx.ok(life.publishing(&target)).await?;
-    if cx.sees_mounts() {
+    ctx.ok(life.publishing(&target)).await?;
+    if ctx.sees_mounts() {
         super::node_publish::is_directory(&target).await?;
     }
     life.end(&[&target]).await
 }
 
-async fn grown_otherwise(cx: &Cx) -> Outcome {
-    let mut life = Life::new(cx, Kind::Files).await?;
+async fn grown_otherwise(ctx: &TestContext) -> Outcome {
+    let mut life = Life::new(ctx, Kind::Files).await?;
     let target = life.arrive().await?;
     let request =
-        v1::NodeExpandVolumeRequest { volume_capability: cx.unsupported(), ..life.growing(&target, None) };
-    match cx.call(request.clone()).await {
+        v1::NodeExpandVolumeRequest { volume_capability: ctx.unsupported(), ..life.growing(&target, None) };
+    match ctx.call(request.clone()).await {
         Ok(_) => {}
         Err(refusal) => {
             let is_due = refusal.code == Code::InvalidArgument;
             check(is_due, "InvalidArgument, or OK", || {
-                format!("{} for {}", cx.told(&refusal), text(&target))
+                format!("{} for {}", ctx.refusal_text(&refusal), text(&target))
             })?;
         }
     }

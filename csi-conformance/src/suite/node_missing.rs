@@ -5,82 +5,84 @@ use csi_proto::NodeCapability::{ExpandVolume, StageUnstageVolume};
 use csi_proto::v1;
 use tonic::Code;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::Outcome;
 use crate::life::Life;
 use crate::test::Kind;
 use crate::wire::Call;
 
 crate::test::tests! { "node-missing", "Node Service RPC: volumes that do not exist";
-    "Publishing what is not there is refused: NOT_FOUND, or FAILED_PRECONDITION for it is not staged", publish, ["node-publish-volume.missing"], [Volume(Files)];
-    "Staging what is not there is NOT_FOUND", stage, ["node-stage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
-    "Unpublishing what is not there is OK or NOT_FOUND", unpublish, ["node-unpublish-volume.missing"], [Volume(Files)];
-    "Unstaging what is not there is OK or NOT_FOUND", unstage, ["node-unstage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
-    "Growing what is not there is NOT_FOUND", expand, ["node-expand-volume.missing"], [Volume(Files), Node(ExpandVolume)];
-    "Growing to a size that is in no range is refused", no_range, ["node-expand-volume.out-of-range"], [Volume(Files), Node(ExpandVolume)];
-    "Detaching what is not there is OK or NOT_FOUND", detach, ["controller-unpublish-volume.missing"], [NodeService, Controller(PublishUnpublishVolume)];
+    "Publishing a volume that does not exist is NOT_FOUND, or FAILED_PRECONDITION because it is not staged", publish, ["node-publish-volume.missing"], [Volume(Files)];
+    "Staging a volume that does not exist is NOT_FOUND", stage, ["node-stage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
+    "Unpublishing a volume that does not exist is OK or NOT_FOUND", unpublish, ["node-unpublish-volume.missing"], [Volume(Files)];
+    "Unstaging a volume that does not exist is OK or NOT_FOUND", unstage, ["node-unstage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
+    "Expanding a volume that does not exist is NOT_FOUND", expand, ["node-expand-volume.missing"], [Volume(Files), Node(ExpandVolume)];
+    "An impossible size range is refused", no_range, ["node-expand-volume.out-of-range"], [Volume(Files), Node(ExpandVolume)];
+    "Detaching a volume that does not exist is OK or NOT_FOUND", detach, ["controller-unpublish-volume.missing"], [NodeService, Controller(PublishUnpublishVolume)];
 }
 
 /// A volume with an id that does not exist.
-fn nowhere(cx: &Cx) -> Life {
-    let volume = v1::Volume { volume_id: cx.name(), ..Default::default() };
-    Life::with(cx, cx.capability(cx.any_kind()), volume)
+fn nowhere(ctx: &TestContext) -> Life {
+    let volume = v1::Volume { volume_id: ctx.name(), ..Default::default() };
+    Life::with(ctx, ctx.capability(ctx.any_kind()), volume)
 }
 
-async fn publish(cx: &Cx) -> Outcome {
-    let life = Life::staged(cx, Kind::Files).await?;
-    let publish = v1::NodePublishVolumeRequest { volume_id: cx.name(), ..life.publishing(&life.target()) };
-    cx.refused(publish, &[Code::NotFound, Code::FailedPrecondition], "there is no such volume").await
+async fn publish(ctx: &TestContext) -> Outcome {
+    let life = Life::staged(ctx, Kind::Files).await?;
+    let publish = v1::NodePublishVolumeRequest { volume_id: ctx.name(), ..life.publishing(&life.target()) };
+    ctx.refused(publish, &[Code::NotFound, Code::FailedPrecondition], "the volume does not exist").await
 }
 
-async fn stage(cx: &Cx) -> Outcome {
-    let life = nowhere(cx);
+async fn stage(ctx: &TestContext) -> Outcome {
+    let life = nowhere(ctx);
     life.make_staging_directory()?;
-    cx.refused(life.staging(), &[Code::NotFound], "there is no such volume").await
+    ctx.refused(life.staging(), &[Code::NotFound], "the volume does not exist").await
 }
 
 /// Sends a call that undoes something. There is nothing to undo, and the driver is allowed to report that.
-async fn ok_or_not_found<C: Call>(cx: &Cx, request: C) -> Outcome {
-    match cx.call(request.clone()).await {
+async fn ok_or_not_found<C: Call>(ctx: &TestContext, request: C) -> Outcome {
+    match ctx.call(request.clone()).await {
         Ok(_) => Ok(()),
         Err(refusal) if refusal.code == Code::NotFound => Ok(()),
-        Err(refusal) => {
-            Err(cx.failure(&request, cx.told(&refusal), "OK or NotFound: there is no such volume"))
-        }
+        Err(refusal) => Err(ctx.failure(
+            &request,
+            ctx.refusal_text(&refusal),
+            "OK or NotFound: the volume does not exist",
+        )),
     }
 }
 
-async fn unpublish(cx: &Cx) -> Outcome {
-    let life = nowhere(cx);
-    ok_or_not_found(cx, life.unpublishing(&life.target())).await
+async fn unpublish(ctx: &TestContext) -> Outcome {
+    let life = nowhere(ctx);
+    ok_or_not_found(ctx, life.unpublishing(&life.target())).await
 }
 
-async fn unstage(cx: &Cx) -> Outcome {
-    let life = nowhere(cx);
+async fn unstage(ctx: &TestContext) -> Outcome {
+    let life = nowhere(ctx);
     life.make_staging_directory()?;
-    ok_or_not_found(cx, life.unstaging()).await
+    ok_or_not_found(ctx, life.unstaging()).await
 }
 
-async fn detach(cx: &Cx) -> Outcome {
-    ok_or_not_found(cx, nowhere(cx).detaching()).await
+async fn detach(ctx: &TestContext) -> Outcome {
+    ok_or_not_found(ctx, nowhere(ctx).detaching()).await
 }
 
-async fn expand(cx: &Cx) -> Outcome {
-    let mut life = Life::new(cx, Kind::Files).await?;
+async fn expand(ctx: &TestContext) -> Outcome {
+    let mut life = Life::new(ctx, Kind::Files).await?;
     let target = life.arrive().await?;
-    let request = v1::NodeExpandVolumeRequest { volume_id: cx.name(), ..life.growing(&target, None) };
-    cx.refused(request, &[Code::NotFound], "there is no such volume").await?;
+    let request = v1::NodeExpandVolumeRequest { volume_id: ctx.name(), ..life.growing(&target, None) };
+    ctx.refused(request, &[Code::NotFound], "the volume does not exist").await?;
     let request = life.growing(&life.target(), None);
-    cx.refused(request, &[Code::NotFound], "the volume is not at that path").await?;
+    ctx.refused(request, &[Code::NotFound], "the volume is not at that path").await?;
     life.end(&[&target]).await
 }
 
-async fn no_range(cx: &Cx) -> Outcome {
-    let mut life = Life::new(cx, Kind::Files).await?;
+async fn no_range(ctx: &TestContext) -> Outcome {
+    let mut life = Life::new(ctx, Kind::Files).await?;
     let target = life.arrive().await?;
-    let wanted = cx.settings.size * 2;
+    let wanted = ctx.settings.size * 2;
     let range = v1::CapacityRange { required_bytes: wanted, limit_bytes: wanted - 1 };
     let request = life.growing(&target, Some(range));
-    cx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in that range").await?;
+    ctx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in this range").await?;
     life.end(&[&target]).await
 }

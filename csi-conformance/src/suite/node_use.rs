@@ -9,113 +9,113 @@ use tonic::Code;
 use v1::plugin_capability::volume_expansion::Type::Online;
 
 use crate::content;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-use", "Node Service RPC: NodePublishVolume, NodeGetVolumeStats, NodeExpandVolume";
-    "What is written is read after unpublish and unstage", data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Files), Mounts];
-    "What is written to a raw device is read after unpublish and unstage", device_data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Device), Mounts];
-    "A read-only target takes no writes", read_only, ["node-publish-volume.readonly"], [Volume(Files), Mounts];
-    "A read-only raw device takes no writes, or is refused", device_read_only, ["node-publish-volume.readonly"], [Volume(Device), Mounts];
-    "Usage is told of a published volume, and NOT_FOUND of what is not there", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.missing"], [Volume(Files), Node(GetVolumeStats)];
-    "A published volume grows, as the resizer and the kubelet grow it", grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "node-expand-volume.large-enough-is-ok"], [Volume(Files), Node(ExpandVolume), Controller(ControllerExpandVolume)];
-    "A raw device grows, and the workload sees it", device_grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "controller-expand-volume.grows"], [Volume(Device), Mounts, Controller(ControllerExpandVolume)];
+    "Written data can be read again after unpublish and unstage", data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Files), Mounts];
+    "Data written to a raw device can be read again after unpublish and unstage", device_data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Device), Mounts];
+    "A read-only target refuses writes", read_only, ["node-publish-volume.readonly"], [Volume(Files), Mounts];
+    "A read-only raw device refuses writes, or its publish is refused", device_read_only, ["node-publish-volume.readonly"], [Volume(Device), Mounts];
+    "NodeGetVolumeStats reports the usage of a published volume, and NOT_FOUND if it does not exist", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.missing"], [Volume(Files), Node(GetVolumeStats)];
+    "A published volume can be expanded, as by the resizer and the kubelet", grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "node-expand-volume.large-enough-is-ok"], [Volume(Files), Node(ExpandVolume), Controller(ControllerExpandVolume)];
+    "A published raw device can be expanded, and the new size is visible at the target", device_grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "controller-expand-volume.grows"], [Volume(Device), Mounts, Controller(ControllerExpandVolume)];
 }
 
-async fn stays(cx: &Cx, kind: Kind) -> Outcome {
-    let mut life = Life::staged(cx, kind).await?;
+async fn stays(ctx: &TestContext, kind: Kind) -> Outcome {
+    let mut life = Life::staged(ctx, kind).await?;
     let target = life.target();
     for round in 0..2 {
         if round > 0 {
             life.prepare().await?;
         }
-        cx.ok(life.publishing(&target)).await?;
+        ctx.ok(life.publishing(&target)).await?;
         if round == 0 {
             content::write(&target, kind, b'w').await?;
         }
         content::holds(&target, kind, b'w').await?;
-        cx.ok(life.unpublishing(&target)).await?;
+        ctx.ok(life.unpublishing(&target)).await?;
         if life.stages() {
-            cx.ok(life.unstaging()).await?;
+            ctx.ok(life.unstaging()).await?;
         }
     }
     life.end(&[]).await
 }
 
-async fn data_stays(cx: &Cx) -> Outcome {
-    stays(cx, Kind::Files).await
+async fn data_stays(ctx: &TestContext) -> Outcome {
+    stays(ctx, Kind::Files).await
 }
 
-async fn device_data_stays(cx: &Cx) -> Outcome {
-    stays(cx, Kind::Device).await
+async fn device_data_stays(ctx: &TestContext) -> Outcome {
+    stays(ctx, Kind::Device).await
 }
 
-async fn takes_no_writes(cx: &Cx, kind: Kind) -> Outcome {
-    let life = Life::staged(cx, kind).await?;
+async fn takes_no_writes(ctx: &TestContext, kind: Kind) -> Outcome {
+    let life = Life::staged(ctx, kind).await?;
     let target = life.target();
     let request = v1::NodePublishVolumeRequest { readonly: true, ..life.publishing(&target) };
-    match cx.call(request.clone()).await {
+    match ctx.call(request.clone()).await {
         // A refusal is better than a device that is writable.
         Err(refusal) if kind == Kind::Device && refusal.code == Code::InvalidArgument => return Ok(()),
-        Err(refusal) => return Err(cx.failure(&request, cx.told(&refusal), "OK")),
+        Err(refusal) => return Err(ctx.failure(&request, ctx.refusal_text(&refusal), "OK")),
         Ok(_) => {}
     }
     content::size(&target, kind).await?;
     let wrote = content::takes_writes(&target, kind).await?;
-    cx.ok(life.unpublishing(&target)).await?;
+    ctx.ok(life.unpublishing(&target)).await?;
     if wrote {
-        Err(cx.failure(&request, "a write through the target went well", "a target that takes no writes"))
+        Err(ctx.failure(&request, "a write through the target succeeded", "a target that refuses writes"))
     } else {
         Ok(())
     }
 }
 
-async fn read_only(cx: &Cx) -> Outcome {
-    takes_no_writes(cx, Kind::Files).await
+async fn read_only(ctx: &TestContext) -> Outcome {
+    takes_no_writes(ctx, Kind::Files).await
 }
 
-async fn device_read_only(cx: &Cx) -> Outcome {
-    takes_no_writes(cx, Kind::Device).await
+async fn device_read_only(ctx: &TestContext) -> Outcome {
+    takes_no_writes(ctx, Kind::Device).await
 }
 
-async fn stats(cx: &Cx) -> Outcome {
-    let life = Life::staged(cx, Kind::Files).await?;
+async fn stats(ctx: &TestContext) -> Outcome {
+    let life = Life::staged(ctx, Kind::Files).await?;
     let target = life.target();
-    cx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.publishing(&target)).await?;
     let request = life.stats(&target);
-    let answer = cx.ok(request.clone()).await?;
+    let answer = ctx.ok(request.clone()).await?;
     let good = |usage: &v1::VolumeUsage| {
         usage.total > 0 && usage.used >= 0 && usage.available >= 0 && usage.unit != 0
     };
     let bytes = answer.usage.iter().any(|usage| usage.unit() == v1::volume_usage::Unit::Bytes);
     if !bytes || !answer.usage.iter().all(good) {
-        return Err(cx.failure(
+        return Err(ctx.failure(
             &request,
             format!("{answer:?}"),
             "usage in bytes, with a total, and nothing negative",
         ));
     }
     let elsewhere = v1::NodeGetVolumeStatsRequest { volume_path: text(&life.target()), ..request.clone() };
-    cx.refused(elsewhere, &[Code::NotFound], "the volume is not at that path").await?;
-    let unknown = v1::NodeGetVolumeStatsRequest { volume_id: cx.name(), ..request };
-    cx.refused(unknown, &[Code::NotFound], "there is no such volume").await?;
+    ctx.refused(elsewhere, &[Code::NotFound], "the volume is not at that path").await?;
+    let unknown = v1::NodeGetVolumeStatsRequest { volume_id: ctx.name(), ..request };
+    ctx.refused(unknown, &[Code::NotFound], "the volume does not exist").await?;
     life.end(&[&target]).await
 }
 
-async fn grows(cx: &Cx) -> Outcome {
-    grow(cx, Kind::Files).await
+async fn grows(ctx: &TestContext) -> Outcome {
+    grow(ctx, Kind::Files).await
 }
 
-async fn device_grows(cx: &Cx) -> Outcome {
-    grow(cx, Kind::Device).await
+async fn device_grows(ctx: &TestContext) -> Outcome {
+    grow(ctx, Kind::Device).await
 }
 
 /// Expands the volume while it is published if the driver supports that, and otherwise before.
-async fn grow(cx: &Cx, kind: Kind) -> Outcome {
-    let mut life = Life::new(cx, kind).await?;
-    let wanted = cx.settings.size * 2;
+async fn grow(ctx: &TestContext, kind: Kind) -> Outcome {
+    let mut life = Life::new(ctx, kind).await?;
+    let wanted = ctx.settings.size * 2;
     let larger = v1::ControllerExpandVolumeRequest {
         volume_id: life.id.clone(),
         capacity_range: Some(v1::CapacityRange { required_bytes: wanted, limit_bytes: 0 }),
@@ -123,21 +123,21 @@ async fn grow(cx: &Cx, kind: Kind) -> Outcome {
         ..Default::default()
     };
     let target = life.arrive().await?;
-    let before = if cx.sees_mounts() { Some(content::size(&target, kind).await?) } else { None };
-    let is_online = cx.offers.expands(Online);
+    let before = if ctx.sees_mounts() { Some(content::size(&target, kind).await?) } else { None };
+    let is_online = ctx.offers.expands(Online);
     if !is_online {
         life.leave(&target).await?;
     }
-    let answer = cx.ok(larger.clone()).await?;
+    let answer = ctx.ok(larger.clone()).await?;
     if answer.capacity_bytes < wanted {
         let came = format!("{} bytes", answer.capacity_bytes);
-        return Err(cx.failure(&larger, came, format!("at least {wanted}")));
+        return Err(ctx.failure(&larger, came, format!("at least {wanted}")));
     }
     let target = if is_online { target } else { life.arrive().await? };
-    if answer.node_expansion_required && cx.offers.node(ExpandVolume) {
+    if answer.node_expansion_required && ctx.offers.node(ExpandVolume) {
         let request = life.growing(&target, larger.capacity_range);
-        cx.ok(request.clone()).await?;
-        cx.ok(request).await?;
+        ctx.ok(request.clone()).await?;
+        ctx.ok(request).await?;
     }
     if let Some(before) = before {
         has_grown(&target, kind, before, wanted.unsigned_abs()).await?;
@@ -155,6 +155,6 @@ async fn has_grown(target: &Path, kind: Kind, before: u64, wanted: u64) -> Outco
         Kind::Files => 0,
     };
     check(size >= least, &format!("at least {least} bytes at the target"), || {
-        format!("{size} bytes, and {before} before it grew")
+        format!("{size} bytes, and {before} before the expansion")
     })
 }

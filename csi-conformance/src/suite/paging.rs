@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use csi_proto::v1;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Failure, Outcome};
 use crate::wire::Call;
 
 /// The entries of all pages. A page must not have more than `most` entries, unless `most` is 0.
 pub(super) async fn all_pages<C: Call, T>(
-    cx: &Cx,
+    ctx: &TestContext,
     most: usize,
     asking: impl Fn(String) -> C,
     taken_apart: impl Fn(C::Answer) -> (Vec<T>, String),
@@ -18,10 +18,10 @@ pub(super) async fn all_pages<C: Call, T>(
     let (mut all, mut token, mut tokens) = (Vec::new(), String::new(), BTreeSet::new());
     loop {
         let request = asking(token);
-        let (entries, next) = taken_apart(cx.ok(request.clone()).await?);
+        let (entries, next) = taken_apart(ctx.ok(request.clone()).await?);
         if most > 0 && entries.len() > most {
             let came = format!("{} entries", entries.len());
-            return Err(cx.failure(&request, came, format!("at most {most}")));
+            return Err(ctx.failure(&request, came, format!("at most {most}")));
         }
         all.extend(entries);
         if next.is_empty() {
@@ -36,40 +36,38 @@ pub(super) async fn all_pages<C: Call, T>(
 pub(super) fn is_new(tokens: &mut BTreeSet<String>, next: &str) -> Outcome {
     match tokens.insert(next.to_owned()) {
         true => Ok(()),
-        false => {
-            Err(Box::new(Failure::new("pages that come to an end", format!("the token {next:?} twice"))))
-        }
+        false => Err(Box::new(Failure::new("pages that end", format!("the token {next:?} twice")))),
     }
 }
 
 /// A volume's entry in the list of all volumes.
 pub(super) async fn listed_volume(
-    cx: &Cx,
+    ctx: &TestContext,
     volume_id: &str,
 ) -> Outcome<Option<v1::list_volumes_response::Entry>> {
     let asking = |starting_token| v1::ListVolumesRequest { max_entries: 0, starting_token };
-    let all = all_pages(cx, 0, asking, |page| (page.entries, page.next_token)).await?;
+    let all = all_pages(ctx, 0, asking, |page| (page.entries, page.next_token)).await?;
     Ok(all.into_iter().find(|one| one.volume.as_ref().is_some_and(|volume| volume.volume_id == volume_id)))
 }
 
 /// The snapshots that match the request's filters.
 pub(super) async fn listed_snapshots(
-    cx: &Cx,
+    ctx: &TestContext,
     request: v1::ListSnapshotsRequest,
 ) -> Outcome<Vec<v1::Snapshot>> {
     let most = usize::try_from(request.max_entries).unwrap_or_default();
     let asking = |starting_token| v1::ListSnapshotsRequest { starting_token, ..request.clone() };
-    let entries = all_pages(cx, most, asking, |page| (page.entries, page.next_token)).await?;
+    let entries = all_pages(ctx, most, asking, |page| (page.entries, page.next_token)).await?;
     Ok(entries.into_iter().filter_map(|entry| entry.snapshot).collect())
 }
 
 /// The volumes that are not healthy.
-pub(super) async fn listed_unwell(cx: &Cx, max_entries: i32) -> Outcome<Vec<v1::VolumeHealth>> {
+pub(super) async fn listed_unhealthy(ctx: &TestContext, max_entries: i32) -> Outcome<Vec<v1::VolumeHealth>> {
     let most = usize::try_from(max_entries).unwrap_or_default();
     let asking = |starting_token| v1::ControllerListVolumeHealthRequest {
         max_entries,
         starting_token,
         ..Default::default()
     };
-    all_pages(cx, most, asking, |page| (page.entries, page.next_token)).await
+    all_pages(ctx, most, asking, |page| (page.entries, page.next_token)).await
 }

@@ -6,90 +6,92 @@ use tonic::Code;
 use v1::plugin_capability::service::Type::{ControllerService, GroupControllerService};
 
 use crate::content;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "sequences", "Volume Lifecycle";
-    "Sidecars and the kubelet start: Probe, GetPluginInfo, capabilities, NodeGetInfo", sidecar, ["probe.ready", "node-get-info.served"], [];
-    "A volume's whole life as provisioner, attacher and kubelet lead it", whole_life, ["node-publish-volume.usable-as-described"], [Volume(Files)];
-    "A raw device's whole life as provisioner, attacher and kubelet lead it", whole_life_of_device, ["node-publish-volume.usable-as-described"], [Volume(Device)];
-    "Undoing what was never done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Volume(Files)];
-    "Deleting a volume in use is refused by a driver that attaches it; one that is refused is as it was", delete_in_use, ["delete-volume.in-use"], [Volume(Files), Controller(CreateDeleteVolume)];
-    "Keys that callers add to the volume's context are taken", added_context, ["node-publish-volume.usable-as-described"], [Volume(Files), Controller(CreateDeleteVolume)];
+    "The first calls of sidecars and kubelet: Probe, GetPluginInfo, capabilities, NodeGetInfo", sidecar, ["probe.ready", "node-get-info.served"], [];
+    "The life cycle of a volume with the calls of provisioner, attacher and kubelet", whole_life, ["node-publish-volume.usable-as-described"], [Volume(Files)];
+    "The life cycle of a raw device with the calls of provisioner, attacher and kubelet", whole_life_of_device, ["node-publish-volume.usable-as-described"], [Volume(Device)];
+    "Undoing a step that was not done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Volume(Files)];
+    "A driver that attaches volumes refuses to delete a volume in use; a refused volume is unchanged", delete_in_use, ["delete-volume.in-use"], [Volume(Files), Controller(CreateDeleteVolume)];
+    "Keys that callers add to the volume's context are accepted", added_context, ["node-publish-volume.usable-as-described"], [Volume(Files), Controller(CreateDeleteVolume)];
 }
 
-async fn sidecar(cx: &Cx) -> Outcome {
-    let ready = cx.ok(v1::ProbeRequest {}).await?.ready;
-    check(ready != Some(false), "ready, as it was before", || "ready=false".into())?;
-    cx.ok(v1::GetPluginInfoRequest {}).await?;
-    cx.ok(v1::GetPluginCapabilitiesRequest {}).await?;
-    if cx.offers.plugin(ControllerService) {
-        cx.ok(v1::ControllerGetCapabilitiesRequest {}).await?;
+async fn sidecar(ctx: &TestContext) -> Outcome {
+    let ready = ctx.ok(v1::ProbeRequest {}).await?.ready;
+    check(ready != Some(false), "ready, as before", || "ready=false".into())?;
+    ctx.ok(v1::GetPluginInfoRequest {}).await?;
+    ctx.ok(v1::GetPluginCapabilitiesRequest {}).await?;
+    if ctx.offers.plugin(ControllerService) {
+        ctx.ok(v1::ControllerGetCapabilitiesRequest {}).await?;
     }
-    if cx.offers.plugin(GroupControllerService) {
-        cx.ok(v1::GroupControllerGetCapabilitiesRequest {}).await?;
+    if ctx.offers.plugin(GroupControllerService) {
+        ctx.ok(v1::GroupControllerGetCapabilitiesRequest {}).await?;
     }
-    if cx.offers.has_node {
-        cx.ok(v1::NodeGetCapabilitiesRequest {}).await?;
-        let again = cx.ok(v1::NodeGetInfoRequest {}).await?.node_id;
-        check(again == cx.offers.node_id, "the same node_id as before", || again.clone())?;
+    if ctx.offers.has_node {
+        ctx.ok(v1::NodeGetCapabilitiesRequest {}).await?;
+        let again = ctx.ok(v1::NodeGetInfoRequest {}).await?.node_id;
+        check(again == ctx.offers.node_id, "the same node_id as before", || again.clone())?;
     }
     Ok(())
 }
 
-async fn life_of(cx: &Cx, kind: Kind) -> Outcome {
-    let mut life = Life::new(cx, kind).await?;
+async fn life_of(ctx: &TestContext, kind: Kind) -> Outcome {
+    let mut life = Life::new(ctx, kind).await?;
     life.prepare().await?;
     let target = life.target();
-    cx.ok(life.publishing(&target)).await?;
-    if cx.offers.node(csi_proto::NodeCapability::GetVolumeStats) {
-        cx.ok(life.stats(&target)).await?;
+    ctx.ok(life.publishing(&target)).await?;
+    if ctx.offers.node(csi_proto::NodeCapability::GetVolumeStats) {
+        ctx.ok(life.stats(&target)).await?;
     }
     life.end(&[&target]).await
 }
 
-async fn whole_life(cx: &Cx) -> Outcome {
-    life_of(cx, Kind::Files).await
+async fn whole_life(ctx: &TestContext) -> Outcome {
+    life_of(ctx, Kind::Files).await
 }
 
-async fn whole_life_of_device(cx: &Cx) -> Outcome {
-    life_of(cx, Kind::Device).await
+async fn whole_life_of_device(ctx: &TestContext) -> Outcome {
+    life_of(ctx, Kind::Device).await
 }
 
-async fn undo_nothing(cx: &Cx) -> Outcome {
-    let life = Life::new(cx, Kind::Files).await?;
+async fn undo_nothing(ctx: &TestContext) -> Outcome {
+    let life = Life::new(ctx, Kind::Files).await?;
     life.end(&[&life.target()]).await
 }
 
-async fn delete_in_use(cx: &Cx) -> Outcome {
-    let life = Life::staged(cx, Kind::Files).await?;
+async fn delete_in_use(ctx: &TestContext) -> Outcome {
+    let life = Life::staged(ctx, Kind::Files).await?;
     let target = life.target();
-    cx.ok(life.publishing(&target)).await?;
-    if cx.sees_mounts() {
+    ctx.ok(life.publishing(&target)).await?;
+    if ctx.sees_mounts() {
         content::write(&target, Kind::Files, b'u').await?;
     }
     let request = life.deleting();
-    match cx.call(request.clone()).await {
+    match ctx.call(request.clone()).await {
         Err(refusal) if refusal.code == Code::FailedPrecondition => {}
-        Err(refusal) => return Err(cx.failure(&request, cx.told(&refusal), "FailedPrecondition or OK")),
-        Ok(_) if cx.offers.controller(PublishUnpublishVolume) => {
-            let due = format!("FailedPrecondition: the volume is attached to {}", cx.offers.node_id);
-            return Err(cx.failure(&request, "OK", due));
+        Err(refusal) => {
+            return Err(ctx.failure(&request, ctx.refusal_text(&refusal), "FailedPrecondition or OK"));
+        }
+        Ok(_) if ctx.offers.controller(PublishUnpublishVolume) => {
+            let due = format!("FailedPrecondition: the volume is attached to {}", ctx.offers.node_id);
+            return Err(ctx.failure(&request, "OK", due));
         }
         // A driver without PUBLISH_UNPUBLISH_VOLUME might not know where its volumes are used.
         Ok(_) => return Ok(()),
     }
-    if cx.sees_mounts() {
+    if ctx.sees_mounts() {
         content::holds(&target, Kind::Files, b'u').await?;
     }
-    cx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.publishing(&target)).await?;
     life.end(&[&target]).await
 }
 
-async fn added_context(cx: &Cx) -> Outcome {
-    let mut life = Life::new(cx, Kind::Files).await?;
+async fn added_context(ctx: &TestContext) -> Outcome {
+    let mut life = Life::new(ctx, Kind::Files).await?;
     life.context.insert(
         "storage.kubernetes.io/csiProvisionerIdentity".into(),
         "1700000000000-8081-conformance".into(),
@@ -106,9 +108,9 @@ async fn added_context(cx: &Cx) -> Outcome {
     ] {
         request.volume_context.insert(format!("csi.storage.k8s.io/{key}"), value.into());
     }
-    cx.ok(request.clone()).await?;
+    ctx.ok(request.clone()).await?;
     // The same call after the token was renewed.
     request.volume_context.insert("csi.storage.k8s.io/serviceAccount.tokens".into(), "{}".into());
-    cx.ok(request).await?;
+    ctx.ok(request).await?;
     life.end(&[&target]).await
 }

@@ -4,31 +4,35 @@ use csi_proto::ControllerCapability::{CreateDeleteVolume, GetCapacity};
 use csi_proto::v1;
 use tonic::Code;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "topology", "CreateVolume: accessibility_requirements; GetCapacity";
-    "A volume for this node's place can be used from there, and is the same when asked for again", met, ["create-volume.topology-met", "create-volume.same-name-same-volume"], [Place, Controller(CreateDeleteVolume)];
-    "A place that the driver does not have is RESOURCE_EXHAUSTED", unmet, ["create-volume.topology-unmet"], [Place, Controller(CreateDeleteVolume)];
-    "Preferred places that are not among the requisite are INVALID_ARGUMENT", preferred_elsewhere, ["topology.preferred-is-requisite"], [Place, Controller(CreateDeleteVolume)];
-    "A requirement without places is INVALID_ARGUMENT", no_places, ["topology.one-list-is-given"], [Place, Controller(CreateDeleteVolume)];
-    "Two keys that differ in nothing but case are INVALID_ARGUMENT", two_cases, ["topology.keys-without-case"], [Place, Controller(CreateDeleteVolume)];
-    "A place that the driver does not have has no room", no_room_elsewhere, ["get-capacity.for-what-is-asked"], [Place, Controller(GetCapacity)];
+    "A volume for this node's topology is accessible there, and repeating the request returns the same volume", met, ["create-volume.topology-met", "create-volume.same-name-same-volume"], [Place, Controller(CreateDeleteVolume)];
+    "An unknown topology is RESOURCE_EXHAUSTED", unmet, ["create-volume.topology-unmet"], [Place, Controller(CreateDeleteVolume)];
+    "Preferred topologies that are not requisite are INVALID_ARGUMENT", preferred_elsewhere, ["topology.preferred-is-requisite"], [Place, Controller(CreateDeleteVolume)];
+    "A requirement without topologies is INVALID_ARGUMENT", no_places, ["topology.one-list-is-given"], [Place, Controller(CreateDeleteVolume)];
+    "Two keys that differ only in case are INVALID_ARGUMENT", two_cases, ["topology.keys-without-case"], [Place, Controller(CreateDeleteVolume)];
+    "An unknown topology has no capacity", no_room_elsewhere, ["get-capacity.for-what-is-asked"], [Place, Controller(GetCapacity)];
 }
 
-fn here(cx: &Cx) -> v1::Topology {
-    cx.offers.place.clone().unwrap_or_default()
+fn here(ctx: &TestContext) -> v1::Topology {
+    ctx.offers.place.clone().unwrap_or_default()
 }
 
 /// The same keys with values that do not exist.
-fn elsewhere(cx: &Cx) -> v1::Topology {
-    let segments = here(cx).segments.into_keys().map(|key| (key, "csi-conformance-nowhere".to_owned()));
+fn elsewhere(ctx: &TestContext) -> v1::Topology {
+    let segments = here(ctx).segments.into_keys().map(|key| (key, "csi-conformance-nowhere".to_owned()));
     v1::Topology { segments: segments.collect() }
 }
 
-fn create(cx: &Cx, requisite: Vec<v1::Topology>, preferred: Vec<v1::Topology>) -> v1::CreateVolumeRequest {
+fn create(
+    ctx: &TestContext,
+    requisite: Vec<v1::Topology>,
+    preferred: Vec<v1::Topology>,
+) -> v1::CreateVolumeRequest {
     let accessibility_requirements = Some(v1::TopologyRequirement { requisite, preferred });
-    v1::CreateVolumeRequest { accessibility_requirements, ..cx.create(&cx.name()) }
+    v1::CreateVolumeRequest { accessibility_requirements, ..ctx.create(&ctx.name()) }
 }
 
 /// Whether a volume usable at `place` is usable at `node`: `node` has every segment of `place`.
@@ -36,36 +40,36 @@ fn usable_from(place: &v1::Topology, node: &v1::Topology) -> bool {
     place.segments.iter().all(|(key, value)| node.segments.get(key).is_some_and(|mine| mine == value))
 }
 
-async fn met(cx: &Cx) -> Outcome {
-    let request = create(cx, vec![here(cx)], vec![here(cx)]);
-    let volume = cx.created(request.clone()).await?;
+async fn met(ctx: &TestContext) -> Outcome {
+    let request = create(ctx, vec![here(ctx)], vec![here(ctx)]);
+    let volume = ctx.created(request.clone()).await?;
     let places = &volume.accessible_topology;
-    if !places.is_empty() && !places.iter().any(|place| usable_from(place, &here(cx))) {
-        let due = format!("a volume that is usable from {:?}", here(cx).segments);
-        return Err(cx.failure(&request, format!("one that is usable from {places:?}"), due));
+    if !places.is_empty() && !places.iter().any(|place| usable_from(place, &here(ctx))) {
+        let due = format!("a volume that is accessible from {:?}", here(ctx).segments);
+        return Err(ctx.failure(&request, format!("a volume that is accessible from {places:?}"), due));
     }
-    let again = cx.created(request).await?;
+    let again = ctx.created(request).await?;
     check(again.volume_id == volume.volume_id, "the same volume", || again.volume_id.clone())?;
-    check(again.accessible_topology == *places, "the same places", || format!("{again:?}"))
+    check(again.accessible_topology == *places, "the same topology", || format!("{again:?}"))
 }
 
-async fn unmet(cx: &Cx) -> Outcome {
-    let request = create(cx, vec![elsewhere(cx)], vec![]);
-    cx.refused(request, &[Code::ResourceExhausted], "no volume can be made there").await
+async fn unmet(ctx: &TestContext) -> Outcome {
+    let request = create(ctx, vec![elsewhere(ctx)], vec![]);
+    ctx.refused(request, &[Code::ResourceExhausted], "no volume can be created there").await
 }
 
-async fn preferred_elsewhere(cx: &Cx) -> Outcome {
-    let request = create(cx, vec![here(cx)], vec![elsewhere(cx)]);
-    cx.refused(request, &[Code::InvalidArgument], "each preferred place is among the requisite").await
+async fn preferred_elsewhere(ctx: &TestContext) -> Outcome {
+    let request = create(ctx, vec![here(ctx)], vec![elsewhere(ctx)]);
+    ctx.refused(request, &[Code::InvalidArgument], "each preferred topology is also requisite").await
 }
 
-async fn no_places(cx: &Cx) -> Outcome {
-    let request = create(cx, vec![], vec![]);
-    cx.refused(request, &[Code::InvalidArgument], "requisite or preferred places are required").await
+async fn no_places(ctx: &TestContext) -> Outcome {
+    let request = create(ctx, vec![], vec![]);
+    ctx.refused(request, &[Code::InvalidArgument], "requisite or preferred topologies are required").await
 }
 
-async fn two_cases(cx: &Cx) -> Outcome {
-    let mut place = here(cx);
+async fn two_cases(ctx: &TestContext) -> Outcome {
+    let mut place = here(ctx);
     let cased = |key: &str| match key.rsplit_once('/') {
         Some((prefix, name)) => format!("{prefix}/{}", name.to_ascii_uppercase()),
         None => key.to_ascii_uppercase(),
@@ -75,25 +79,27 @@ async fn two_cases(cx: &Cx) -> Outcome {
     };
     let (key, value) = (cased(key), value.clone());
     place.segments.insert(key, value);
-    let request = create(cx, vec![place], vec![]);
-    cx.refused(request, &[Code::InvalidArgument], "keys are the same without regard to case").await
+    let request = create(ctx, vec![place], vec![]);
+    ctx.refused(request, &[Code::InvalidArgument], "keys are not case-sensitive").await
 }
 
-async fn no_room_elsewhere(cx: &Cx) -> Outcome {
-    let parameters = cx.settings.parameters.of(csi_proto::Rpc::CreateVolume);
+async fn no_room_elsewhere(ctx: &TestContext) -> Outcome {
+    let parameters = ctx.settings.parameters.of(csi_proto::Rpc::CreateVolume);
     let request = v1::GetCapacityRequest {
         parameters: parameters.clone(),
-        accessible_topology: Some(elsewhere(cx)),
+        accessible_topology: Some(elsewhere(ctx)),
         ..Default::default()
     };
-    match cx.call(request.clone()).await {
+    match ctx.call(request.clone()).await {
         Ok(answer) if answer.available_capacity > 0 => {
-            return Err(cx.failure(&request, format!("{answer:?}"), "no room where there is nothing"));
+            return Err(ctx.failure(&request, format!("{answer:?}"), "no capacity for an unknown topology"));
         }
         Ok(_) => {}
         Err(refusal) if refusal.code == Code::InvalidArgument => {}
-        Err(refusal) => return Err(cx.failure(&request, cx.told(&refusal), "0 bytes, or InvalidArgument")),
+        Err(refusal) => {
+            return Err(ctx.failure(&request, ctx.refusal_text(&refusal), "0 bytes, or InvalidArgument"));
+        }
     }
-    let here = v1::GetCapacityRequest { accessible_topology: Some(here(cx)), ..request };
-    cx.ok(here).await.map(drop)
+    let here = v1::GetCapacityRequest { accessible_topology: Some(here(ctx)), ..request };
+    ctx.ok(here).await.map(drop)
 }

@@ -7,11 +7,11 @@ use clap::Parser;
 /// A CSI driver whose volumes are served by flatfs, a FUSE program
 #[derive(Parser)]
 struct Args {
-    /// The directory that the volumes are kept in
+    /// The directory for volumes
     #[arg(long, env = "FLAT_ROOT", value_name = "PATH", default_value = "/var/lib/flat")]
     root: PathBuf,
 
-    /// The program that serves a volume [default: flatfs beside this program]
+    /// The program that serves a volume [default: flatfs in the directory of this program]
     #[arg(long, env = "FLATFS", value_name = "PATH")]
     flatfs: Option<PathBuf>,
 

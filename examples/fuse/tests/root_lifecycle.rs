@@ -190,5 +190,5 @@ fn help_and_a_missing_store_are_explained() {
     }
     let output =
         Command::new(env!("CARGO_BIN_EXE_flatfs")).args(["/no/such/store", "/mnt"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stderr).contains("make it first"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("create it first"), "{output:?}");
 }

@@ -12,46 +12,46 @@ use crate::pools::PoolArg;
 const EXAMPLES: &str = "\
 Examples:
   hostpath --endpoint unix:///run/csi/csi.sock --data /var/lib/hostpath
-      All features, volumes as large as there is room.
+      All features; the disk limits the size of volumes.
   hostpath --endpoint /run/csi/csi.sock --data /srv --pool fast=10Gi --pool slow=1Ti,zone=b
-      Two pools, chosen by the StorageClass's parameter `pool` or by the place that is asked for.
+      Two pools, chosen by the StorageClass's parameter `pool` or by the requested topology.
   hostpath --endpoint /run/csi/csi.sock --data /srv --kind directory --without attach,stage
-      Volumes are directories, with no attaching and no staging.
+      Volumes are directories, without attaching and staging.
 
-Parameters of a StorageClass: kind (image or directory), pool. Mutable ones, also of a VolumeAttributesClass:
-provisioning (thin or thick), description. Inline volumes: kind and size, as volume attributes.";
+Parameters of a StorageClass: kind (image or directory), pool. Mutable parameters, also of a
+VolumeAttributesClass: provisioning (thin or thick), description. Inline volumes: kind and size, as volume
+attributes.";
 
 /// The reference CSI driver: every capability of the spec, on the files of one directory
 ///
-/// Volumes are image files on loop devices, or directories, below one directory of this machine. For trying
-/// out,
-/// testing and reading; not for data that must outlive the machine.
+/// Volumes are image files on loop devices, or directories, below one directory of this machine. The driver
+/// is for trials, tests and reading, not for data that must outlive the machine.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "hostpath", version, after_help = EXAMPLES)]
 #[non_exhaustive]
 pub struct Args {
-    /// The directory that volumes and snapshots are kept in
+    /// The directory for volumes and snapshots
     #[arg(long, env = "DATA_DIR", value_name = "DIR")]
     pub data: PathBuf,
 
-    /// What a volume is, where its StorageClass does not say
+    /// The kind of volumes, unless the StorageClass chooses it
     #[arg(long, env = "VOLUME_KIND", value_name = "KIND", default_value = "image")]
     pub kind: Kind,
 
-    /// A pool: its name, its size, and where it is: fast=10Gi or fast=10Gi,zone=a [default: one, as large as
-    /// the disk]
+    /// A pool with its name, its size and its topology: fast=10Gi or fast=10Gi,zone=a [default: one pool with
+    /// the size of the disk]
     #[arg(long = "pool", env = "POOLS", value_name = "NAME=SIZE[,KEY=VALUE]", value_delimiter = ' ')]
     pub pools: Vec<PoolArg>,
 
-    /// Where this node is, besides being itself: zone=a. For each KEY=VALUE once
+    /// The topology of this node, in addition to its own id: zone=a. Once for each key
     #[arg(long, env = "TOPOLOGY", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
     pub topology: Vec<(String, String)>,
 
-    /// Another node that has the same data directory and serves the same volumes, by its id
+    /// The id of another node with the same data directory and the same volumes
     #[arg(long = "peer", env = "PEERS", value_name = "NODE", value_delimiter = ',', value_parser = node_id)]
     pub peers: Vec<NodeId>,
 
-    /// How many volumes can be attached to a node at once [default: any number]
+    /// The largest number of volumes attached to a node [default: any number]
     #[arg(long, env = "ATTACH_LIMIT", value_name = "COUNT")]
     pub attach_limit: Option<u32>,
 
@@ -59,32 +59,32 @@ pub struct Args {
     #[arg(long, env = "EXPANSION", value_name = "WHEN", default_value = "online")]
     pub expansion: When,
 
-    /// How a snapshot's ranges are told: as long as they are, or cut into blocks of 4 KiB
+    /// How a snapshot's ranges are reported: with variable length, or as blocks of 4 KiB
     #[arg(long, env = "BLOCK_METADATA", value_name = "KIND", default_value = "variable")]
     pub block_metadata: BlockMetadataArg,
 
-    /// The largest volume that is made, and that one grows to [default: as large as its pool]
+    /// The largest size of a volume, also after expansion [default: the size of its pool]
     #[arg(long, env = "MAX_VOLUME_SIZE", value_name = "SIZE")]
     pub max_volume_size: Option<Quantity>,
 
-    /// The largest volume that the node grows, to test callers that have to recover [default: any that the
-    /// controller does]
+    /// The largest size to which the node expands a volume, to test callers that must recover [default: the
+    /// controller's limit]
     #[arg(long, env = "MAX_VOLUME_SIZE_NODE", value_name = "SIZE")]
     pub max_volume_size_node: Option<Quantity>,
 
-    /// Mutable parameters that are taken besides the driver's own; they are kept, and change nothing
+    /// Additional mutable parameters that are accepted; they are stored and have no effect
     #[arg(long, env = "ACCEPTED_MUTABLE_PARAMETER_NAMES", value_name = "NAME", value_delimiter = ',')]
     pub accepted_mutable_parameter_names: Vec<String>,
 
-    /// What to switch off, to test callers that have to do without
+    /// Features to switch off, to test callers without them
     #[arg(long, env = "WITHOUT", value_name = "FEATURE", value_delimiter = ',', hide_env = false)]
     pub without: Vec<Feature>,
 
-    /// The name to register under; topology keys have it as their prefix
+    /// The driver's name, which is also the prefix of topology keys
     #[arg(long, env = "DRIVER_NAME", value_name = "NAME", default_value = "hostpath.csi.example.org")]
     pub driver_name: String,
 
-    /// The version that is told
+    /// The version in GetPluginInfo
     #[arg(long, env = "VENDOR_VERSION", value_name = "VERSION", default_value = env!("CARGO_PKG_VERSION"))]
     pub vendor_version: String,
 
@@ -156,9 +156,9 @@ impl Sizes {
 fn within(flag: &str, most: u64, bytes: u64) -> Result<()> {
     match bytes <= most {
         true => Ok(()),
-        false => Err(Error::OutOfRange(
-            format!("{bytes} bytes are more than {flag} allows, which is {most}").into(),
-        )),
+        false => {
+            Err(Error::OutOfRange(format!("{bytes} bytes are more than the limit of {flag}, {most}").into()))
+        }
     }
 }
 

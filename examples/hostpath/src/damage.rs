@@ -20,17 +20,17 @@ const FULL: u64 = 16 << 20;
 /// The state of the disk, which all volumes share.
 #[derive(Debug)]
 pub(crate) enum Disk {
-    Well,
+    Healthy,
     Full,
-    Gone(csi_core::Error),
+    Inaccessible(csi_core::Error),
 }
 
 impl Disk {
     pub(crate) fn of(host: &Host) -> Self {
         match host.free_bytes() {
             Ok(free) if free < FULL => Self::Full,
-            Ok(_) => Self::Well,
-            Err(error) => Self::Gone(error),
+            Ok(_) => Self::Healthy,
+            Err(error) => Self::Inaccessible(error),
         }
     }
 }
@@ -38,10 +38,10 @@ impl Disk {
 /// The damage of a volume's content, and of the disk that holds it.
 pub(crate) fn of_volume(host: &Host, id: &str, record: &VolumeRecord, disk: &Disk) -> Vec<VolumeHealthEntry> {
     let of_disk = match disk {
-        Disk::Well => None,
-        Disk::Full => Some(entry(Degraded, "PoolFull", "the disk that its pool is on is full".to_owned())),
+        Disk::Healthy => None,
+        Disk::Full => Some(entry(Degraded, "PoolFull", "the disk of its pool is full".to_owned())),
         // Other damage can't be detected in this state.
-        Disk::Gone(error) => {
+        Disk::Inaccessible(error) => {
             return vec![entry(Inaccessible, "DataDirectoryGone", format!("the data directory: {error}"))];
         }
     };
@@ -87,15 +87,17 @@ fn of(place: &Path, kind: Kind, due: u64) -> Option<VolumeHealthEntry> {
     let (content, name) = (kind.content(place), kind.name());
     match content.metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Some(entry(DataLoss, "ContentMissing", format!("its {name} is not there any more")))
+            Some(entry(DataLoss, "ContentMissing", format!("its {name} no longer exists")))
         }
         Err(error) => Some(unreadable(name, &error)),
         Ok(found) if found.is_dir() != (kind == Kind::Directory) => {
-            Some(entry(DataLoss, "ContentMissing", format!("something else is where its {name} was")))
+            Some(entry(DataLoss, "ContentMissing", format!("its {name} was replaced by something else")))
         }
-        Ok(found) if kind == Kind::Image && found.len() < due => {
-            Some(entry(DataLoss, "ImageTruncated", format!("its image has {} bytes of {due}", found.len())))
-        }
+        Ok(found) if kind == Kind::Image && found.len() < due => Some(entry(
+            DataLoss,
+            "ImageTruncated",
+            format!("its image has {} bytes instead of {due}", found.len()),
+        )),
         Ok(_) => None,
     }
 }
@@ -118,12 +120,12 @@ pub(crate) fn of_storage(host: &Host) -> Result<Vec<StorageHealthEntry>> {
         }
         MountHealth::Healthy => Vec::new(),
         MountHealth::ReadOnly => entry(Degraded, "FilesystemReadOnly", MountHealth::ReadOnly.to_string()),
-        unwell => entry(Unreachable, "FilesystemDead", unwell.to_string()),
+        failure => entry(Unreachable, "FilesystemDead", failure.to_string()),
     })
 }
 
 fn unreadable(kind: &str, error: &IoError) -> VolumeHealthEntry {
-    entry(Inaccessible, "ContentUnreadable", format!("its {kind} can't be looked at: {error}"))
+    entry(Inaccessible, "ContentUnreadable", format!("its {kind} can't be read: {error}"))
 }
 
 fn entry(status: VolumeHealthStatus, reason: &str, message: String) -> VolumeHealthEntry {

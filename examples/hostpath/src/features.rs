@@ -50,11 +50,11 @@ pub enum Feature {
     ListHealth,
     /// VOLUME_CONDITION, the health of v1.12.0
     Condition,
-    /// STAGE_UNSTAGE_VOLUME; volumes are directories then
+    /// STAGE_UNSTAGE_VOLUME; then volumes are directories
     Stage,
     /// GET_VOLUME_STATS
     Stats,
-    /// EXPAND_VOLUME of the node; a filesystem grows when it is staged next, then
+    /// EXPAND_VOLUME of the node; then a filesystem is expanded at the next stage
     NodeExpand,
     /// GET_VOLUME_HEALTH of the node
     NodeHealth,
@@ -62,7 +62,7 @@ pub enum Feature {
     StorageHealth,
     /// VOLUME_MOUNT_GROUP
     MountGroup,
-    /// Inline ephemeral volumes, which no capability tells
+    /// Inline ephemeral volumes, for which no capability exists
     Inline,
 }
 

@@ -41,10 +41,9 @@ impl Freezer {
         let mut holders = place.lock();
         if holders.frozen.is_none() {
             holders.frozen = Some(Frozen::at(mounted).map_err(|error| match error.kind() {
-                ErrorKind::Busy => Error::Unavailable(Reason::because(
-                    format!("another program has it frozen: {error}"),
-                    error,
-                )),
+                ErrorKind::Busy => {
+                    Error::Unavailable(Reason::because(format!("another program froze it: {error}"), error))
+                }
                 _ => error.into(),
             })?);
         }

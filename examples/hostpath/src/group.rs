@@ -10,8 +10,8 @@ use csi_core::{
 
 use crate::controller::{Cut, SnapshotParameters};
 use crate::host::{Driver, Host};
+use crate::quiesce::Consistency;
 use crate::records::GroupRecord;
-use crate::still::Moment;
 use crate::store::new_id;
 
 #[async_trait]
@@ -63,7 +63,7 @@ impl Host {
         }
         let mut still = Vec::new();
         for (id, source) in &sources {
-            still.push(self.hold(id.as_str(), source, Moment::Shared)?);
+            still.push(self.quiesce(id.as_str(), source, Consistency::Group)?);
         }
         let cut_at = SystemTime::now();
         let mut cuts = Vec::new();
@@ -86,14 +86,14 @@ impl Host {
         cut: SystemTime,
     ) -> Result<VolumeGroupSnapshot> {
         for cut in &mut cuts {
-            self.snapshots.settle(&mut cut.made)?;
+            self.snapshots.move_to_place(&mut cut.made)?;
         }
         let members = cuts.iter().map(|cut| cut.id.clone()).collect();
         let record = GroupRecord { name: name.to_owned(), members, cut };
         let made = self.groups.make(id.clone(), record.clone(), |_| Ok(()))?;
         self.groups.commit(made)?;
         for Cut { made, room, .. } in cuts {
-            self.snapshots.show(made);
+            self.snapshots.make_visible(made);
             room.keep();
         }
         self.group(&id, &record)

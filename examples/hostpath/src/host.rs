@@ -23,7 +23,7 @@ use crate::watch::DataWatch;
 use crate::{Args, Feature, features::Features, metadata, recover};
 
 /// How long to wait for another process to release the data directory.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The driver, a handle that the controller and node services share.
 #[derive(Debug, Clone)]
@@ -142,7 +142,7 @@ fn lock(data: &Path) -> Result<File> {
     File::options().create(true).truncate(false).write(true).open(&path).at("create", &path)?;
     // A descriptor open for writing would prevent a read-only remount of the filesystem.
     let file = File::open(&path).at("open", &path)?;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + LOCK_TIMEOUT;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
@@ -152,7 +152,7 @@ fn lock(data: &Path) -> Result<File> {
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let data = data.display();
                 return Err(Error::Unhealthy(
-                    format!("another controller serves {data}: stop it, or give --mode node").into(),
+                    format!("another controller uses {data}: stop it, or use --mode node").into(),
                 ));
             }
             Err(error) => return Err(error).at("lock", path),

@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 pub enum Kind {
     /// An image file, attached as a loop device: raw, or with a filesystem on it
     Image,
-    /// A directory, as large as the disk that it is on
+    /// A directory, limited only by its disk
     Directory,
 }
 

@@ -7,7 +7,7 @@
 //! | `plugin` | which traits are registered, one for each feature |
 //! | `host` | what controller and node share: stores, pools, this node's info |
 //! | `store/`, `records` | objects on the disk that exist completely or not at all |
-//! | `content`, `still`, `freezer`, `recover` | creating, copying and growing content; freezing it for a copy; repair at a start |
+//! | `content`, `quiesce`, `freezer`, `recover` | creating, copying and growing content; freezing it for a copy; repair at a start |
 //! | `controller/`, `group`, `metadata` | the controller's traits, one capability per file |
 //! | `node/` | the node's traits: the ready-made plugins for devices and directories, and the choice between them |
 //! | `damage`, `watch` | the damage of a volume; whether the data directory exists, for Probe |
@@ -28,9 +28,9 @@ mod node;
 mod parameters;
 mod plugin;
 mod pools;
+mod quiesce;
 mod records;
 mod recover;
-mod still;
 mod store;
 mod watch;
 

@@ -52,7 +52,7 @@ impl SnapshotMetadata for Driver {
             if base_of != target_of {
                 return Err(Error::invalid(
                     "base_snapshot_id",
-                    "is of another volume than target_snapshot_id",
+                    "does not belong to the volume of target_snapshot_id",
                 ));
             }
             let size = target.metadata().at("look at", &path)?.len();
@@ -82,7 +82,7 @@ impl Host {
     fn image(&self, field: &str, id: &SnapshotId) -> Result<(PathBuf, File, String)> {
         let record = self.snapshot(id)?;
         if record.kind != Kind::Image {
-            return Err(Error::invalid(field, "is of a directory, which has no blocks to tell of"));
+            return Err(Error::invalid(field, "is the snapshot of a directory, which has no blocks"));
         }
         damage::refuse_snapshot(self, id.as_str(), &record)?;
         let path = record.kind.content(&self.snapshots.place(id.as_str()));
@@ -102,7 +102,7 @@ impl Host {
     ) -> Result<BlockMetadata> {
         let turn = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
             Error::LimitReached(
-                format!("{STREAMS} streams are being read: ask again when one has ended").into(),
+                format!("{STREAMS} streams are being read: try again when one has ended").into(),
             )
         })?;
         let (sender, ranges) = channel(AHEAD);

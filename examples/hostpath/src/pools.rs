@@ -43,12 +43,12 @@ pub(crate) struct Pool {
 #[derive(Debug, Clone)]
 pub(crate) struct Pools {
     pools: Arc<[Pool]>,
-    given: Arc<Mutex<HashMap<String, u64>>>,
+    reserved: Arc<Mutex<HashMap<String, u64>>>,
 }
 
 /// Reserved space in a pool. Dropping it returns the space, unless it was kept.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct Reservation {
     pools: Pools,
     pool: String,
     bytes: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Room {
 
 impl Pools {
     pub(crate) fn new(pools: Vec<Pool>) -> Self {
-        Self { pools: pools.into(), given: Arc::default() }
+        Self { pools: pools.into(), reserved: Arc::default() }
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Pool> {
@@ -68,10 +68,10 @@ impl Pools {
         let mut pools: Vec<&Pool> =
             self.pools.iter().filter(|pool| only.is_none_or(|name| pool.name == name)).collect();
         pools.sort_by_key(|pool| pool.name != first);
-        let given = self.given();
+        let reserved = self.reserved();
         let mut places = Vec::new();
         for pool in pools {
-            let left = left(pool, &given);
+            let left = left(pool, &reserved);
             let everywhere = pool.places.is_empty().then(Topology::default);
             for topology in pool.places.iter().cloned().chain(everywhere) {
                 places.push(Place::new(topology, pool.clone()).available_bytes(left));
@@ -82,12 +82,12 @@ impl Pools {
 
     /// Takes space for an object that exists, or is known to fit.
     pub(crate) fn take(&self, pool: &str, bytes: u64) {
-        *self.given().entry(pool.to_owned()).or_default() += bytes;
+        *self.reserved().entry(pool.to_owned()).or_default() += bytes;
     }
 
-    pub(crate) fn give_back(&self, pool: &str, bytes: u64) {
-        if let Some(given) = self.given().get_mut(pool) {
-            *given = given.saturating_sub(bytes);
+    pub(crate) fn release(&self, pool: &str, bytes: u64) {
+        if let Some(reserved) = self.reserved().get_mut(pool) {
+            *reserved = reserved.saturating_sub(bytes);
         }
     }
 
@@ -95,40 +95,41 @@ impl Pools {
     ///
     /// # Errors
     /// [`Error::LimitReached`] when the pool has less space left.
-    pub(crate) fn reserve(&self, name: &str, bytes: u64) -> Result<Room> {
-        let pool =
-            self.get(name).ok_or_else(|| Error::LimitReached(format!("pool {name} is gone").into()))?;
-        let mut given = self.given();
-        let left = left(pool, &given);
+    pub(crate) fn reserve(&self, name: &str, bytes: u64) -> Result<Reservation> {
+        let pool = self
+            .get(name)
+            .ok_or_else(|| Error::LimitReached(format!("pool {name} no longer exists").into()))?;
+        let mut reserved = self.reserved();
+        let left = left(pool, &reserved);
         if bytes > left {
             return Err(Error::LimitReached(
                 format!("pool {name} has {left} bytes left, {bytes} are needed").into(),
             ));
         }
-        *given.entry(name.to_owned()).or_default() += bytes;
-        Ok(Room { pools: self.clone(), pool: name.to_owned(), bytes })
+        *reserved.entry(name.to_owned()).or_default() += bytes;
+        Ok(Reservation { pools: self.clone(), pool: name.to_owned(), bytes })
     }
 
     /// Ignores poisoning: the table is valid after every statement that changes it.
-    fn given(&self) -> MutexGuard<'_, HashMap<String, u64>> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reserved(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn left(pool: &Pool, given: &HashMap<String, u64>) -> u64 {
-    pool.bytes.saturating_sub(given.get(&pool.name).copied().unwrap_or(0))
+fn left(pool: &Pool, reserved: &HashMap<String, u64>) -> u64 {
+    pool.bytes.saturating_sub(reserved.get(&pool.name).copied().unwrap_or(0))
 }
 
-impl Room {
+impl Reservation {
     /// Keeps the space for an object that exists now.
     pub(crate) fn keep(mut self) {
         self.bytes = 0;
     }
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        self.pools.give_back(&self.pool, self.bytes);
+        self.pools.release(&self.pool, self.bytes);
     }
 }
 

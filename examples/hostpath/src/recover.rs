@@ -30,7 +30,7 @@ fn thaw_images(data: &Path) -> Result<()> {
         if Path::new(backing.trim_end()).starts_with(data) {
             match thaw(&entry.mount_point) {
                 Ok(false) => {}
-                Ok(true) => tracing::warn!("{} was left frozen, and is thawed", entry.mount_point.display()),
+                Ok(true) => tracing::warn!("thawed {}, which was left frozen", entry.mount_point.display()),
                 Err(error) => tracing::warn!("{error}"),
             }
         }
@@ -43,7 +43,7 @@ fn thaw_images(data: &Path) -> Result<()> {
 fn drop_members_without_group(host: &Host) -> Result<()> {
     for (id, record) in host.snapshots.all() {
         if record.group.as_ref().is_some_and(|group| matches!(host.groups.find(group), Ok(None))) {
-            tracing::warn!(id, "a snapshot of a group that was never finished, or is deleted, goes");
+            tracing::warn!(id, "removes a snapshot of a group that was not finished or is deleted");
             host.snapshots.remove(&id)?;
         }
     }
@@ -56,7 +56,7 @@ fn finish_expansions(host: &Host) -> Result<()> {
         // A missing image is damage, which the volume's health reports.
         let Ok(Some(bytes)) = content::size(record.kind, &host.volumes.place(&id)) else { continue };
         if bytes > record.created.capacity_bytes() {
-            tracing::warn!(id, bytes, "an expansion that was not finished is");
+            tracing::warn!(id, bytes, "finished an interrupted expansion");
             host.volumes.update(&id, |record| {
                 record.created.expanded(bytes);
                 Ok(())

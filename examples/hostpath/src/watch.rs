@@ -45,7 +45,7 @@ impl DataWatch {
             Some(wrong) => Err(Error::Unhealthy(wrong.clone().into())),
             None if silent > LIMIT => {
                 let seconds = silent.as_secs();
-                Err(Error::Unhealthy(format!("the data directory has not answered for {seconds} s").into()))
+                Err(Error::Unhealthy(format!("no answer from the data directory for {seconds} s").into()))
             }
             None => Ok(()),
         }
@@ -69,7 +69,7 @@ impl Look {
     fn at(data: &Path) -> Self {
         let wrong = match data.metadata() {
             Ok(found) if found.is_dir() => None,
-            Ok(_) => Some(format!("{} is no directory any more", data.display())),
+            Ok(_) => Some(format!("{} is no longer a directory", data.display())),
             Err(error) => Some(format!("look at {}: {error}", data.display())),
         };
         Self { at: Instant::now(), wrong }

@@ -339,7 +339,7 @@ fn a_controller_that_does_not_see_the_mounts_copies_no_filesystem_in_use() {
                     Some(_) => {
                         let refused = copied.unwrap_err();
                         assert_eq!(refused.code(), Code::Internal, "{refused:?}");
-                        assert!(refused.message().contains("nobody here sees it mounted"), "{refused:?}");
+                        assert!(refused.message().contains("its mount is not visible"), "{refused:?}");
                     }
                 }
             }

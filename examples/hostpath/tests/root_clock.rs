@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 const YEAR: i64 = 365 * 24 * 60 * 60;
 /// Much longer than a call takes on a busy machine, and much shorter than a jump.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Adds the seconds in a file to the wall clock. The monotonic clock is unchanged.
 const LIBRARY: &str = r#"
@@ -112,13 +112,13 @@ fn a_clock_that_jumps_changes_nothing_but_the_times_of_snapshots() {
         for (nth, ahead) in [0, 10 * YEAR, -10 * YEAR, 1 - now()].into_iter().enumerate() {
             let name = format!("volume-{nth}");
             let life = live(&run, &clock, &name, ahead);
-            timeout(PATIENCE, life).await.unwrap_or_else(|_| panic!("{ahead} s ahead: it takes too long"));
+            timeout(TIMEOUT, life).await.unwrap_or_else(|_| panic!("{ahead} s ahead: it takes too long"));
         }
         clock.set_ahead(10 * YEAR);
         let process = driver.id().unwrap();
         let told = std::process::Command::new("sh").args(["-c", &format!("kill -TERM {process}")]).status();
         assert!(told.unwrap().success());
-        let ended = timeout(PATIENCE, driver.wait()).await.expect("it ends").unwrap();
+        let ended = timeout(TIMEOUT, driver.wait()).await.expect("it ends").unwrap();
         assert!(ended.success(), "{ended}");
     });
 }

@@ -128,7 +128,7 @@ fn what_is_cut_off_is_neither_copied_nor_filled_up() {
         for (at, done) in all().await.into_iter().enumerate() {
             let refused = done.expect_err("it is damaged");
             assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{at}: {refused:?}");
-            assert!(refused.message().contains("4194304 bytes of 8388608"), "{at}: {refused:?}");
+            assert!(refused.message().contains("4194304 bytes instead of 8388608"), "{at}: {refused:?}");
         }
         assert!(images.iter().all(|image| image.metadata().unwrap().len() == 4 * MIB), "left as they were");
         assert_eq!(listed(&client).await.0, std::slice::from_ref(&hurt.id));

@@ -10,15 +10,15 @@ use csi_core::{
 use serde::Deserialize;
 
 use crate::VolumeArgs;
-use crate::desk::Desk;
 use crate::parameters::Wanted;
 use crate::records;
 use crate::share::Share;
+use crate::share_workers::ShareWorkers;
 use crate::snapshots;
-use crate::volumes::{self, Content, Kept};
+use crate::volumes::{self, Content, VolumeRecord};
 
 pub(crate) struct Shares {
-    desk: Desk,
+    workers: ShareWorkers,
     defaults: VolumeArgs,
 }
 
@@ -27,8 +27,8 @@ pub(crate) struct Shares {
 struct NoParameters {}
 
 impl Shares {
-    pub(crate) fn new(desk: Desk, defaults: VolumeArgs) -> Self {
-        Self { desk, defaults }
+    pub(crate) fn new(workers: ShareWorkers, defaults: VolumeArgs) -> Self {
+        Self { workers, defaults }
     }
 
     /// The source of a new volume. Whether it exists is checked when it is held and copied.
@@ -40,13 +40,16 @@ impl Shares {
             _ => Err(missing()),
         }
         .map_err(|_| missing())?;
-        Ok(Content { root: self.desk.share(&share).await?, source: source.clone(), key })
+        Ok(Content { root: self.workers.share(&share).await?, source: source.clone(), key })
     }
 }
 
-fn volume(share: &Share, key: &str, kept: &Kept) -> Result<Volume> {
-    let volume = Volume::new(share.volume_id(key)?, kept.capacity_bytes);
-    Ok(volume.context("server", &share.server).context("share", &share.path).context("subDir", &kept.sub_dir))
+fn volume(share: &Share, key: &str, record: &VolumeRecord) -> Result<Volume> {
+    let volume = Volume::new(share.volume_id(key)?, record.capacity_bytes);
+    Ok(volume
+        .context("server", &share.server)
+        .context("share", &share.path)
+        .context("subDir", &record.sub_dir))
 }
 
 #[async_trait]
@@ -54,10 +57,11 @@ impl Controller for Shares {
     async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
         // The id of a static share is chosen by its administrator; the driver does not know it.
         let Ok((share, key)) = Share::of_volume(id) else { return Ok(None) };
-        let root = self.desk.share(&share).await?;
+        let root = self.workers.share(&share).await?;
         let (looked, sought) = (Arc::clone(&root), key.clone());
-        let kept = self.desk.answer(&share, &root, move || volumes::find(looked.root()?, &sought)).await?;
-        kept.map(|kept| volume(&share, &key, &kept)).transpose()
+        let record =
+            self.workers.answer(&share, &root, move || volumes::find(looked.root()?, &sought)).await?;
+        record.map(|record| volume(&share, &key, &record)).transpose()
     }
 
     fn supports(&self, capability: &VolumeCapability) -> bool {
@@ -77,17 +81,17 @@ impl CreateDeleteVolume for Shares {
             None => None,
         };
         let source = request.volume_content_source.as_ref().map(|source| source.id().to_owned());
-        let (places, made) = (self.desk.places_of(&share), key.clone());
+        let (places, made) = (self.workers.places_of(&share), key.clone());
         let make = move |root: &_| volumes::create(root, &places, &made, &wanted, &request, content.as_ref());
-        let kept = self.desk.work(&share, id.as_str(), source.as_deref(), make).await?;
-        volume(&share, &key, &kept)
+        let record = self.workers.work(&share, id.as_str(), source.as_deref(), make).await?;
+        volume(&share, &key, &record)
     }
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         let (share, key) = Share::of_volume(&request.volume_id)?;
-        let places = self.desk.places_of(&share);
+        let places = self.workers.places_of(&share);
         let delete = move |root: &_| volumes::delete(root, &places, &key);
-        self.desk.work(&share, request.volume_id.as_str(), None, delete).await
+        self.workers.work(&share, request.volume_id.as_str(), None, delete).await
     }
 }
 
@@ -97,7 +101,7 @@ impl ControllerExpandVolume for Shares {
         let (share, key) = Share::of_volume(&request.volume_id)?;
         let wanted = request.capacity_range.choose(0, 1)?;
         let expand = move |root: &_| volumes::expand(root, &key, wanted);
-        let capacity_bytes = self.desk.work(&share, request.volume_id.as_str(), None, expand).await?;
+        let capacity_bytes = self.workers.work(&share, request.volume_id.as_str(), None, expand).await?;
         Ok(Expanded::complete(capacity_bytes))
     }
 }
@@ -113,13 +117,13 @@ impl CreateDeleteSnapshot for Shares {
         let source = request.source_volume_id;
         let source_id = source.to_string();
         let cut = move |root: &_| snapshots::create(root, &key, &name, &source, &source_key);
-        self.desk.work(&share, id.as_str(), Some(&source_id), cut).await?.snapshot(id)
+        self.workers.work(&share, id.as_str(), Some(&source_id), cut).await?.snapshot(id)
     }
 
     async fn delete_snapshot(&self, request: DeleteSnapshotRequest) -> Result<()> {
         let (share, key) = Share::of_snapshot(&request.snapshot_id)?;
         let delete = move |root: &_| snapshots::delete(root, &key);
-        self.desk.work(&share, request.snapshot_id.as_str(), None, delete).await
+        self.workers.work(&share, request.snapshot_id.as_str(), None, delete).await
     }
 }
 
@@ -141,9 +145,9 @@ mod tests {
     async fn what_is_being_deleted_is_not_copied() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().to_owned();
-        let desk = Desk::new(Arc::new(move |_| Ok(Root::open(&path)?)), Duration::from_secs(600));
-        let shares = Shares::new(desk, VolumeArgs::default());
-        let _held = [VOLUME, SNAPSHOT].map(|id| shares.desk.holds.take(id, None).unwrap());
+        let workers = ShareWorkers::new(Arc::new(move |_| Ok(Root::open(&path)?)), Duration::from_secs(600));
+        let shares = Shares::new(workers, VolumeArgs::default());
+        let _held = [VOLUME, SNAPSHOT].map(|id| shares.workers.locks.lock(id, None).unwrap());
 
         let cut = v1::CreateSnapshotRequest {
             source_volume_id: VOLUME.to_owned(),

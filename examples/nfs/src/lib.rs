@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the parameters of a StorageClass, and the sub-directory that they name | `parameters` |
 //! | a share, and the ids that name one | `share` |
-//! | work on a share, bounded if its server does not answer | `desk`, `holds` |
+//! | work on a share, bounded if its server does not answer | `share_workers`, `locks` |
 //! | volumes and snapshots on a share | `volumes`, `places`, `snapshots`, `records` |
 //! | the RPCs | `controller`, `node` |
 //!
@@ -12,14 +12,14 @@
 
 mod controller;
 #[cfg(test)]
-mod cut_off;
-mod desk;
-mod holds;
+mod interruptions;
+mod locks;
 mod node;
 mod parameters;
 mod places;
 mod records;
 mod share;
+mod share_workers;
 mod snapshots;
 #[cfg(feature = "try")]
 pub mod try_out;
@@ -31,26 +31,27 @@ use std::time::Duration;
 use csi_core::mount::flow::shared;
 use csi_core::{ControllerService, DriverArgs, Expansion, Plugin, SharedNode};
 
-use desk::Desk;
-pub use desk::Open;
 pub use parameters::{Mode, OnDelete};
+pub use share_workers::Open;
+use share_workers::ShareWorkers;
 
 /// The driver's name.
 pub const NAME: &str = "nfs.csi.example.org";
 
-/// What a driver is told beside the flags that all drivers have.
+/// The flags of this driver, in addition to those of all drivers.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Volumes")]
 pub struct VolumeArgs {
-    /// What becomes of a volume's directory where its StorageClass does not say: delete, retain or archive
+    /// What happens to the directory of a deleted volume, unless the StorageClass chooses it: delete,
+    /// retain or archive
     #[arg(long, env = "DEFAULT_ON_DELETE", value_name = "POLICY", default_value_t)]
     pub default_on_delete: OnDelete,
 
-    /// Permissions of new directories where the StorageClass does not say, in octal; 0 leaves them 0755
+    /// Permissions of new directories in octal, unless the StorageClass chooses them; 0 means 0755
     #[arg(long, env = "MOUNT_PERMISSIONS", value_name = "MODE", default_value_t)]
     pub mount_permissions: Mode,
 
-    /// How long the server of a share may keep silent before an operation on it is given up, in seconds
+    /// The time in seconds after which an operation fails if the server of its share does not answer
     #[arg(long, env = "SERVER_PATIENCE", value_name = "SECONDS", default_value_t = 40)]
     pub server_patience: u64,
 }
@@ -72,8 +73,8 @@ pub fn plugin(driver: &DriverArgs, volumes: &VolumeArgs) -> Plugin {
 
 /// Builds the driver with another way to open a share's root directory. Only the controller uses it.
 pub fn plugin_with(driver: &DriverArgs, volumes: &VolumeArgs, open: Open) -> Plugin {
-    let desk = Desk::new(open, Duration::from_secs(volumes.server_patience));
-    let controller = ControllerService::new(Arc::new(controller::Shares::new(desk, volumes.clone())))
+    let workers = ShareWorkers::new(open, Duration::from_secs(volumes.server_patience));
+    let controller = ControllerService::new(Arc::new(controller::Shares::new(workers, volumes.clone())))
         .create_delete_volume()
         .create_delete_snapshot()
         .clone_volume()

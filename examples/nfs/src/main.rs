@@ -4,8 +4,8 @@ use clap::Parser;
 
 /// A CSI driver for NFS: shares, and directories in them as volumes, with snapshots and clones
 ///
-/// `nfs --try`, with nothing else, starts an NFS server and the driver in this process and goes through a
-/// volume's life on them. It takes root and a kernel with an NFS client, and leaves nothing.
+/// `nfs --try`, without other flags, starts an NFS server and the driver in this process and runs the life
+/// cycle of a volume on them. It needs root and a kernel with an NFS client, and leaves nothing behind.
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]

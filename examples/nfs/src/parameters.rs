@@ -45,7 +45,7 @@ impl FromStr for OnDelete {
     fn from_str(text: &str) -> Result<Self, String> {
         let all = [Self::Delete, Self::Retain, Self::Archive];
         let found = all.into_iter().find(|policy| policy.to_string() == text);
-        found.ok_or_else(|| format!("{text:?} is none of delete, retain, archive"))
+        found.ok_or_else(|| format!("{text:?} is not one of delete, retain, archive"))
     }
 }
 
@@ -71,7 +71,7 @@ impl FromStr for Mode {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let bits = u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o7777);
-        bits.map(Self).ok_or_else(|| format!("{text:?} is no mode in octal, as 0777"))
+        bits.map(Self).ok_or_else(|| format!("{text:?} is not an octal mode such as 0777"))
     }
 }
 
@@ -131,7 +131,7 @@ fn filled(template: &str, claim: &ClaimNames<'_>, name: &str) -> Result<String> 
     let (mut text, mut rest) = (String::new(), template);
     while let Some((before, after)) = rest.split_once("${") {
         let (key, behind) =
-            after.split_once('}').ok_or_else(|| Error::invalid(FIELD, "has a ${ without its }"))?;
+            after.split_once('}').ok_or_else(|| Error::invalid(FIELD, "has a ${ without a }"))?;
         let value = match key {
             "pvc.metadata.name" => claim.claim,
             "pvc.metadata.namespace" => claim.namespace,
@@ -139,21 +139,23 @@ fn filled(template: &str, claim: &ClaimNames<'_>, name: &str) -> Result<String> 
             "pv.metadata.name" => claim.volume.or(Some(name)),
             _ => {
                 let why = format!(
-                    "has ${{{key}}}: there are pvc.metadata.name, pvc.metadata.namespace and pv.metadata.name"
+                    "has ${{{key}}}: the known keys are pvc.metadata.name, pvc.metadata.namespace and \
+                     pv.metadata.name"
                 );
                 return Err(Error::invalid(FIELD, why));
             }
         };
         let value = value.ok_or_else(|| {
             let why = format!(
-                "has ${{{key}}}, which nobody tells: run the provisioner with --extra-create-metadata"
+                "has ${{{key}}}, which the request does not contain: run the provisioner with \
+                 --extra-create-metadata"
             );
             Error::invalid(FIELD, why)
         })?;
         if value.contains('/') || value.starts_with('.') {
             return Err(Error::invalid(
                 FIELD,
-                format!("${{{key}}} is {value:?}, which is no name of a directory"),
+                format!("${{{key}}} is {value:?}, which can't be the name of a directory"),
             ));
         }
         text.push_str(before);
@@ -168,23 +170,23 @@ pub(crate) fn sub_dir_of(field: &str, text: &str) -> Result<String> {
     let refuse = |why: &str| Err(Error::invalid(field, format!("is {text:?}: {why}")));
     let path = Path::new(text);
     if text.chars().any(char::is_control) {
-        return refuse("it holds a control character");
+        return refuse("it contains a control character");
     }
     if path.is_absolute() {
         return refuse("it must be relative, below the share");
     }
     if path.components().any(|part| part == Component::ParentDir) {
-        return refuse("it must not hold \"..\"");
+        return refuse("it must not contain \"..\"");
     }
     let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     if parts.first() == Some(&OWN) {
-        return refuse("the driver keeps its own records there");
+        return refuse("the driver stores its own records there");
     }
     let clean = parts.join("/");
     match escaped(&clean).len() {
-        0 => refuse("it names no directory"),
+        0 => refuse("it is not the name of a directory"),
         1..=LONGEST => Ok(clean),
-        _ => refuse("it is longer than 240 bytes, of which each slash takes three"),
+        _ => refuse("it is longer than 240 bytes, with three bytes for each slash"),
     }
 }
 
@@ -209,7 +211,8 @@ mod tests {
         let fill = |template: &str| filled(template, &claim, "pvc-1");
         assert_eq!(fill("${pvc.metadata.namespace}/${pvc.metadata.name}").unwrap(), "red/data");
         assert_eq!(fill("x${pv.metadata.name}y$z").unwrap(), "xpvc-1y$z");
-        for (template, word) in [("${pvc.name}", "there are"), ("${pv.metadata.name", "without its }")] {
+        for (template, word) in [("${pvc.name}", "the known keys are"), ("${pv.metadata.name", "without a }")]
+        {
             let error = fill(template).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }

@@ -9,7 +9,7 @@
 //!   volume.
 //!
 //! Call all functions of this module under the lock of the share's places
-//! ([`Desk::places_of`](crate::desk::Desk::places_of)).
+//! ([`ShareWorkers::places_of`](crate::share_workers::ShareWorkers::places_of)).
 
 use std::collections::BTreeSet;
 
@@ -64,9 +64,7 @@ pub(crate) fn enter(root: &Root, sub_dir: &str, key: &str, is_copy: bool) -> Res
     }
     let is_there = root.target(sub_dir)?.is_directory()?;
     if is_copy && (is_there || found.is_some()) {
-        let text = format!(
-            "parameters[subDir]: {sub_dir} is there already, and a copy needs a directory of its own"
-        );
+        let text = format!("parameters[subDir]: {sub_dir} already exists, and a copy needs a new directory");
         return Err(Error::Incompatible(text.into()));
     }
     let mut place = match found {
@@ -79,7 +77,7 @@ pub(crate) fn enter(root: &Root, sub_dir: &str, key: &str, is_copy: bool) -> Res
     if let (Some(first), 1) = (place.volumes.first(), place.volumes.len())
         && volumes::find(root, first)?.is_some_and(|volume| volume.is_unfinished_copy())
     {
-        return Err(Error::Pending(format!("parameters[subDir]: a copy is being made at {sub_dir}").into()));
+        return Err(Error::Pending(format!("parameters[subDir]: a copy to {sub_dir} is running").into()));
     }
     place.volumes.insert(key.to_owned());
     Part::Places.write(root, &escaped(sub_dir), &place)?;

@@ -66,7 +66,7 @@ impl Part {
         let broken = |error: serde_json::Error| {
             let place = file.path().display();
             Error::Internal(Reason::because(
-                format!("{place}: is no record of this driver's: {error}"),
+                format!("{place}: is not a record of this driver: {error}"),
                 error,
             ))
         };

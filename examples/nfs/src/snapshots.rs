@@ -63,7 +63,7 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
         Err(Error::Unavailable(text)) => return Err(Error::OutcomeUnknown(text)),
         Err(error) => {
             if let Err(left) = delete(root, key) {
-                tracing::warn!(%left, key, "a snapshot that could not be made leaves something behind");
+                tracing::warn!(%left, key, "a failed snapshot can't be removed completely");
             }
             return Err(error);
         }

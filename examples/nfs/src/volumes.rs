@@ -29,9 +29,9 @@ use csi_core::mount::{Created, ErrorKind, Root, Target};
 use csi_core::{ContentSource, CreateRecord, CreateVolumeRequest, Error, Reason, Result, Volume, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use crate::desk::{Opened, locked};
 use crate::parameters::{OnDelete, Wanted, sub_dir_of};
 use crate::records::Part;
+use crate::share_workers::{OpenShare, locked};
 use crate::{places, snapshots};
 
 /// The default permissions of directories.
@@ -42,7 +42,7 @@ const ARCHIVES: u32 = 1000;
 
 /// A volume's record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct VolumeRecord {
     name: String,
     created: CreateRecord,
     pub(crate) capacity_bytes: u64,
@@ -68,7 +68,7 @@ enum State {
     Undone,
 }
 
-impl Kept {
+impl VolumeRecord {
     /// Whether the volume is a copy that is not ready yet.
     pub(crate) fn is_unfinished_copy(&self) -> bool {
         self.is_copy && matches!(self.state, State::Making | State::Copied)
@@ -77,7 +77,7 @@ impl Kept {
 
 /// The source of a new volume's content.
 pub(crate) struct Content {
-    pub(crate) root: Arc<Opened>,
+    pub(crate) root: Arc<OpenShare>,
     pub(crate) source: ContentSource,
     /// The source's key on its share.
     pub(crate) key: String,
@@ -87,7 +87,7 @@ impl Content {
     fn directory(&self) -> Result<Target> {
         let root = self.root.root()?;
         let path = match &self.source {
-            ContentSource::Volume(_) => ready(root, &self.key)?.map(|kept| kept.sub_dir),
+            ContentSource::Volume(_) => ready(root, &self.key)?.map(|record| record.sub_dir),
             ContentSource::Snapshot(_) => snapshots::content(root, &self.key)?,
             _ => None,
         };
@@ -100,18 +100,18 @@ impl Content {
 }
 
 /// Returns the record of a volume in any state.
-pub(crate) fn find(root: &Root, key: &str) -> Result<Option<Kept>> {
-    let found: Option<Kept> = Part::Volumes.read(root, key)?;
-    let Some(kept) = found else { return Ok(None) };
+pub(crate) fn find(root: &Root, key: &str) -> Result<Option<VolumeRecord>> {
+    let found: Option<VolumeRecord> = Part::Volumes.read(root, key)?;
+    let Some(record) = found else { return Ok(None) };
     // A user who can write to the whole share could have written the record.
-    let sub_dir = sub_dir_of("the record's sub_dir", &kept.sub_dir);
+    let sub_dir = sub_dir_of("the record's sub_dir", &record.sub_dir);
     let sub_dir = sub_dir.map_err(|error| Error::Internal(Reason::from_error(error)))?;
-    Ok(Some(Kept { sub_dir, ..kept }))
+    Ok(Some(VolumeRecord { sub_dir, ..record }))
 }
 
 /// Returns the record of a volume that can be used.
-pub(crate) fn ready(root: &Root, key: &str) -> Result<Option<Kept>> {
-    Ok(find(root, key)?.filter(|kept| kept.state == State::Ready))
+pub(crate) fn ready(root: &Root, key: &str) -> Result<Option<VolumeRecord>> {
+    Ok(find(root, key)?.filter(|record| record.state == State::Ready))
 }
 
 /// Creates the volume, or continues an interrupted creation.
@@ -122,19 +122,19 @@ pub(crate) fn create(
     wanted: &Wanted,
     request: &CreateVolumeRequest,
     content: Option<&Content>,
-) -> Result<Kept> {
-    let mut kept = begin(root, places, key, wanted, request)?;
-    if kept.state == State::Ready {
-        return Ok(kept);
+) -> Result<VolumeRecord> {
+    let mut record = begin(root, places, key, wanted, request)?;
+    if record.state == State::Ready {
+        return Ok(record);
     }
-    let made = make(root, places, key, &mut kept, wanted.mode, content);
-    match made.and_then(|()| step(root, key, &mut kept, State::Ready)) {
-        Ok(()) => Ok(kept),
+    let made = make(root, places, key, &mut record, wanted.mode, content);
+    match made.and_then(|()| step(root, key, &mut record, State::Ready)) {
+        Ok(()) => Ok(record),
         // Part of it can exist, and the server does not answer. UNAVAILABLE makes the caller retry.
         Err(Error::Unavailable(text)) => Err(Error::OutcomeUnknown(text)),
         Err(error) => {
-            if let Err(left) = take_back(root, places, key, kept) {
-                tracing::warn!(%left, key, "a volume that could not be made leaves something behind");
+            if let Err(left) = undo_creation(root, places, key, record) {
+                tracing::warn!(%left, key, "a failed volume can't be removed completely");
             }
             Err(error)
         }
@@ -148,20 +148,22 @@ fn begin(
     key: &str,
     wanted: &Wanted,
     request: &CreateVolumeRequest,
-) -> Result<Kept> {
-    if let Some(kept) = find(root, key)? {
-        if kept.name != request.name.as_str() {
-            return Err(Error::Incompatible(format!("name: {:?} has the same key {key}", kept.name).into()));
+) -> Result<VolumeRecord> {
+    if let Some(record) = find(root, key)? {
+        if record.name != request.name.as_str() {
+            return Err(Error::Incompatible(
+                format!("name: {:?} has the same key {key}", record.name).into(),
+            ));
         }
-        if !matches!(kept.state, State::Going | State::Undone) {
-            kept.created.check(request)?;
-            return Ok(kept);
+        if !matches!(record.state, State::Going | State::Undone) {
+            record.created.check(request)?;
+            return Ok(record);
         }
-        end(root, places, key, &kept)?;
+        end(root, places, key, &record)?;
     }
     let capacity_bytes = request.capacity_range.choose(0, 1)?;
     let volume = Volume::new(VolumeId::new(key)?, capacity_bytes);
-    let kept = Kept {
+    let record = VolumeRecord {
         name: request.name.as_str().to_owned(),
         created: CreateRecord::new(request, &volume),
         capacity_bytes,
@@ -170,14 +172,14 @@ fn begin(
         is_copy: request.volume_content_source.is_some(),
         state: State::Making,
     };
-    Part::Volumes.write(root, key, &kept)?;
-    Ok(kept)
+    Part::Volumes.write(root, key, &record)?;
+    Ok(record)
 }
 
 /// Writes the new state first, and then changes it in memory.
-fn step(root: &Root, key: &str, kept: &mut Kept, state: State) -> Result<()> {
-    Part::Volumes.write(root, key, &Kept { state, ..kept.clone() })?;
-    kept.state = state;
+fn step(root: &Root, key: &str, record: &mut VolumeRecord, state: State) -> Result<()> {
+    Part::Volumes.write(root, key, &VolumeRecord { state, ..record.clone() })?;
+    record.state = state;
     Ok(())
 }
 
@@ -185,19 +187,19 @@ fn make(
     root: &Root,
     places: &Mutex<()>,
     key: &str,
-    kept: &mut Kept,
+    record: &mut VolumeRecord,
     mode: Option<u32>,
     content: Option<&Content>,
 ) -> Result<()> {
     {
         let _places = locked(places);
-        let place = places::enter(root, &kept.sub_dir, key, content.is_some())?;
-        let parent = Path::new(&kept.sub_dir).parent().filter(|parent| !parent.as_os_str().is_empty());
+        let place = places::enter(root, &record.sub_dir, key, content.is_some())?;
+        let parent = Path::new(&record.sub_dir).parent().filter(|parent| !parent.as_os_str().is_empty());
         if let Some(parent) = parent {
             root.create_dirs(parent, MODE)?;
         }
         if content.is_none() {
-            let directory = root.target(&kept.sub_dir)?;
+            let directory = root.target(&record.sub_dir)?;
             // A directory created by an earlier attempt might not have its permissions yet.
             if directory.create_dir()? == Created::Created || place.is_own() {
                 directory.set_directory_mode(mode.unwrap_or(MODE))?;
@@ -206,55 +208,55 @@ fn make(
         }
     }
     let copy = Part::Unfinished.place(root, key)?;
-    if let (State::Making, Some(content)) = (kept.state, content) {
+    if let (State::Making, Some(content)) = (record.state, content) {
         copy.remove_tree()?;
         content.directory()?.copy_tree(&copy)?;
         if let Some(mode) = mode {
             copy.set_directory_mode(mode)?;
         }
-        step(root, key, kept, State::Copied)?;
+        step(root, key, record, State::Copied)?;
     }
-    if !is_put(root, key, kept)? {
-        copy.rename_to(&root.target(&kept.sub_dir)?)?;
+    if !is_put(root, key, record)? {
+        copy.rename_to(&root.target(&record.sub_dir)?)?;
     }
     Ok(())
 }
 
 /// Whether a complete copy is at its place: then it is no longer among the unfinished ones.
-fn is_put(root: &Root, key: &str, kept: &Kept) -> Result<bool> {
-    Ok(kept.state == State::Copied && !Part::Unfinished.at(root, key)?.is_directory()?)
+fn is_put(root: &Root, key: &str, record: &VolumeRecord) -> Result<bool> {
+    Ok(record.state == State::Copied && !Part::Unfinished.at(root, key)?.is_directory()?)
 }
 
 /// Removes the parts of a volume that can't be created. A complete copy at its place is left for a retry.
-fn take_back(root: &Root, places: &Mutex<()>, key: &str, mut kept: Kept) -> Result<()> {
-    if is_put(root, key, &kept)? {
+fn undo_creation(root: &Root, places: &Mutex<()>, key: &str, mut record: VolumeRecord) -> Result<()> {
+    if is_put(root, key, &record)? {
         return Ok(());
     }
-    step(root, key, &mut kept, State::Undone)?;
-    end(root, places, key, &kept)
+    step(root, key, &mut record, State::Undone)?;
+    end(root, places, key, &record)
 }
 
 /// Deletes the volume, and treats its directory as its StorageClass said.
 pub(crate) fn delete(root: &Root, places: &Mutex<()>, key: &str) -> Result<()> {
-    let mut kept = find(root, key)?.ok_or(Error::VolumeNotFound(VolumeId::new(key)?))?;
-    match kept.state {
-        State::Ready => step(root, key, &mut kept, State::Going)?,
+    let mut record = find(root, key)?.ok_or(Error::VolumeNotFound(VolumeId::new(key)?))?;
+    match record.state {
+        State::Ready => step(root, key, &mut record, State::Going)?,
         State::Making | State::Copied => {
-            let state = if is_put(root, key, &kept)? { State::Going } else { State::Undone };
-            step(root, key, &mut kept, state)?;
+            let state = if is_put(root, key, &record)? { State::Going } else { State::Undone };
+            step(root, key, &mut record, state)?;
         }
         State::Going | State::Undone => {}
     }
-    end(root, places, key, &kept)
+    end(root, places, key, &record)
 }
 
 /// Completes the deletion of a volume that is going or undone.
-fn end(root: &Root, places: &Mutex<()>, key: &str, kept: &Kept) -> Result<()> {
+fn end(root: &Root, places: &Mutex<()>, key: &str, record: &VolumeRecord) -> Result<()> {
     let trash = Part::Trash.place(root, key)?;
     trash.remove_tree()?;
     {
         let _places = locked(places);
-        places::leave(root, &kept.sub_dir, key, || let_go(root, kept, &trash))?;
+        places::leave(root, &record.sub_dir, key, || let_go(root, record, &trash))?;
     }
     Part::Unfinished.at(root, key)?.remove_tree()?;
     trash.remove_tree()?;
@@ -262,17 +264,17 @@ fn end(root: &Root, places: &Mutex<()>, key: &str, kept: &Kept) -> Result<()> {
 }
 
 /// Retains, archives or deletes a directory that belonged to this volume alone.
-fn let_go(root: &Root, kept: &Kept, trash: &Target) -> Result<()> {
-    let directory = root.target(&kept.sub_dir)?;
+fn let_go(root: &Root, record: &VolumeRecord, trash: &Target) -> Result<()> {
+    let directory = root.target(&record.sub_dir)?;
     if !directory.is_directory()? {
         return Ok(());
     }
-    if kept.state == State::Undone {
-        return if kept.is_copy { Ok(()) } else { remove_empty(&directory) };
+    if record.state == State::Undone {
+        return if record.is_copy { Ok(()) } else { remove_empty(&directory) };
     }
-    match kept.on_delete {
+    match record.on_delete {
         OnDelete::Retain => Ok(()),
-        OnDelete::Archive => archive(root, &kept.sub_dir, &directory),
+        OnDelete::Archive => archive(root, &record.sub_dir, &directory),
         OnDelete::Delete => match directory.rename_to(trash) {
             // EXDEV: the trash is on another filesystem of the server, or in another project quota.
             Err(error) if crosses(&error) => Ok(directory.remove_tree().map(drop)?),
@@ -308,16 +310,16 @@ fn archive(root: &Root, sub_dir: &str, directory: &Target) -> Result<()> {
             renamed => return Ok(renamed?),
         }
     }
-    Err(Error::LimitReached(format!("{ARCHIVES} directories archived-{name} are there; remove some").into()))
+    Err(Error::LimitReached(format!("{ARCHIVES} directories archived-{name} exist; remove some").into()))
 }
 
 /// Records the volume's larger size. The server is not asked: it alone limits a directory.
 pub(crate) fn expand(root: &Root, key: &str, capacity_bytes: u64) -> Result<u64> {
-    let mut kept = ready(root, key)?.ok_or(Error::VolumeNotFound(VolumeId::new(key)?))?;
-    if capacity_bytes > kept.capacity_bytes {
-        kept.capacity_bytes = capacity_bytes;
-        kept.created.expanded(capacity_bytes);
-        Part::Volumes.write(root, key, &kept)?;
+    let mut record = ready(root, key)?.ok_or(Error::VolumeNotFound(VolumeId::new(key)?))?;
+    if capacity_bytes > record.capacity_bytes {
+        record.capacity_bytes = capacity_bytes;
+        record.created.expanded(capacity_bytes);
+        Part::Volumes.write(root, key, &record)?;
     }
-    Ok(kept.capacity_bytes)
+    Ok(record.capacity_bytes)
 }

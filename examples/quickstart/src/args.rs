@@ -11,38 +11,38 @@ usage: quickstart [--fs ext4|xfs|btrfs] [--only block|dirs] [--keep]
        quickstart --help";
 
 pub(crate) const HELP: &str = "\
-Runs the example drivers and plays the orchestrator against them.
+Runs the example drivers, with itself as the orchestrator.
 
 usage: quickstart [--fs ext4|xfs|btrfs] [--only block|dirs] [--keep]
 
-Each driver runs in a process of its own and listens on a unix socket in a temporary
-directory. Over gRPC the quickstart asks it who it is and what it can do, creates a
-volume, stages it, publishes it to two targets, one of them read-only, writes and reads
-a file, sees a write refused, expands the volume, and takes it all back. Every call is
-made twice, for a driver has to stand that. One line a step: what was done, how long it
-took, and how long it took again.
+Each driver runs in its own process and listens on a unix socket in a temporary
+directory. Over gRPC the quickstart reads the driver's name and capabilities, creates a
+volume, stages it, publishes it to two targets (one read-only), writes and reads a file,
+checks that a write to the read-only target is refused, expands the volume, and undoes
+all steps. It makes every call twice, because a driver must accept repeated calls. It
+prints one line per step, with the times of the first and the second call.
 
-  --fs NAME     the filesystem of the block driver's volume; ext4 unless given
-  --only NAME   this driver alone:
+  --fs NAME     the filesystem of the block driver's volume [default: ext4]
+  --only NAME   run only this driver:
                   block   image files on loop devices: a filesystem, and a raw device
                           (needs root)
                   dirs    directories (root or not)
   --keep        stop before the volumes are unpublished, keep mounts, loop devices and
-                files, and print the commands that take them away
-  -h, --help    this text
+                files, and print the commands that remove them
+  -h, --help    print this text
 
-As root, both drivers run in a private mount namespace (with --keep in this one). As an
-ordinary user, `dirs` runs in a user and mount namespace of its own.
+As root, both drivers run in a private mount namespace; with --keep in the current one.
+As an ordinary user, `dirs` runs in its own user and mount namespace.
 
-Whatever happens, nothing is left: no mount, loop device, file or process. Ctrl-C stops
-it at any time, and it cleans up.
+At the end nothing is left: no mount, loop device, file or process. Ctrl-C stops the
+quickstart at any time; it then cleans up.
 
-TMPDIR says where the temporary directory is made. NO_COLOR turns the colours off, and
-so does output that is no terminal.
+TMPDIR is the parent of the temporary directory. There are no colours if NO_COLOR is set
+or the output is not a terminal.
 
-exit status: 0  all is well
+exit status: 0  success
              1  a step failed
-             2  it could not start; what is missing is named
+             2  it could not start; the error names what is missing
            130  Ctrl-C (129 after SIGHUP, 143 after SIGTERM)
 ";
 
@@ -125,7 +125,7 @@ impl Role {
 pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, String> {
     let mut arguments = arguments.peekable();
     if arguments.next_if(|first| first == DRIVER).is_some() {
-        return Role::parse(arguments).map(Command::Driver).ok_or("driver: not for people".to_owned());
+        return Role::parse(arguments).map(Command::Driver).ok_or("driver: only for internal use".to_owned());
     }
     let mut run = Run { filesystem: None, only: None, keep: Keep::Nothing };
     while let Some(argument) = arguments.next() {
@@ -136,19 +136,20 @@ pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command
         };
         let mut value_of = |choices: &str| {
             let next = || arguments.next().and_then(|next| next.into_string().ok());
-            value.take().or_else(next).ok_or_else(|| format!("{name} wants one of {choices}"))
+            value.take().or_else(next).ok_or_else(|| format!("{name} needs one of {choices}"))
         };
         match name {
             "--fs" => {
                 let value = value_of("ext4, xfs, btrfs")?;
                 let filesystem = value.parse();
                 run.filesystem =
-                    Some(filesystem.map_err(|_| format!("--fs {value}: it is one of ext4, xfs, btrfs"))?);
+                    Some(filesystem.map_err(|_| format!("--fs {value}: must be one of ext4, xfs, btrfs"))?);
             }
             "--only" => {
                 let value = value_of("block, dirs")?;
                 let example = Example::named(&value);
-                run.only = Some(example.ok_or_else(|| format!("--only {value}: it is one of block, dirs"))?);
+                run.only =
+                    Some(example.ok_or_else(|| format!("--only {value}: must be one of block, dirs"))?);
             }
             "--keep" => run.keep = Keep::Everything,
             "--help" | "-h" => return Ok(Command::Help),
@@ -159,7 +160,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command
         }
     }
     if run.filesystem.is_some() && run.only == Some(Example::Dirs) {
-        return Err("--fs is for the block driver, and --only leaves it out".to_owned());
+        return Err("--fs is for the block driver, which --only leaves out".to_owned());
     }
     Ok(Command::Run(run))
 }
@@ -185,14 +186,14 @@ mod tests {
     #[test]
     fn bad_lines_say_what_is_wrong() {
         for (line, says) in [
-            ("--fs", "wants one of ext4"),
+            ("--fs", "needs one of ext4"),
             ("--fs zfs", "--fs zfs"),
             ("--fs=", "one of ext4"),
             ("--only nfs", "block, dirs"),
             ("--keep=yes", "takes no value"),
-            ("--only dirs --fs xfs", "leaves it out"),
+            ("--only dirs --fs xfs", "leaves out"),
             ("block", "unknown argument"),
-            ("driver", "not for people"),
+            ("driver", "only for internal use"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(error.contains(says), "{line}: {error}");

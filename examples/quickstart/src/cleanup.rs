@@ -12,12 +12,12 @@ pub(crate) const STORAGE: &str = "storage";
 /// The longest socket path (unix(7)), minus the part after the temporary directory.
 const PLACE_MAX: usize = 107 - "/block/csi.sock".len();
 /// How long to wait for a loop device that stays busy after its users are gone.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(20);
 
 /// What a sweep found and removed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Swept {
+pub(crate) struct CleanedUp {
     pub(crate) mounts: usize,
     pub(crate) loop_devices: usize,
 }
@@ -31,16 +31,17 @@ pub(crate) fn make_place() -> Result<PathBuf, String> {
     // The canonical path, as the mount table shows it.
     let parent = parent
         .canonicalize()
-        .map_err(|error| format!("TMPDIR, {}: {error}; name a directory that exists", parent.display()))?;
+        .map_err(|error| format!("TMPDIR, {}: {error}; use an existing directory", parent.display()))?;
     let template = parent.join("quickstart.XXXXXX");
     if template.as_os_str().len() > PLACE_MAX || template.to_str().is_none() {
         return Err(format!(
-            "TMPDIR, {}: a socket's path has 107 bytes at most, and is UTF-8; name a shorter directory, /tmp say",
+            "TMPDIR, {}: a socket's path must be UTF-8 and have at most 107 bytes; use a shorter directory \
+             such as /tmp",
             parent.display()
         ));
     }
     nix::unistd::mkdtemp(&template)
-        .map_err(|error| format!("TMPDIR, {}: can't make a directory in it: {error}", parent.display()))
+        .map_err(|error| format!("TMPDIR, {}: can't create a directory in it: {error}", parent.display()))
 }
 
 /// Removes all mounts below `place`, all loop devices over files in it, and `place` itself.
@@ -49,7 +50,7 @@ pub(crate) fn make_place() -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// Says what is left, and why. Files are not touched while anything is mounted.
-pub(crate) fn sweep(place: &Path) -> Result<Swept, String> {
+pub(crate) fn sweep(place: &Path) -> Result<CleanedUp, String> {
     let left = |error: &dyn std::fmt::Display| format!("{} is left: {error}", place.display());
     let mounts = unmount_all(place).map_err(|error| left(&error))?;
     let mut loop_devices = 0;
@@ -57,7 +58,7 @@ pub(crate) fn sweep(place: &Path) -> Result<Swept, String> {
         loop_devices += detach_all(&file).map_err(|error| left(&error))?;
     }
     Target::new(place).and_then(|place| place.remove_tree()).map_err(|error| left(&error))?;
-    Ok(Swept { mounts, loop_devices })
+    Ok(CleanedUp { mounts, loop_devices })
 }
 
 /// The mounts below `place`, the newest last.
@@ -113,7 +114,7 @@ fn entries(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// Detaches all loop devices of a file, the devices over them first. A filesystem that was just unmounted can
 /// keep its device busy for a moment.
 fn detach_all(file: &Path) -> csi_mount::Result<usize> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + DETACH_TIMEOUT;
     let mut count = 0;
     loop {
         match try_detach_all(file, &mut count) {

@@ -18,7 +18,7 @@ use crate::args::{Example, Role};
 use crate::cleanup;
 
 /// The deadline of one call.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a driver has to start listening.
 const START: Duration = Duration::from_secs(20);
 /// How long a driver has to stop: longer than the time it gives to its running operations.
@@ -31,7 +31,7 @@ pub(crate) fn main(role: &Role) -> ExitCode {
     // The driver ends with the quickstart, even if that is killed. The next line detects an earlier kill.
     let bound = set_pdeathsig(Signal::SIGTERM);
     if bound.is_err() || is_orphan(role) {
-        eprintln!("quickstart: the driver does not run without its quickstart");
+        eprintln!("quickstart: the driver does not run without the quickstart");
         return ExitCode::from(2);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
@@ -125,12 +125,12 @@ impl Driver {
     /// When the driver ends before that, or takes too long.
     pub(crate) async fn connect(&mut self) -> Result<Client, String> {
         let endpoint = self.endpoint.parse().map_err(|error: csi_core::EndpointError| error.to_string())?;
-        let client = Client::new(&endpoint).deadline(PATIENCE);
+        let client = Client::new(&endpoint).deadline(CALL_TIMEOUT);
         tokio::select! {
             ready = client.ready(START) => ready.map_err(|error| error.to_string())?,
             ended = self.child.wait() => {
                 let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-                return Err(format!("it ended at its start: {how}"));
+                return Err(format!("it ended during its start: {how}"));
             }
         }
         self.phase = Phase::Serving;
@@ -167,7 +167,7 @@ impl Driver {
             return Err(format!("it ended with {status}"));
         }
         if self.socket.exists() {
-            return Err(format!("it left its socket, {}", self.socket.display()));
+            return Err(format!("it did not remove its socket, {}", self.socket.display()));
         }
         Ok(())
     }

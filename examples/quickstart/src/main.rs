@@ -33,8 +33,8 @@ fn main() -> ExitCode {
         }
     };
     // unshare(CLONE_NEWUSER) needs a process with one thread, so this runs before the runtime starts others.
-    let started = namespace::enter(run.keep).and_then(|footing| {
-        let plan = run::Plan::new(&run, footing)?;
+    let started = namespace::enter(run.keep).and_then(|privileges| {
+        let plan = run::Plan::new(&run, privileges)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("the runtime does not start: {error}"))?;
         let done = runtime.block_on(run::run(&plan));

@@ -8,7 +8,7 @@ use nix::unistd::{getegid, geteuid};
 
 /// What the quickstart is allowed to do here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Footing {
+pub(crate) enum Privileges {
     /// Everything: mounts and loop devices.
     Root,
     /// Mounts in a user namespace of its own, but no loop devices.
@@ -25,26 +25,28 @@ pub(crate) enum Footing {
 ///
 /// # Errors
 /// When the system allows no namespaces; the message names the settings that forbid them.
-pub(crate) fn enter(keep: Keep) -> Result<Footing, String> {
+pub(crate) fn enter(keep: Keep) -> Result<Privileges, String> {
     if !geteuid().is_root() {
         enter_user_namespace()?;
-        return Ok(Footing::User {
-            reason: "only root can attach loop devices; run it as root for this one too",
+        return Ok(Privileges::User {
+            reason: "only root can attach loop devices; run the quickstart as root to include this driver",
         });
     }
     if keep == Keep::Everything {
-        return Ok(Footing::Root);
+        return Ok(Privileges::Root);
     }
     match unshare(CloneFlags::CLONE_NEWNS) {
         Ok(()) => {
             stop_propagation()?;
-            Ok(Footing::Root)
+            Ok(Privileges::Root)
         }
         Err(Errno::EPERM) => {
             enter_user_namespace()?;
-            Ok(Footing::User { reason: "this root has no CAP_SYS_ADMIN, and so can attach no loop devices" })
+            Ok(Privileges::User {
+                reason: "root has no CAP_SYS_ADMIN here, which is needed to attach loop devices",
+            })
         }
-        Err(error) => Err(format!("can't make a mount namespace: {error}")),
+        Err(error) => Err(format!("can't create a mount namespace: {error}")),
     }
 }
 
@@ -52,7 +54,7 @@ pub(crate) fn enter(keep: Keep) -> Result<Footing, String> {
 fn stop_propagation() -> Result<(), String> {
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
-        .map_err(|error| format!("can't keep mounts to this namespace: {error}"))
+        .map_err(|error| format!("can't make the mounts of this namespace private: {error}"))
 }
 
 /// Enters a user namespace in which this user is root; see user_namespaces(7).
@@ -60,8 +62,8 @@ fn enter_user_namespace() -> Result<(), String> {
     let (user, group) = (geteuid(), getegid());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).map_err(|error| {
         format!(
-            "can't make a user namespace ({error}): run it as root, or let ordinary users have them; what forbids it \
-             may be a container, or one of the sysctls user.max_user_namespaces, \
+            "can't create a user namespace ({error}): run it as root, or allow user namespaces for ordinary users; a \
+             container can forbid them, and the sysctls user.max_user_namespaces, \
              kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"
         )
     })?;

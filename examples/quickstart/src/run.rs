@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use csi_cli::lifecycle::{
-    self, Begun, Caller, Caught, Content, Failure, Keep, Outcome, Places, Report, Signals, Sockets, Timing,
-    Wanted, meet,
+    self, Caller, Caught, Content, Failure, Keep, Outcome, Places, Report, Signals, Sockets, Timing, UndoLog,
+    VolumeSpec, discover,
 };
 use csi_core::proto::escape;
 use csi_mount::Filesystem;
 
 use crate::args::{Example, Run};
 use crate::cleanup;
-use crate::driver::{self, Driver, PATIENCE};
-use crate::namespace::Footing;
+use crate::driver::{self, CALL_TIMEOUT, Driver};
+use crate::namespace::Privileges;
 use crate::tools;
 
 const MIB: i64 = 1 << 20;
@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     examples: Vec<Example>,
     filesystem: Filesystem,
     keep: Keep,
-    footing: Footing,
+    privileges: Privileges,
     /// Why the block driver is left out, if it is.
     left_out: Option<&'static str>,
 }
@@ -35,11 +35,11 @@ impl Plan {
     ///
     /// # Errors
     /// When a driver that was asked for can't run here, or a program is missing.
-    pub(crate) fn new(run: &Run, footing: Footing) -> Result<Self, String> {
+    pub(crate) fn new(run: &Run, privileges: Privileges) -> Result<Self, String> {
         let filesystem = run.filesystem.unwrap_or(Filesystem::Ext4);
         let mut examples = run.only.map_or(vec![Example::Block, Example::Dirs], |only| vec![only]);
         let mut left_out = None;
-        if let Footing::User { reason } = footing {
+        if let Privileges::User { reason } = privileges {
             if run.only == Some(Example::Block) {
                 return Err(format!("the block driver can't run here: {reason}"));
             }
@@ -51,23 +51,23 @@ impl Plan {
         if examples.contains(&Example::Block) {
             tools::look_up(filesystem)?;
         }
-        Ok(Self { examples, filesystem, keep: run.keep, footing, left_out })
+        Ok(Self { examples, filesystem, keep: run.keep, privileges, left_out })
     }
 
-    fn volumes(&self, example: Example) -> Vec<Wanted> {
-        let wanted = |name: &str, what: &str, content, size, grown| Wanted {
+    fn volumes(&self, example: Example) -> Vec<VolumeSpec> {
+        let spec = |name: &str, what: &str, content, size, grown| VolumeSpec {
             title: format!("{name}: {what}"),
             keep: self.keep,
-            ..Wanted::new(name, content, size * MIB, grown * MIB)
+            ..VolumeSpec::new(name, content, size * MIB, grown * MIB)
         };
         match example {
-            Example::Dirs => vec![wanted("pvc-dirs", "a directory", Content::Files, 1, 1)],
+            Example::Dirs => vec![spec("pvc-dirs", "a directory", Content::Files, 1, 1)],
             Example::Block => {
                 let filesystem = self.filesystem.name();
                 let files =
-                    wanted("pvc-files", &format!("a filesystem, {filesystem}"), Content::Files, 512, 1024);
-                let files = Wanted { fs_type: filesystem.to_owned(), ..files };
-                vec![files, wanted("pvc-raw", "a raw device", Content::Device, 16, 32)]
+                    spec("pvc-files", &format!("a filesystem, {filesystem}"), Content::Files, 512, 1024);
+                let files = VolumeSpec { fs_type: filesystem.to_owned(), ..files };
+                vec![files, spec("pvc-raw", "a raw device", Content::Device, 16, 32)]
             }
         }
     }
@@ -101,8 +101,8 @@ pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
     };
     match &end {
         End::Well => {}
-        End::Failed(failure) => tell_failure(&mut report, failure, driver.as_mut()),
-        End::Caught(caught) => report.left_out(caught.name, "stops here"),
+        End::Failed(failure) => report_failure(&mut report, failure, driver.as_mut()),
+        End::Caught(caught) => report.left_out(caught.name, "stopped by this signal"),
     }
     // Successful steps have stopped their driver. A driver that died was reported already.
     let stopped = match driver.as_mut() {
@@ -133,7 +133,7 @@ fn conclude(report: &Report, end: &End, stopped: Result<(), String>, left: Resul
             OK
         }
         End::Well => {
-            report.ended("the steps went well, but not the cleaning up", &left);
+            report.ended("the steps succeeded, but the clean-up failed", &left);
             FAILED
         }
         End::Failed(failure) => {
@@ -170,10 +170,10 @@ async fn play_all(
 }
 
 fn title(example: Example, plan: &Plan) -> String {
-    let namespace = match (&plan.footing, plan.keep) {
-        (Footing::Root, Keep::Nothing) => "as root, in a private mount namespace",
-        (Footing::Root, Keep::Everything) => "as root, among the machine's own mounts",
-        (Footing::User { .. }, _) => "in a user and mount namespace of its own",
+    let namespace = match (&plan.privileges, plan.keep) {
+        (Privileges::Root, Keep::Nothing) => "as root, in a private mount namespace",
+        (Privileges::Root, Keep::Everything) => "as root, in the current mount namespace",
+        (Privileges::User { .. }, _) => "in its own user and mount namespace",
     };
     match example {
         Example::Block => format!("block: image files on loop devices, {} ({namespace})", plan.filesystem),
@@ -198,13 +198,13 @@ async fn play(
     let timing = Timing { first: start.elapsed(), again: None };
     report.ok("  start the driver", &format!("process {}", driver.id), timing);
 
-    let mut caller = Caller::new(Sockets::new(client), PATIENCE, report);
-    let offers = meet(&mut caller).await?;
+    let mut caller = Caller::new(Sockets::new(client), CALL_TIMEOUT, report);
+    let offers = discover(&mut caller).await?;
     let places = Places { staging: folder.to_owned(), target: folder.to_owned() };
-    for wanted in plan.volumes(example) {
+    for spec in plan.volumes(example) {
         // If the steps end early, the clean-up finds what is left by asking the kernel, not the driver.
-        let mut begun = Begun::default();
-        lifecycle::play(&mut caller, &offers, &wanted, Some(&places), &mut begun).await?;
+        let mut undo_log = UndoLog::default();
+        lifecycle::run_life_cycle(&mut caller, &offers, &spec, Some(&places), &mut undo_log).await?;
     }
     // A stopping driver waits until its callers close their connections.
     drop(caller);
@@ -216,7 +216,7 @@ async fn play(
     Ok(())
 }
 
-fn tell_failure(report: &mut Report, failure: &Failure, driver: Option<&mut Driver>) {
+fn report_failure(report: &mut Report, failure: &Failure, driver: Option<&mut Driver>) {
     let Some(driver) = driver else { return report.failed(&failure.step, &failure.reason, &[]) };
     let mut log = driver.log_tail();
     if let Some(status) = driver.ended() {
@@ -239,14 +239,14 @@ fn clean_up(place: &Path) -> Result<String, String> {
     if what.is_empty() {
         return Ok("nothing is left".to_owned());
     }
-    Ok(format!("cleaned up {}, nothing is left", what.join(" and ")))
+    Ok(format!("cleaned up {}; nothing is left", what.join(" and ")))
 }
 
 /// Keeps everything, and prints the commands that remove it.
 fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
-    report.heading("kept for a look; to take it away:");
+    report.heading("kept; these commands remove it:");
     let quoted = |path: &Path| escape::shell_word(&path.display().to_string()).unwrap_or_default();
-    if plan.footing == Footing::Root {
+    if plan.privileges == Privileges::Root {
         let mounts = cleanup::mounts_below(place).map_err(|error| error.to_string())?;
         for mount in mounts.iter().rev() {
             report.command(&format!("umount {}", quoted(&mount.mount_point)));
@@ -256,9 +256,9 @@ fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
         }
     }
     report.command(&format!("rm -r {}", quoted(place)));
-    let what = match plan.footing {
-        Footing::Root => "kept",
-        Footing::User { .. } => "kept, but for the mounts, which go with their namespace",
+    let what = match plan.privileges {
+        Privileges::Root => "kept",
+        Privileges::User { .. } => "kept, except the mounts, which end with their namespace",
     };
     Ok(format!("{} is {what}", place.display()))
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use csi_mount::Filesystem;
 
-/// Looks for the programs that volumes with this filesystem on loop devices need.
+/// TargetChecks for the programs that volumes with this filesystem on loop devices need.
 ///
 /// # Errors
 /// Names the missing program, and the Debian package that has it.

@@ -16,7 +16,7 @@ fn every_filesystem_twice_and_nothing_is_left() {
             let text = text(&output);
             assert_eq!(output.status.code(), Some(0), "{text}");
             assert!(text.contains(&format!("{filesystem} on /dev/loop")), "{text}");
-            assert!(text.contains(", was ") && text.contains("all well"), "{text}");
+            assert!(text.contains(", was ") && text.contains("success"), "{text}");
             assert!(text.contains("dirs.csi.example.org") && !text.contains('\x1b'), "{text}");
             place.assert_clean(&text);
         }
@@ -95,7 +95,7 @@ fn what_is_kept_goes_with_the_commands_that_are_printed() {
     let output = place.run(&["--keep", "--only", "block"]);
     let printed = text(&output);
     let left = place.left();
-    let (_, commands) = printed.split_once("to take it away:").expect(&printed);
+    let (_, commands) = printed.split_once("these commands remove it:").expect(&printed);
     let commands: Vec<_> = commands.lines().filter(|line| line.starts_with("  ")).collect();
     for command in &commands {
         let done = Command::new("sh").args(["-c", command]).output().unwrap();

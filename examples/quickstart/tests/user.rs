@@ -11,7 +11,7 @@ fn an_ordinary_user_runs_dirs_and_learns_why_block_is_left_out() {
         let output = place.run(&[]);
         let text = text(&output);
         assert_eq!(output.status.code(), Some(0), "{text}");
-        assert!(text.contains("user and mount namespace") && text.contains("all well"), "{text}");
+        assert!(text.contains("user and mount namespace") && text.contains("success"), "{text}");
         assert!(text.contains("only root can attach loop devices"), "{text}");
         place.assert_clean(&text);
     }
@@ -38,7 +38,7 @@ fn what_can_not_run_is_refused_before_anything_is_made() {
     for (arguments, says) in [
         (&["--fs", "nonsense"][..], "usage: quickstart"),
         (&["--wrong"], "usage: quickstart"),
-        (&["--only", "block"], "run it as root"),
+        (&["--only", "block"], "run the quickstart as root"),
     ] {
         let output = place.run(arguments);
         let text = text(&output);
@@ -53,7 +53,8 @@ fn a_directory_for_temporary_files_that_can_not_be_used_is_named() {
     let place = Place::of_a_user();
     let long = place.path().join("x".repeat(100));
     std::fs::create_dir(&long).unwrap();
-    for (path, says) in [(place.path().join("absent"), "directory that exists"), (long.clone(), "107 bytes")]
+    for (path, says) in
+        [(place.path().join("absent"), "use an existing directory"), (long.clone(), "107 bytes")]
     {
         let output = place.command(&[]).env("TMPDIR", &path).output().unwrap();
         let text = text(&output);

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 
-/// A CSI driver for inline volumes that hold a new token and the name of their pod
+/// A CSI driver for inline volumes that contain a new token and the name of their pod
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]

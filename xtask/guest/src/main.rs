@@ -1,8 +1,8 @@
-//! `/init` of the emulated machine: loads modules, runs each test in a process of its own, tells how each went.
+//! `/init` of the emulated machine: loads modules, runs each test in its own process, reports each result.
 //!
-//! What to do is in `/plan`, which `xtask` writes (its module `kernels::image` has the format). What happened goes
-//! to the second serial port, so that the kernel's own words, on the first, cannot come in between. This process
-//! never returns: the machine is powered off at the end, and a panic here is the kernel's panic.
+//! Its orders are in `/plan`, which `xtask` writes (its module `kernels::image` has the format). The report goes
+//! to the second serial port, because the kernel writes to the first. This process never returns: the machine
+//! is powered off at the end, and a panic here is a panic of the kernel.
 
 mod child;
 mod report;
@@ -20,7 +20,7 @@ use nix::sys::reboot::{RebootMode, reboot};
 
 use report::Report;
 
-/// Where a line of the plan, or a list of tests, names nothing.
+/// An error is only printed, so its type does not matter.
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
 /// The kernel's filesystems: type, directory, options.
@@ -32,11 +32,11 @@ const FILESYSTEMS: &[(&str, &str, &str)] = &[
     ("cgroup2", "/sys/fs/cgroup", ""),
 ];
 
-/// Links that udev or systemd make elsewhere.
+/// Links that udev or systemd create on other systems.
 const LINKS: &[(&str, &str)] =
     &[("/proc/self/fd", "/dev/fd"), ("fd/0", "/dev/stdin"), ("fd/1", "/dev/stdout"), ("fd/2", "/dev/stderr")];
 
-/// How long a disk may take to come up.
+/// How long to wait for a disk.
 const DISK: Duration = Duration::from_secs(20);
 
 fn main() {
@@ -46,10 +46,10 @@ fn main() {
         report.end()
     });
     if let Err(error) = ended {
-        // The console's tail is what the person reads who looks for the missing end.
+        // `xtask` shows the end of the console if the machine does not finish.
         eprintln!("init: {error}");
     }
-    // It returns when it fails only.
+    // It returns only if it fails.
     panic!("power off: {:?}", reboot(RebootMode::RB_POWER_OFF));
 }
 
@@ -68,7 +68,7 @@ fn prepare() -> Result<()> {
     for (target, link) in LINKS {
         symlink(target, link)?;
     }
-    // As on a machine with systemd.
+    // As on a system with systemd.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>)?;
     Ok(())
 }
@@ -93,8 +93,9 @@ fn follow_plan(report: &Report) -> Result<()> {
                     report.no_tests(suite)?;
                 }
                 for test in &tests {
-                    // In a process of its own: what one test hangs in does not touch the next, nor what it leaves
-                    // running. Mounts and devices of a test that failed do stay: look at the first failure first.
+                    // Each test has its own process, so a test that hangs or leaves processes running
+                    // does not affect the next one. Mounts and devices of a failed test stay: look at the
+                    // first failure.
                     let mut command = Command::new(program);
                     command.args(["--exact", test, "--test-threads=1", "--nocapture"]);
                     command.envs(environment.iter().copied());
@@ -118,18 +119,18 @@ fn limit(seconds: &str) -> Result<Duration> {
 
 fn load(report: &Report, path: &str) -> Result<()> {
     match finit_module(File::open(path)?, c"", ModuleInitFlags::empty()) {
-        // Built in, or asked for by an earlier line.
+        // The module is built in, or loaded by an earlier line.
         Ok(()) | Err(nix::Error::EEXIST) => Ok(()),
         Err(error) => report.module_failed(Path::new(path), error),
     }
 }
 
-/// Disks come up some time after their driver.
+/// Disks appear some time after their driver is loaded.
 fn mount_disk(device: &str, directory: &str) -> Result<()> {
     let end = Instant::now() + DISK;
     while !Path::new(device).exists() {
         if Instant::now() >= end {
-            return Err(format!("{device} is not there after {} s", DISK.as_secs()).into());
+            return Err(format!("{device} does not exist after {} s", DISK.as_secs()).into());
         }
         sleep(Duration::from_millis(10));
     }
@@ -143,7 +144,8 @@ fn mount_disk(device: &str, directory: &str) -> Result<()> {
     Ok(())
 }
 
-/// What is packed below a directory that is about to be covered: programs that tests call, where cargo builds in `/tmp`.
+/// Saves files in a directory that is about to be covered by a mount: programs that tests call, if cargo
+/// builds in `/tmp`.
 fn set_aside(directory: &str) -> Result<Vec<PathBuf>> {
     let mut aside = Vec::new();
     for entry in fs::read_dir(directory)? {

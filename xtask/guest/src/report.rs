@@ -1,4 +1,4 @@
-//! Lines for `xtask`: what begins, how it ended, and what it said.
+//! Lines for `xtask`: the start of each test, its end, and its output.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -13,10 +13,10 @@ use crate::child::wait;
 const PORT: &str = "/dev/ttyS1";
 const OUTPUT: &str = "/run/output";
 
-/// How much is told of what a program said, from the end.
+/// How much of a program's output is reported, from its end.
 const TAIL: usize = 16 << 10;
 
-/// Whose output is told.
+/// The tests whose output is reported.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Output {
     Always,
@@ -38,7 +38,7 @@ impl Report {
         Ok(self.0.borrow_mut().write_all(format!("@\t{}\n", words.join("\t")).as_bytes())?)
     }
 
-    /// Without this line the machine did not come to its end.
+    /// If this line is missing, the machine did not finish.
     pub(crate) fn end(&self) -> Result<()> {
         self.line(&["end"])
     }
@@ -48,12 +48,12 @@ impl Report {
         self.line(&["module", &name, error.desc()])
     }
 
-    /// A suite without tests shows nothing, which must not pass for success.
+    /// A suite without tests must not count as a success.
     pub(crate) fn no_tests(&self, suite: &str) -> Result<()> {
-        self.line(&["failed", suite, "(none)", "0", "it has no such tests"])
+        self.line(&["failed", suite, "(none)", "0", "the program does not have these tests"])
     }
 
-    /// Runs a program to its end or the limit, and tells of both.
+    /// Runs a program to its end or the time limit, and reports both.
     pub(crate) fn run(
         &self,
         suite: &str,

@@ -26,7 +26,9 @@ enum Verdict {
 /// Prints the changes, and fails if something became slower.
 pub(crate) fn report(before: &Record, after: &Record) -> Result<(), Failure> {
     let changes = changes(before, after);
-    println!("since the record: ours to the bare work, or to the program where there is no bare work\n");
+    println!(
+        "since the record: ratio of ours to the bare work, or to the program if there is no bare work\n"
+    );
     println!("{:<48}{:>9}{:>9}{:>9}", "", "before", "now", "change");
     for change in &changes {
         let said = match change.verdict {

@@ -38,8 +38,9 @@ pub(crate) fn files(
     let path = docs.join("benchmarks.md");
     let text =
         fs::read_to_string(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-    let text = between_marks(&text, &measured(record, verdicts))
-        .ok_or_else(|| Failure::new(format!("{} has not both marks:\n{BEGIN}\n{END}", path.display())))?;
+    let text = between_marks(&text, &measured(record, verdicts)).ok_or_else(|| {
+        Failure::new(format!("{} must contain both marks:\n{BEGIN}\n{END}", path.display()))
+    })?;
     Ok(vec![
         (path, text),
         (docs.join("benchmarks.svg"), chart::bars(record)),
@@ -63,7 +64,8 @@ fn measured(record: &Record, verdicts: &[Verdict]) -> String {
     out.push_str("\n## Side by side\n\n![Times as multiples of the bare work](benchmarks.svg)\n\n");
     let _ = writeln!(
         out,
-        "Median time, and the ratio to the bare work (to ours where there is none) with its quartiles; rounds of {} runs.\n",
+        "Median time, and the ratio to the bare work (to ours where there is none) with its quartiles; \
+         rounds of {} runs.\n",
         record.repeats
     );
     out.push_str(&table::in_markdown(record));

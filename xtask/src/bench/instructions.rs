@@ -33,7 +33,7 @@ struct Counted {
 /// The step of the gate.
 pub(crate) fn check(root: &Path) -> Result<(), Failure> {
     let bench = programs::bench(root)?;
-    timed("instructions of parsers and calls, beside those recorded", || compare(root, &bench))
+    timed("instructions of parsers and calls, compared with the record", || compare(root, &bench))
 }
 
 /// Counts, and then compares or records.
@@ -62,7 +62,8 @@ fn compare(root: &Path, bench: &Path) -> Result<(), Failure> {
     match grown(&before, &now).as_slice() {
         [] => Ok(()),
         names => Err(Failure::new(format!(
-            "more instructions than recorded, by over a tenth: {}\nif that is meant: cargo xtask bench --instructions --record",
+            "over a tenth more instructions than recorded: {}\nif this is intended: cargo xtask bench \
+             --instructions --record",
             names.join(", ")
         ))),
     }

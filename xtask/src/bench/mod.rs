@@ -41,7 +41,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
     }
     if let Options::Document = options {
         let record = Record::read(&document::record_of(root))?;
-        return told(document::write(root, &record, &goals::judge(&record))?);
+        return print_written(document::write(root, &record, &goals::judge(&record))?);
     }
     let Options::Measure(plan) = options else { return Ok(()) };
     // Read first: a bad record must be found before minutes of measuring.
@@ -52,7 +52,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
     missing.sort();
     missing.dedup();
     if !missing.is_empty() {
-        return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
+        return Err(Failure::usage(format!("missing on this machine:\n  {}", missing.join("\n  "))));
     }
     let programs = programs::build(root, plan.only.is_none())?;
     let begun = Instant::now();
@@ -68,16 +68,16 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
     println!("{}", table::goals(&verdicts));
     println!("measured in {:.0} s; recorded in {}", begun.elapsed().as_secs_f64(), file.display());
     if plan.is_whole() && failures.is_empty() {
-        told(document::write(root, &record, &verdicts)?)?;
+        print_written(document::write(root, &record, &verdicts)?)?;
     }
     if !failures.is_empty() {
         let list = failures.join("\n  ");
-        return Err(Failure::new(format!("these did not run, and docs/ is as it was:\n  {list}")));
+        return Err(Failure::new(format!("these did not run, so docs/ is unchanged:\n  {list}")));
     }
     before.map_or(Ok(()), |before| compare::report(&before, &record))
 }
 
-fn told(written: Vec<PathBuf>) -> Result<(), Failure> {
+fn print_written(written: Vec<PathBuf>) -> Result<(), Failure> {
     written.iter().for_each(|path| println!("written: {}", path.display()));
     Ok(())
 }

@@ -5,28 +5,32 @@ use std::path::PathBuf;
 use crate::Failure;
 
 pub(crate) const HELP: &str = "\
-What the toolkit costs, beside system calls, programs and other crates; as root, in mount namespaces of its own.
+Compares the toolkit's cost with system calls, programs and other crates. Needs root; uses its own mount
+namespaces.
 
 Usage: cargo xtask bench [options]
 
-  --quick             a tenth of the time: one short run of each, at the smallest and the largest size
-  --only TEXT         only subjects whose name contains it; no footprint and no instruction counts
-  --compare FILE      afterwards say what changed since a record, as ratios to the bare work of the same run, and fail
-                      where something became slower by more than both records' own spread
-  --resume            go on with a run that was interrupted, and keep what it measured
-  --instructions      only count instructions of the parsers and of a call (valgrind), beside those recorded; the same on
-                      a busy machine, for any user; fails where one grew by more than a tenth
+  --quick             take a tenth of the time: one short run of each subject, at the smallest and the
+                      largest size
+  --only TEXT         only subjects whose name contains TEXT; no footprint and no instruction counts
+  --compare FILE      at the end print the changes since a record, as ratios to the bare work of the same
+                      run; fail if something became slower by more than the spread of both records
+  --resume            continue an interrupted run, and keep its measurements
+  --instructions      only count instructions of the parsers and of a call (valgrind) and compare them with
+                      the record; for any user, also on a busy machine; fail if a count grew by more than a
+                      tenth
   --instructions --record
-                      write them to benches/instructions.json
-  --document          measure nothing: write docs/benchmarks.md and the charts anew from docs/benchmarks.json
-  --help              this
+                      write the counts to benches/instructions.json
+  --document          measure nothing: write docs/benchmarks.md and the charts again from
+                      docs/benchmarks.json
+  --help              print this text
 
-A whole run takes about ten minutes on an idle machine. It writes docs/benchmarks.md between its two marks, the charts
-and docs/benchmarks.json, which `--compare` takes. Any other run prints its table, and every run leaves its record in
-<target>/bench/latest.json.
+A complete run takes about ten minutes on an idle machine. It writes the part of docs/benchmarks.md between
+the two marks, the charts, and docs/benchmarks.json, the record for `--compare`. Other runs print a table.
+Every run writes its record to <target>/bench/latest.json.
 
-Ratios are taken between neighbours: all who do the same thing take turns in short rounds, in random order, and a ratio
-is within a round. They hold on a busy machine too; times do not.
+All implementations of the same job run in turns, in short rounds and in random order, and each ratio is
+taken within a round. So the ratios are valid on a busy machine too; the times are not.
 ";
 
 /// The command.
@@ -87,7 +91,7 @@ impl Options {
                     };
                 }
                 "--document" if plan == Plan::default() && arguments.len() == 0 => return Ok(Self::Document),
-                other => return Err(Failure::usage(format!("no such option: {other}\n\n{HELP}"))),
+                other => return Err(Failure::usage(format!("unknown option: {other}\n\n{HELP}"))),
             }
         }
         Ok(Self::Measure(plan))

@@ -66,7 +66,7 @@ impl Record {
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         let bytes = fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
         serde_json::from_slice(&bytes).map_err(|error| {
-            Failure::usage(format!("{} is no record of `cargo xtask bench`: {error}", path.display()))
+            Failure::usage(format!("{} is not a record of `cargo xtask bench`: {error}", path.display()))
         })
     }
 

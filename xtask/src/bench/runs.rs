@@ -19,7 +19,7 @@ use crate::Failure;
 /// The minimum number of rounds, even for the slowest contestant.
 const LEAST_ROUNDS: &str = "3";
 /// A run that takes longer is considered hung.
-const PATIENCE_SECONDS: &str = "180";
+const RUN_TIMEOUT_SECONDS: &str = "180";
 
 /// The output of `bench list`.
 #[derive(Deserialize)]
@@ -73,7 +73,9 @@ pub(crate) fn measure(
 
     let jobs = jobs(&list, plan);
     if jobs.is_empty() {
-        return Err(Failure::usage("no subject has that in its name; `--quick` without `--only` lists all"));
+        return Err(Failure::usage(
+            "no subject's name contains this text; `--quick` without `--only` lists all names",
+        ));
     }
     let begun = Instant::now();
     for (at, job) in jobs.iter().enumerate() {
@@ -130,9 +132,9 @@ fn prepare(runs: &Path, programs: &Programs, plan: &Plan) -> Result<(), Failure>
         return match fs::read_to_string(&mark) {
             Ok(before) if before == now => Ok(()),
             Ok(_) => Err(Failure::usage(
-                "the program or the plan is another one since: begin anew, without --resume",
+                "the program or the plan has changed since then: start again without --resume",
             )),
-            Err(_) => Err(Failure::usage("nothing to resume: no run was interrupted")),
+            Err(_) => Err(Failure::usage("nothing to resume: there is no interrupted run")),
         };
     }
     for entry in fs::read_dir(runs)? {
@@ -196,7 +198,7 @@ fn run(programs: &Programs, plan: &Plan, job: &Job, file: &Path, place: &Place) 
 /// The program under timeout(1), which kills it after the limit.
 fn limited(program: &Path, place: &Place) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["--foreground", "--signal=KILL", PATIENCE_SECONDS]).arg(program);
+    command.args(["--foreground", "--signal=KILL", RUN_TIMEOUT_SECONDS]).arg(program);
     command.env("TMPDIR", &place.0).env("LC_ALL", "C");
     command
 }

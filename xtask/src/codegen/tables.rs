@@ -48,9 +48,10 @@ impl Rules {
         let strings = is_string_map(field);
         match (secret, strings) {
             (true, true) => Ok(Shown::Secret),
-            (true, false) => {
-                Err(Failure::new(format!("{}: a csi_secret that is no map of strings", field.full_name())))
-            }
+            (true, false) => Err(Failure::new(format!(
+                "{}: a csi_secret field that is not a map of strings",
+                field.full_name()
+            ))),
             (false, true) => Ok(Shown::Context),
             (false, false) if field.name() == "mount_flags" => Ok(Shown::Flags),
             (false, false) => Ok(Shown::Plain),

@@ -105,7 +105,7 @@ impl Archive {
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
         let exact = shown.lines().find_map(|line| line.strip_prefix("Version: "));
         let Some(exact) = exact else {
-            return Ok(Fetched::Unavailable(format!("{package} is in no index")));
+            return Ok(Fetched::Unavailable(format!("no package index contains {package}")));
         };
         let name = format!("{package} {exact}");
         let kernels = self.cache.join("kernels");
@@ -157,7 +157,7 @@ fn cache() -> Result<PathBuf, Failure> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     cache
         .map(|cache| cache.join("csi-kernels"))
-        .ok_or_else(|| Failure::usage("neither HOME nor XDG_CACHE_HOME says where kernels are kept"))
+        .ok_or_else(|| Failure::usage("no directory for kernels: HOME and XDG_CACHE_HOME are not set"))
 }
 
 /// The list of sources for apt: every suite of the archives that this machine is configured for.
@@ -171,8 +171,8 @@ fn sources(archives: &Archives) -> Result<String, Failure> {
         .collect();
     if lines.is_empty() {
         return Err(Failure::usage(
-            "this machine's apt is configured for no archive of Debian, where the kernels come from; \
-             `apt-get update --print-uris` shows what it has",
+            "the kernels come from Debian's archive, and this machine's apt has no such source; \
+             `apt-get update --print-uris` lists its sources",
         ));
     }
     Ok(lines.concat())
@@ -224,7 +224,8 @@ mod tests {
         let listed = "linux-image-6.1.0-56-cloud-amd64 - Linux\nlinux-image-6.1.0-9-cloud-amd64 - Linux\n\
                       linux-image-6.1-cloud-amd64 - meta\nlinux-image-6.1.0-57-cloud-amd64-dbg - symbols\n\
                       linux-image-7.2.13+deb14-cloud-amd64 - Linux\n\
-                      linux-binary-7.2.13+deb14-cloud-amd64 - kernel image\nlinux-image-7.2.13+deb14-amd64 - x";
+                      linux-binary-7.2.13+deb14-cloud-amd64 - kernel image\nlinux-image-7.2.13+deb14-amd64 - \
+                      x";
         assert_eq!(
             newest_of_each(listed),
             [

@@ -32,7 +32,7 @@ const DIRECTORIES: &[&str] =
 const DISK_MODULES: &[&str] = &["virtio_pci", "virtio_blk"];
 
 /// The factor on the time limits for emulation on a busy machine.
-pub(crate) const PATIENCE: u32 = 3;
+pub(crate) const EMULATION_FACTOR: u32 = 3;
 
 type Archive = Cpio<BufWriter<File>>;
 
@@ -82,16 +82,16 @@ pub(crate) fn pack(
 fn orders(suite: &Suite, program: &str, on: Version) -> String {
     let settings: String = suite.env.iter().map(|(name, value)| format!("\t{name}={value}")).collect();
     let skipped: String = suite.skipped(on).map(|skip| format!("\t{}", skip.test)).collect();
-    let (package, test, seconds, only) = (suite.package, suite.test, suite.seconds * PATIENCE, suite.only);
-    let order = if suite.is_told { "told" } else { "tests" };
+    let (package, test, seconds, only) =
+        (suite.package, suite.test, suite.seconds * EMULATION_FACTOR, suite.only);
+    let order = if suite.prints_output { "told" } else { "tests" };
     format!("env{settings}\n{order}\t{package}/{test}\t{seconds}\t{program}\t{only}{skipped}\n")
 }
 
 /// Copies a program, by its name, or any file, by its full path.
 fn copy_named(cpio: &mut Archive, name: &str) -> Result<(), Failure> {
     let path = if name.starts_with('/') { Some(PathBuf::from(name)) } else { needs::find(name) };
-    let path =
-        path.ok_or_else(|| Failure::usage(format!("{name} is missing; `cargo xtask needs` tells more")))?;
+    let path = path.ok_or_else(|| Failure::usage(format!("{name} is missing; see `cargo xtask needs`")))?;
     copy(cpio, &path)
 }
 

@@ -111,10 +111,10 @@ fn listen(
             return Some(format!("ended by {signal}"));
         }
         if Instant::now() > deadline {
-            return Some("the machine was not done in time".to_owned());
+            return Some("the machine did not finish in time".to_owned());
         }
         if heard.elapsed() > run.patience(SILENCE) {
-            return Some("the machine fell silent".to_owned());
+            return Some("the machine stopped printing".to_owned());
         }
     }
 }

@@ -65,14 +65,14 @@ pub(crate) fn run(
 ) -> Result<Option<String>, Failure> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(Failure::usage(
-            "the tests on other kernels need an x86_64 machine: tests are built for it",
+            "the tests on other kernels need an x86_64 machine, because they are built for it",
         ));
     }
     needs::provide(&[Work::Kernels], install)?;
     let missing = needs::missing_programs(Work::Kernels);
     if !missing.is_empty() {
         return Err(Failure::usage(format!(
-            "the tests on other kernels need what this machine lacks:\n  {}",
+            "missing on this machine for the tests on other kernels:\n  {}",
             missing.join("\n  ")
         )));
     }
@@ -83,10 +83,7 @@ pub(crate) fn run(
     }
     not_run.iter().for_each(|line| println!("    {line}"));
     if kernels.is_empty() {
-        return Err(Failure::new(format!(
-            "no kernel could be had, so nothing was shown:\n{}",
-            not_run.join("\n")
-        )));
+        return Err(Failure::new(format!("no kernel is available, so no test ran:\n{}", not_run.join("\n"))));
     }
     println!("==> static test programs");
     let is_gate = matches!(choice, Choice::Ends) && only.is_empty();
@@ -95,14 +92,14 @@ pub(crate) fn run(
         chosen.retain(|suite| !suite.is_on_request);
     }
     if chosen.is_empty() {
-        return Err(Failure::usage(format!("no suite has {only} in its name")));
+        return Err(Failure::usage(format!("no suite's name contains {only}")));
     }
     let programs = build::build(root, &chosen)?;
     let limit = if is_gate { GATE_LIMIT } else { LIMIT };
     let runs = run_machines(&kernels, &chosen, &programs, limit)?;
     if is_gate {
         let on_request = SUITES.iter().filter(|suite| suite.is_on_request);
-        on_request.for_each(|suite| println!("on request only: {}: {}", suite.test, suite.only));
+        on_request.for_each(|suite| println!("only on request: {}: {}", suite.test, suite.only));
     }
     verdict(&runs, &chosen, not_run)
 }
@@ -135,7 +132,7 @@ fn run_machines(
             machines.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
         });
         for run in ended {
-            runs.push(run.map_err(|_| Failure::new("a machine's thread has panicked"))??);
+            runs.push(run.map_err(|_| Failure::new("the thread of a machine panicked"))??);
         }
         if interrupt.came().is_some() {
             break;
@@ -148,16 +145,16 @@ fn run_machines(
 /// Returns `None` if a signal came first.
 fn alone_with(kernel: &Kernel, folder: &Path, interrupt: &Interrupt) -> Result<Option<Flock<File>>, Failure> {
     let mut file = File::create(folder.join(format!("lock-{}", kernel.version)))?;
-    let mut is_told = false;
+    let mut is_waiting_reported = false;
     while interrupt.came().is_none() {
         file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(Some(lock)),
             Err((file, Errno::EWOULDBLOCK)) => file,
             Err((_, error)) => return Err(Failure::new(format!("lock {}: {error}", folder.display()))),
         };
-        if !is_told {
+        if !is_waiting_reported {
             println!("    {:>6} waits for another run in {}", kernel.version, folder.display());
-            is_told = true;
+            is_waiting_reported = true;
         }
         sleep(WAIT);
     }
@@ -223,7 +220,8 @@ fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<S
         Choice::Named(name) => {
             let version = Version::parse(name);
             let names = all.iter().map(Version::to_string).collect::<Vec<_>>().join(", ");
-            let what = || Failure::usage(format!("no kernel is called {name}; there are {names}, {NEWEST}"));
+            let what =
+                || Failure::usage(format!("unknown kernel {name}; the known kernels are {names}, {NEWEST}"));
             vec![version.ok_or_else(what)?]
         }
     };
@@ -231,11 +229,11 @@ fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<S
     for version in &asked {
         match there.iter().find(|(other, _)| other == version) {
             Some(kernel) => found.push(kernel.clone()),
-            None => not_run.push(format!("{version}: NOT RUN: no package in the indices")),
+            None => not_run.push(format!("{version}: NOT RUN: not in the package indices")),
         }
     }
     if newest.is_none_or(|newest| WANTED.contains(&newest)) && !matches!(choice, Choice::Named(_)) {
-        not_run.push(format!("{NEWEST}: NOT RUN: nothing newer is in the indices"));
+        not_run.push(format!("{NEWEST}: NOT RUN: the package indices have no newer kernel"));
     }
     Ok((found, not_run))
 }

@@ -22,7 +22,7 @@ pub(crate) struct Suite {
     /// Runs only tests with this in their path. Empty: all.
     pub(crate) only: &'static str,
     /// Whether the tests' output is printed on success too.
-    pub(crate) is_told: bool,
+    pub(crate) prints_output: bool,
     /// Whether it takes too long for the gate, which lists it as left out.
     pub(crate) is_on_request: bool,
     /// Tests that do not run on some kernels. They are listed at the end of each run.
@@ -70,7 +70,7 @@ pub(crate) const SUITE: Suite = Suite {
     seconds: 60,
     since: Version::new(5, 10),
     only: "",
-    is_told: false,
+    prints_output: false,
     is_on_request: false,
     skip: &[],
 };
@@ -180,9 +180,9 @@ const FLOWS: Suite = Suite {
     ..MOUNT
 };
 
-const MKFS_IS_SLOW: &str = "each system call of mkfs is stopped at, which takes minutes under emulation; a device with data and the other steps run";
+const MKFS_IS_SLOW: &str = "the kills at each system call of mkfs take minutes under emulation; the tests with a device that has data and the other steps run";
 
-const OLD_HAS_A_ROW: &str = "a row of its own has more of its points";
+const OLD_HAS_A_ROW: &str = "a separate row has more of its points";
 
 /// The modules of the NFS client and server, for all versions.
 pub(crate) const NFS: &[&str] = &["nfs", "nfsv3", "nfsv4", "nfsd"];
@@ -193,7 +193,7 @@ const HANG_NFS: Suite = Suite {
     modules: NFS,
     files: &["ip"],
     seconds: 180,
-    is_told: true,
+    prints_output: true,
     is_on_request: true,
     ..MOUNT
 };
@@ -208,7 +208,7 @@ pub(crate) const SUITES: &[Suite] = &[
             test: "the_mounts_below_are_bound_on_request",
             from: Version::new(5, 10),
             before: Version::new(5, 12),
-            why: "attributes of a whole tree of mounts are refused there, as no_tree_of_mounts_is_half_read_only shows",
+            why: "these kernels refuse attributes of a whole tree of mounts, as no_tree_of_mounts_is_half_read_only shows",
         }],
         ..MOUNT
     },
@@ -218,7 +218,7 @@ pub(crate) const SUITES: &[Suite] = &[
             test: "a_bad_option_is_named_by_the_filesystem_and_its_value_is_not",
             from: Version::new(5, 10),
             before: Version::new(5, 17),
-            why: "ext4 has no words for its errors there",
+            why: "ext4 does not report its errors there",
         }],
         ..DEVICES
     },
@@ -243,7 +243,7 @@ pub(crate) const SUITES: &[Suite] = &[
                 test: "a_filesystem_that_answers_from_memory_is_queried_without_a_child",
                 from: Version::new(5, 10),
                 before: Version::new(6, 13),
-                why: "their statmount does not tell all that has to be known for it; a child is asked, as the other tests show",
+                why: "their statmount does not return all necessary fields; a child process is used, as the other tests show",
             },
         ],
         ..DEVICES
@@ -363,7 +363,7 @@ pub(crate) const SUITES: &[Suite] = &[
         test: "corpus",
         skip: &[Skip::everywhere(
             "whatever_a_device_holds_is_kept",
-            "it asks the prober about hundreds of images, and nothing of the kernel; minutes under emulation",
+            "it probes hundreds of images and does not depend on the kernel; minutes under emulation",
         )],
         ..DEVICES
     },

@@ -13,7 +13,7 @@ use crate::program::output::code_name;
 
 /// One problem. The message for people is not part of it, because it can change while the problem lasts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Trouble {
+pub(crate) struct Problem {
     /// Who reports it: the plugin, its controller or its node.
     pub(crate) seen_by: &'static str,
     /// The volume's id, or another name of what is unhealthy.
@@ -23,10 +23,10 @@ pub(crate) struct Trouble {
 }
 
 /// All problems that one source reports, with their messages for people.
-pub(crate) type Troubles = BTreeMap<Trouble, String>;
+pub(crate) type Problems = BTreeMap<Problem, String>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum Change {
     Begins,
     Changes,
     Ends,
@@ -37,72 +37,73 @@ enum What {
 /// A line of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Event {
-    what: What,
-    trouble: Option<Trouble>,
+    change: Change,
+    problem: Option<Problem>,
     message: String,
 }
 
 /// The last report of each source.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
-    told: BTreeMap<Source, Troubles>,
+pub(crate) struct CurrentProblems {
+    reported: BTreeMap<Source, Problems>,
     /// The calls that failed.
-    unanswered: BTreeMap<Source, Troubles>,
-    said_well: bool,
+    unanswered: BTreeMap<Source, Problems>,
+    reported_no_problems: bool,
 }
 
-impl Known {
+impl CurrentProblems {
     /// Whether there is no problem.
-    pub(crate) fn is_well(&self) -> bool {
-        self.told.values().chain(self.unanswered.values()).all(BTreeMap::is_empty)
+    pub(crate) fn has_none(&self) -> bool {
+        self.reported.values().chain(self.unanswered.values()).all(BTreeMap::is_empty)
     }
 
     /// Takes an answer or a failure. After a failure the earlier report stays valid.
-    pub(crate) fn learn(&mut self, source: &Source, answer: Result<Troubles, Status>) -> Vec<Event> {
-        let (told, unanswered) = match answer {
-            Ok(troubles) => (Some(troubles), Troubles::new()),
+    pub(crate) fn update(&mut self, source: &Source, answer: Result<Problems, Status>) -> Vec<Event> {
+        let (reported, unanswered) = match answer {
+            Ok(problems) => (Some(problems), Problems::new()),
             Err(status) => {
                 // The text of a connection error differs between tries, so it is replaced by a fixed one.
                 let (code, reason, message) = match std::error::Error::source(&status) {
-                    Some(_) => (Code::Unavailable, "NotReached", "nothing answers on the socket"),
+                    Some(_) => (Code::Unavailable, "NotReached", "no process answers on the socket"),
                     None => (status.code(), "NotAnswered", status.message()),
                 };
-                let trouble = Trouble {
+                let problem = Problem {
                     seen_by: "csi",
                     subject: source.to_string(),
                     status: code_name(code),
                     reason: reason.to_owned(),
                 };
-                (None, Troubles::from([(trouble, message.to_owned())]))
+                (None, Problems::from([(problem, message.to_owned())]))
             }
         };
         let mut events = replace(&mut self.unanswered, source, unanswered);
-        events.extend(told.into_iter().flat_map(|told| replace(&mut self.told, source, told)));
+        events
+            .extend(reported.into_iter().flat_map(|reported| replace(&mut self.reported, source, reported)));
         events
     }
 
     /// Called after a round. Returns an event if all has become well.
-    pub(crate) fn rounded(&mut self) -> Option<Event> {
-        let is_new = self.is_well() && !self.said_well;
-        self.said_well = self.is_well();
-        is_new.then(|| Event { what: What::AllWell, trouble: None, message: "all is well".to_owned() })
+    pub(crate) fn end_round(&mut self) -> Option<Event> {
+        let is_new = self.has_none() && !self.reported_no_problems;
+        self.reported_no_problems = self.has_none();
+        is_new.then(|| Event { change: Change::AllWell, problem: None, message: "no problems".to_owned() })
     }
 }
 
-fn replace(all: &mut BTreeMap<Source, Troubles>, source: &Source, new: Troubles) -> Vec<Event> {
+fn replace(all: &mut BTreeMap<Source, Problems>, source: &Source, new: Problems) -> Vec<Event> {
     let old = all.get(source).cloned().unwrap_or_default();
-    let event = |what, trouble: &Trouble, message: &str| Event {
-        what,
-        trouble: Some(trouble.clone()),
+    let event = |change, problem: &Problem, message: &str| Event {
+        change,
+        problem: Some(problem.clone()),
         message: message.to_owned(),
     };
-    let ended = old.iter().filter(|(trouble, _)| !new.contains_key(*trouble));
+    let ended = old.iter().filter(|(problem, _)| !new.contains_key(*problem));
     let mut events: Vec<Event> =
-        ended.map(|(trouble, message)| event(What::Ends, trouble, message)).collect();
-    for (trouble, message) in &new {
-        match old.get(trouble) {
-            None => events.push(event(What::Begins, trouble, message)),
-            Some(before) if before != message => events.push(event(What::Changes, trouble, message)),
+        ended.map(|(problem, message)| event(Change::Ends, problem, message)).collect();
+    for (problem, message) in &new {
+        match old.get(problem) {
+            None => events.push(event(Change::Begins, problem, message)),
+            Some(before) if before != message => events.push(event(Change::Changes, problem, message)),
             Some(_) => {}
         }
     }
@@ -114,39 +115,39 @@ impl Event {
     /// The event without these values.
     pub(crate) fn scrubbed(&self, hidden: &Hidden) -> Self {
         let clean = |text: &str| hidden.scrub(text);
-        let trouble = self.trouble.as_ref().map(|trouble| Trouble {
-            seen_by: trouble.seen_by,
-            subject: clean(&trouble.subject),
-            status: trouble.status.clone(),
-            reason: clean(&trouble.reason),
+        let problem = self.problem.as_ref().map(|problem| Problem {
+            seen_by: problem.seen_by,
+            subject: clean(&problem.subject),
+            status: problem.status.clone(),
+            reason: clean(&problem.reason),
         });
-        Self { what: self.what, trouble, message: clean(&self.message) }
+        Self { change: self.change, problem, message: clean(&self.message) }
     }
 
     pub(crate) fn json(&self, time: &str) -> serde_json::Value {
-        let Some(trouble) = &self.trouble else {
-            return json!({ "time": time, "event": self.what.to_string() });
+        let Some(problem) = &self.problem else {
+            return json!({ "time": time, "event": self.change.to_string() });
         };
         json!({
             "time": time,
-            "event": self.what.to_string(),
-            "seenBy": trouble.seen_by,
-            "subject": trouble.subject,
-            "status": trouble.status,
-            "reason": trouble.reason,
+            "event": self.change.to_string(),
+            "seenBy": problem.seen_by,
+            "subject": problem.subject,
+            "status": problem.status,
+            "reason": problem.reason,
             "message": self.message,
         })
     }
 
     pub(crate) fn line(&self, time: &str) -> String {
-        let mark = match self.what {
-            What::Begins => '+',
-            What::Changes => '~',
-            What::Ends => '-',
-            What::AllWell => '=',
+        let mark = match self.change {
+            Change::Begins => '+',
+            Change::Changes => '~',
+            Change::Ends => '-',
+            Change::AllWell => '=',
         };
-        let Some(trouble) = &self.trouble else { return format!("{time} {mark} {}", self.message) };
-        let Trouble { seen_by, subject, status, reason } = trouble;
+        let Some(problem) = &self.problem else { return format!("{time} {mark} {}", self.message) };
+        let Problem { seen_by, subject, status, reason } = problem;
         // Escaped before the columns are aligned.
         let (subject, reason) = (escape::terminal(subject), escape::terminal(reason));
         let line = format!("{time} {mark} {seen_by:<10} {subject:<20} {status:<12} {reason}");
@@ -157,7 +158,7 @@ impl Event {
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Begins => "begins",
@@ -178,15 +179,15 @@ pub(crate) fn now() -> String {
 mod tests {
     use super::*;
 
-    fn troubles(all: &[(&str, &str)]) -> Troubles {
+    fn problems(all: &[(&str, &str)]) -> Problems {
         let one = |(reason, message): &(&str, &str)| {
-            let trouble = Trouble {
+            let problem = Problem {
                 seen_by: "node",
                 subject: "pvc-1".to_owned(),
                 status: "DEGRADED".to_owned(),
                 reason: (*reason).to_owned(),
             };
-            (trouble, (*message).to_owned())
+            (problem, (*message).to_owned())
         };
         all.iter().map(one).collect()
     }
@@ -198,37 +199,37 @@ mod tests {
 
     #[test]
     fn what_begins_changes_and_ends_is_told_once() {
-        let (mut known, source) = (Known::default(), Source::Storage);
-        assert_eq!(lines(known.learn(&source, Ok(troubles(&[])))), [""; 0]);
-        assert_eq!(lines(known.rounded()), ["T = all is well"]);
-        assert_eq!(lines(known.rounded()), [""; 0]);
-        let begun = known.learn(&source, Ok(troubles(&[("Slow", "a"), ("Full", "b")])));
-        assert_eq!(lines(begun), ["T + node pvc-1 DEGRADED Full: b", "T + node pvc-1 DEGRADED Slow: a"]);
-        assert!(!known.is_well() && known.rounded().is_none());
-        let changed = known.learn(&source, Ok(troubles(&[("Slow", "c")])));
+        let (mut known, source) = (CurrentProblems::default(), Source::Storage);
+        assert_eq!(lines(known.update(&source, Ok(problems(&[])))), [""; 0]);
+        assert_eq!(lines(known.end_round()), ["T = no problems"]);
+        assert_eq!(lines(known.end_round()), [""; 0]);
+        let undo_log = known.update(&source, Ok(problems(&[("Slow", "a"), ("Full", "b")])));
+        assert_eq!(lines(undo_log), ["T + node pvc-1 DEGRADED Full: b", "T + node pvc-1 DEGRADED Slow: a"]);
+        assert!(!known.has_none() && known.end_round().is_none());
+        let changed = known.update(&source, Ok(problems(&[("Slow", "c")])));
         assert_eq!(lines(changed), ["T - node pvc-1 DEGRADED Full: b", "T ~ node pvc-1 DEGRADED Slow: c"]);
-        assert_eq!(lines(known.learn(&source, Ok(troubles(&[("Slow", "c")])))), [""; 0]);
-        assert_eq!(lines(known.learn(&source, Ok(troubles(&[])))), ["T - node pvc-1 DEGRADED Slow: c"]);
-        assert_eq!(lines(known.rounded()), ["T = all is well"]);
+        assert_eq!(lines(known.update(&source, Ok(problems(&[("Slow", "c")])))), [""; 0]);
+        assert_eq!(lines(known.update(&source, Ok(problems(&[])))), ["T - node pvc-1 DEGRADED Slow: c"]);
+        assert_eq!(lines(known.end_round()), ["T = no problems"]);
     }
 
     #[test]
     fn who_does_not_answer_ends_nothing() {
-        let (mut known, source) = (Known::default(), Source::Storage);
-        known.learn(&source, Ok(troubles(&[("Slow", "a")])));
-        let failed = known.learn(&source, Err(Status::unavailable("gone")));
+        let (mut known, source) = (CurrentProblems::default(), Source::Storage);
+        known.update(&source, Ok(problems(&[("Slow", "a")])));
+        let failed = known.update(&source, Err(Status::unavailable("gone")));
         assert_eq!(lines(failed), ["T + csi NodeGetStorageHealth UNAVAILABLE NotAnswered: gone"]);
-        assert!(known.learn(&source, Err(Status::unavailable("gone"))).is_empty());
-        let back = known.learn(&source, Ok(troubles(&[("Slow", "a")])));
+        assert!(known.update(&source, Err(Status::unavailable("gone"))).is_empty());
+        let back = known.update(&source, Ok(problems(&[("Slow", "a")])));
         assert_eq!(lines(back), ["T - csi NodeGetStorageHealth UNAVAILABLE NotAnswered: gone"]);
     }
 
     #[test]
     fn secrets_are_not_told() {
-        let (mut known, source) = (Known::default(), Source::Storage);
+        let (mut known, source) = (CurrentProblems::default(), Source::Storage);
         let mut hidden = Hidden::default();
         hidden.add(["canary"]);
-        let events = known.learn(&source, Ok(troubles(&[("Slow", "canary\x1b[2J")])));
+        let events = known.update(&source, Ok(problems(&[("Slow", "canary\x1b[2J")])));
         let event = events[0].scrubbed(&hidden);
         for text in [event.line("T"), event.json("T").to_string()] {
             assert!(!text.contains("canary") && text.contains("***"), "{text}");

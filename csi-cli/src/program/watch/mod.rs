@@ -10,31 +10,31 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::common::{self, Common};
-use super::output::{Format, Layout, Stop, complain, duration, print, print_json};
+use super::output::{Format, Layout, Stop, duration, print, print_error, print_json};
 use super::{exit, secrets};
 use crate::lifecycle::Signals;
-use changes::{Event, Known};
+use changes::{CurrentProblems, Event};
 use sources::{Source, Watched};
 
 pub(crate) const NAME: &str = "watch";
 
 const HELP: &str = "\
-Asks again and again, and prints a line when something begins (+), changes (~) or ends (-): the plugin's
-readiness, the health of its storage, the health of volumes. What the driver can tell it chooses by its
-capabilities; a driver that speaks CSI 1.12 tells the condition of volumes instead. A driver that lists no
-health is asked for the volumes named with --volume-id. A question that is not answered is a line too, and
-what was known before stays known.";
+Checks the plugin's readiness, the health of its storage and the health of volumes at regular intervals.
+Prints a line when a problem begins (+), changes (~) or ends (-). The driver's capabilities decide which calls
+are made; a driver of CSI 1.12 reports the condition of volumes instead of their health. If the driver does
+not list health, only the volumes given with --volume-id are checked. A call that fails is reported as a
+problem too; the earlier result of that call stays valid.";
 
 const EXAMPLES: &str = "\
 Examples:
   csi watch
   csi watch --interval 2s --output json | tee health.jsonl
   csi watch --volume-id pvc-1 --volume-path /mnt/pod
-  csi watch --once && echo all is well";
+  csi watch --once && echo healthy";
 
 pub(crate) fn command() -> Command {
     Command::new(NAME)
-        .about("Watch the driver's health: print what begins and what ends")
+        .about("Watch the driver's health: print problems when they begin and end")
         .long_about(HELP)
         .args([
             Arg::new("interval")
@@ -42,22 +42,22 @@ pub(crate) fn command() -> Command {
                 .value_name("TIME")
                 .value_parser(ValueParser::from(duration))
                 .default_value("10s")
-                .help("How long from one round of questions to the next"),
+                .help("The time between two checks"),
             Arg::new("once")
                 .long("once")
                 .action(ArgAction::SetTrue)
-                .help("Print what is not well now, and exit with 1 if there is something"),
+                .help("Print the current problems once, and exit with 1 if there are any"),
             Arg::new("volume-id")
                 .long("volume-id")
                 .value_name("ID")
                 .action(ArgAction::Append)
-                .help("Ask for the health of this volume (several)"),
+                .help("Watch the health of this volume (repeatable)"),
             Arg::new("volume-path")
                 .long("volume-path")
                 .value_name("PATH")
                 .value_hint(ValueHint::DirPath)
                 .requires("volume-id")
-                .help("Where the one volume is published on this node"),
+                .help("The path at which the volume is published on this node"),
             common::controller_argument(),
         ])
         .args(secrets::arguments())
@@ -71,18 +71,18 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
         secrets: secrets::read(matches)?,
     };
     if watched.path.is_some() && watched.volumes.len() != 1 {
-        return Err(Stop::Usage("--volume-path is of one volume: give one --volume-id with it".to_owned()));
+        return Err(Stop::Usage("--volume-path needs exactly one --volume-id".to_owned()));
     }
     let mut signals = Signals::take().map_err(Stop::Usage)?;
     let sockets = common.sockets().await?;
-    let mut watch = Watch { known: Known::default(), format: common.format, watched };
+    let mut watch = Watch { known: CurrentProblems::default(), format: common.format, watched };
     let once = matches.get_flag("once");
     let every = matches.get_one::<Duration>("interval").copied().unwrap_or(Duration::from_secs(10));
     let watching = async {
         let sources = watch.watched.sources(&sockets).await?;
         if !once {
             let names: Vec<_> = sources.iter().map(Source::to_string).collect();
-            complain(&format!("asking every {every:?}: {}", names.join(", ")));
+            print_error(&format!("checking every {every:?}: {}", names.join(", ")));
         }
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -90,25 +90,25 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
             ticks.tick().await;
             watch.round(&sources, &sockets).await?;
             if once {
-                return Ok(watch.known.is_well());
+                return Ok(watch.known.has_none());
             }
         }
     };
     let ended = tokio::select! {
         biased;
-        caught = signals.next() => return Err(Stop::Ended(caught.status())),
+        caught = signals.next() => return Err(Stop::Exit(caught.status())),
         ended = watching => ended,
     };
     match ended {
         Ok(true) => Ok(()),
-        Ok(false) => Err(Stop::Ended(exit::FAILED)),
+        Ok(false) => Err(Stop::Exit(exit::FAILED)),
         Err(stop) => Err(stop),
     }
 }
 
 struct Watch {
     watched: Watched,
-    known: Known,
+    known: CurrentProblems,
     format: Format,
 }
 
@@ -117,14 +117,14 @@ impl Watch {
     async fn round(&mut self, sources: &[Source], sockets: &crate::lifecycle::Sockets) -> Result<(), Stop> {
         for source in sources {
             let answer = source.ask(sockets, &self.watched).await;
-            for event in self.known.learn(source, answer) {
-                self.tell(&event)?;
+            for event in self.known.update(source, answer) {
+                self.print_event(&event)?;
             }
         }
-        self.known.rounded().map_or(Ok(()), |event| self.tell(&event))
+        self.known.end_round().map_or(Ok(()), |event| self.print_event(&event))
     }
 
-    fn tell(&self, event: &Event) -> Result<(), Stop> {
+    fn print_event(&self, event: &Event) -> Result<(), Stop> {
         let event = event.scrubbed(&self.watched.secrets.hidden());
         let now = changes::now();
         match self.format {

@@ -8,9 +8,9 @@ use tonic::{Code, Status};
 use v1::controller_service_capability::{Type as ControllerType, rpc::Type as ControllerRpc};
 use v1::node_service_capability::{Type as NodeType, rpc::Type as NodeRpc};
 
-use super::changes::{Trouble, Troubles};
+use super::changes::{Problem, Problems};
 use crate::lifecycle::{Secrets, Sockets};
-use crate::program::output::{Stop, complain, refused};
+use crate::program::output::{Stop, print_error, refused};
 use crate::program::pages::Pages;
 
 /// What the user wants to watch.
@@ -26,13 +26,13 @@ pub(crate) struct Watched {
 pub(crate) enum Source {
     Readiness,
     Storage,
-    UnwellVolumes,
-    OfController(String),
-    OfNode(String),
+    UnhealthyVolumes,
+    ControllerHealth(String),
+    NodeHealth(String),
     /// The forms of v1.12.0: the list of volumes, one volume, its stats.
-    ConditionsOfAll,
+    AllConditions,
     Condition(String),
-    ConditionOnNode(String),
+    NodeCondition(String),
 }
 
 impl fmt::Display for Source {
@@ -40,12 +40,12 @@ impl fmt::Display for Source {
         let (rpc, volume) = match self {
             Self::Readiness => (Rpc::Probe, None),
             Self::Storage => (Rpc::NodeGetStorageHealth, None),
-            Self::UnwellVolumes => (Rpc::ControllerListVolumeHealth, None),
-            Self::OfController(volume) => (Rpc::ControllerGetVolumeHealth, Some(volume)),
-            Self::OfNode(volume) => (Rpc::NodeGetVolumeHealth, Some(volume)),
-            Self::ConditionsOfAll => (Rpc::ListVolumes, None),
+            Self::UnhealthyVolumes => (Rpc::ControllerListVolumeHealth, None),
+            Self::ControllerHealth(volume) => (Rpc::ControllerGetVolumeHealth, Some(volume)),
+            Self::NodeHealth(volume) => (Rpc::NodeGetVolumeHealth, Some(volume)),
+            Self::AllConditions => (Rpc::ListVolumes, None),
             Self::Condition(volume) => (Rpc::ControllerGetVolume, Some(volume)),
-            Self::ConditionOnNode(volume) => (Rpc::NodeGetVolumeStats, Some(volume)),
+            Self::NodeCondition(volume) => (Rpc::NodeGetVolumeStats, Some(volume)),
         };
         match volume {
             None => write!(f, "{rpc}"),
@@ -66,28 +66,28 @@ impl Watched {
             sources.push(Source::Storage);
         }
         if offered.controller(ControllerRpc::ListVolumeHealth) {
-            sources.push(Source::UnwellVolumes);
+            sources.push(Source::UnhealthyVolumes);
         } else if offered.condition() && offered.controller(ControllerRpc::ListVolumes) {
-            sources.push(Source::ConditionsOfAll);
+            sources.push(Source::AllConditions);
         }
         for volume in &self.volumes {
             let before = sources.len();
             if offered.controller(ControllerRpc::GetVolumeHealth) {
-                sources.push(Source::OfController(volume.clone()));
+                sources.push(Source::ControllerHealth(volume.clone()));
             } else if offered.condition() && offered.controller(ControllerRpc::GetVolume) {
                 sources.push(Source::Condition(volume.clone()));
             }
             if offered.node(NodeRpc::GetVolumeHealth) {
-                sources.push(Source::OfNode(volume.clone()));
+                sources.push(Source::NodeHealth(volume.clone()));
             } else if offered.node_condition() && self.path.is_some() {
-                sources.push(Source::ConditionOnNode(volume.clone()));
+                sources.push(Source::NodeCondition(volume.clone()));
             }
             if sources.len() == before {
-                return Err(Stop::Usage(offered.why_no_volume(self.path.is_some())));
+                return Err(Stop::Usage(offered.no_health_reason(self.path.is_some())));
             }
         }
         if self.volumes.is_empty() && offered.is_only_by_name() {
-            complain("the driver tells the health of volumes that are named: give them with --volume-id");
+            print_error("the driver reports health only for named volumes: use --volume-id");
         }
         Ok(sources)
     }
@@ -101,12 +101,12 @@ struct Offered {
 
 impl Offered {
     async fn ask(sockets: &Sockets, secrets: &Secrets) -> Result<Self, Stop> {
-        let told =
+        let reported =
             sockets.controller().controller_get_capabilities(v1::ControllerGetCapabilitiesRequest {}).await;
         let controller =
-            served(Rpc::ControllerGetCapabilities, told, secrets)?.unwrap_or_default().capabilities;
-        let told = sockets.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await;
-        let node = served(Rpc::NodeGetCapabilities, told, secrets)?.unwrap_or_default().capabilities;
+            served(Rpc::ControllerGetCapabilities, reported, secrets)?.unwrap_or_default().capabilities;
+        let reported = sockets.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await;
+        let node = served(Rpc::NodeGetCapabilities, reported, secrets)?.unwrap_or_default().capabilities;
         let of_controller =
             |one: v1::ControllerServiceCapability| one.r#type.map(|ControllerType::Rpc(rpc)| rpc.r#type());
         let of_node = |one: v1::NodeServiceCapability| one.r#type.map(|NodeType::Rpc(rpc)| rpc.r#type());
@@ -138,19 +138,22 @@ impl Offered {
     fn is_only_by_name(&self) -> bool {
         let lists = self.controller(ControllerRpc::ListVolumeHealth)
             || self.condition() && self.controller(ControllerRpc::ListVolumes);
-        let tells = self.controller(ControllerRpc::GetVolumeHealth)
+        let reports = self.controller(ControllerRpc::GetVolumeHealth)
             || self.condition() && self.controller(ControllerRpc::GetVolume)
             || self.node(NodeRpc::GetVolumeHealth)
             || self.node_condition();
-        tells && !lists
+        reports && !lists
     }
 
-    fn why_no_volume(&self, has_path: bool) -> String {
+    fn no_health_reason(&self, has_path: bool) -> String {
         let hint = match self.node_condition() && !has_path {
             true => {
-                "this driver tells it with a volume's stats: give --volume-path, where it is published, too"
+                "this driver reports a volume's condition with its usage: give --volume-path, the path at \
+                 which it is published"
             }
-            false => "this driver tells no volume's health; `csi capabilities` shows what it does",
+            false => {
+                "this driver does not report the health of volumes; `csi capabilities` lists what it offers"
+            }
         };
         format!("--volume-id: {hint}")
     }
@@ -159,10 +162,10 @@ impl Offered {
 /// Returns `None` if the service is not on this socket.
 fn served<A>(
     rpc: Rpc,
-    told: Result<tonic::Response<A>, Status>,
+    reported: Result<tonic::Response<A>, Status>,
     secrets: &Secrets,
 ) -> Result<Option<A>, Stop> {
-    match told {
+    match reported {
         Ok(answer) => Ok(Some(answer.into_inner())),
         Err(status) if status.code() == Code::Unimplemented => Ok(None),
         Err(status) => Err(refused(rpc, &status, &secrets.hidden())),
@@ -174,14 +177,14 @@ impl Source {
     ///
     /// # Errors
     /// When it does not answer.
-    pub(crate) async fn ask(&self, sockets: &Sockets, watched: &Watched) -> Result<Troubles, Status> {
+    pub(crate) async fn ask(&self, sockets: &Sockets, watched: &Watched) -> Result<Problems, Status> {
         let secrets = |rpc| watched.secrets.of(rpc);
         match self {
             Self::Readiness => match sockets.identity().probe(v1::ProbeRequest {}).await {
                 Ok(answer) if answer.get_ref().ready == Some(false) => {
                     Ok(of_plugin("NOT_READY", "Starting", ""))
                 }
-                Ok(_) => Ok(Troubles::new()),
+                Ok(_) => Ok(Problems::new()),
                 Err(status) if status.code() == Code::FailedPrecondition => {
                     Ok(of_plugin("NOT_HEALTHY", "Probe", status.message()))
                 }
@@ -192,14 +195,14 @@ impl Source {
                 let answer = sockets.node().node_get_storage_health(request).await?.into_inner();
                 Ok(answer.backend_health.into_iter().map(of_storage).collect())
             }
-            Self::UnwellVolumes => unwell(sockets, &watched.secrets).await,
-            Self::OfController(volume_id) => {
+            Self::UnhealthyVolumes => unhealthy_volumes(sockets, &watched.secrets).await,
+            Self::ControllerHealth(volume_id) => {
                 let secrets = secrets(Rpc::ControllerGetVolumeHealth);
                 let request = v1::ControllerGetVolumeHealthRequest { volume_id: volume_id.clone(), secrets };
                 let answer = sockets.controller().controller_get_volume_health(request).await?.into_inner();
                 Ok(answer.volume_health.map(|health| of_volume("controller", health)).unwrap_or_default())
             }
-            Self::OfNode(volume_id) => {
+            Self::NodeHealth(volume_id) => {
                 let request = v1::NodeGetVolumeHealthRequest {
                     volume_id: volume_id.clone(),
                     volume_publish_path: watched.path.clone().unwrap_or_default(),
@@ -213,7 +216,7 @@ impl Source {
     }
 
     #[expect(deprecated, reason = "drivers that speak 1.12.0 have it")]
-    async fn ask_for_condition(&self, sockets: &Sockets, watched: &Watched) -> Result<Troubles, Status> {
+    async fn ask_for_condition(&self, sockets: &Sockets, watched: &Watched) -> Result<Problems, Status> {
         match self {
             Self::Condition(volume_id) => {
                 let request = v1::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
@@ -221,7 +224,7 @@ impl Source {
                 let condition = answer.status.and_then(|status| status.volume_condition);
                 Ok(of_condition("controller", volume_id, condition).into_iter().collect())
             }
-            Self::ConditionOnNode(volume_id) => {
+            Self::NodeCondition(volume_id) => {
                 let request = v1::NodeGetVolumeStatsRequest {
                     volume_id: volume_id.clone(),
                     volume_path: watched.path.clone().unwrap_or_default(),
@@ -235,13 +238,13 @@ impl Source {
     }
 }
 
-fn of_plugin(status: &str, reason: &str, message: &str) -> Troubles {
+fn of_plugin(status: &str, reason: &str, message: &str) -> Problems {
     let (status, reason) = (status.to_owned(), reason.to_owned());
-    let trouble = Trouble { seen_by: "plugin", subject: "readiness".to_owned(), status, reason };
-    Troubles::from([(trouble, message.to_owned())])
+    let problem = Problem { seen_by: "plugin", subject: "readiness".to_owned(), status, reason };
+    Problems::from([(problem, message.to_owned())])
 }
 
-fn of_storage(health: v1::node_get_storage_health_response::StorageBackendHealth) -> (Trouble, String) {
+fn of_storage(health: v1::node_get_storage_health_response::StorageBackendHealth) -> (Problem, String) {
     use v1::volume_capability::AccessType;
     let status = v1::StorageHealthErrorType::try_from(health.status);
     let access = health.volume_capability.and_then(|capability| capability.access_type);
@@ -250,21 +253,21 @@ fn of_storage(health: v1::node_get_storage_health_response::StorageBackendHealth
         Some(AccessType::Block(_)) => "storage of block volumes",
         Some(AccessType::Mount(_)) => "storage of filesystems",
     };
-    let trouble = Trouble {
+    let problem = Problem {
         seen_by: "node",
         subject: subject.to_owned(),
         status: status.map_or_else(|other| other.to_string(), |status| status.as_str_name().to_owned()),
         reason: health.reason,
     };
-    (trouble, health.message)
+    (problem, health.message)
 }
 
-fn of_volume(seen_by: &'static str, health: v1::VolumeHealth) -> Troubles {
+fn of_volume(seen_by: &'static str, health: v1::VolumeHealth) -> Problems {
     let subject = health.volume_id;
     let one = |entry: v1::volume_health::VolumeHealthEntry| {
         let status = v1::VolumeHealthErrorType::try_from(entry.status);
         let status = status.map_or_else(|other| other.to_string(), |status| status.as_str_name().to_owned());
-        (Trouble { seen_by, subject: subject.clone(), status, reason: entry.reason }, entry.message)
+        (Problem { seen_by, subject: subject.clone(), status, reason: entry.reason }, entry.message)
     };
     health.health_statuses.into_iter().map(one).collect()
 }
@@ -273,16 +276,16 @@ fn of_condition(
     seen_by: &'static str,
     volume_id: &str,
     condition: Option<v1::VolumeCondition>,
-) -> Option<(Trouble, String)> {
+) -> Option<(Problem, String)> {
     let condition = condition.filter(|condition| condition.abnormal)?;
     let (subject, status, reason) =
         (volume_id.to_owned(), "ABNORMAL".to_owned(), "VolumeCondition".to_owned());
-    Some((Trouble { seen_by, subject, status, reason }, condition.message))
+    Some((Problem { seen_by, subject, status, reason }, condition.message))
 }
 
 /// All pages of ControllerListVolumeHealth.
-async fn unwell(sockets: &Sockets, secrets: &Secrets) -> Result<Troubles, Status> {
-    let (mut all, mut token, mut pages) = (Troubles::new(), String::new(), Pages::default());
+async fn unhealthy_volumes(sockets: &Sockets, secrets: &Secrets) -> Result<Problems, Status> {
+    let (mut all, mut token, mut pages) = (Problems::new(), String::new(), Pages::default());
     loop {
         let request = v1::ControllerListVolumeHealthRequest {
             starting_token: token.clone(),
@@ -301,8 +304,8 @@ async fn unwell(sockets: &Sockets, secrets: &Secrets) -> Result<Troubles, Status
 
 /// All pages of ListVolumes, with the volumes' conditions.
 #[expect(deprecated, reason = "drivers that speak 1.12.0 have it")]
-async fn conditions(sockets: &Sockets) -> Result<Troubles, Status> {
-    let (mut all, mut token, mut pages) = (Troubles::new(), String::new(), Pages::default());
+async fn conditions(sockets: &Sockets) -> Result<Problems, Status> {
+    let (mut all, mut token, mut pages) = (Problems::new(), String::new(), Pages::default());
     loop {
         let request = v1::ListVolumesRequest { starting_token: token.clone(), ..Default::default() };
         let page = sockets.controller().list_volumes(request).await?.into_inner();

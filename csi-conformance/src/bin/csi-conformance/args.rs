@@ -10,58 +10,58 @@ use csi_conformance::{Endpoint, Kit, MountAccess, Pairs};
 
 /// Tests a CSI driver on a socket against the rules of CSI v1.13.0 and v1.12.0.
 ///
-/// Volumes are made, used and deleted by the driver: give it a pool that may be used for this.
+/// The driver creates, uses and deletes volumes during the tests: give it a storage pool for tests.
 #[derive(Parser)]
 #[command(name = "csi-conformance", version, after_long_help = AFTER)]
 pub(crate) struct Args {
-    /// The driver's socket, unix:///run/csi/csi.sock say.
+    /// The driver's socket, such as unix:///run/csi/csi.sock.
     #[arg(long, env = "CSI_ENDPOINT", required_unless_present = "list")]
     pub(crate) endpoint: Option<Endpoint>,
-    /// The controller's socket, where it is another one.
+    /// The controller's socket, if it has its own.
     #[arg(long, value_name = "ENDPOINT")]
     controller_endpoint: Option<Endpoint>,
-    /// The socket of the same driver on another node, for what takes two. Nothing is mounted there.
+    /// The socket of the same driver on another node, for tests with two nodes. Nothing is mounted there.
     #[arg(long, value_name = "ENDPOINT")]
     second_node: Option<Endpoint>,
     /// An existing directory in which volumes are staged.
     #[arg(long, value_name = "DIR")]
     staging: Option<PathBuf>,
-    /// An existing directory in which volumes are published. Without it no volume is put on this node.
+    /// An existing directory in which volumes are published. Without it no volume is staged or published.
     #[arg(long, value_name = "DIR")]
     target: Option<PathBuf>,
-    /// The driver mounts where this program does not see it: call, and don't look.
+    /// The driver's mounts are not visible to this program: make the calls, and do not check the mounts.
     #[arg(long)]
     no_mount_access: bool,
 
-    /// Run the tests alone whose id, rule or section holds this text (several times: any of them).
+    /// Run only the tests whose id, rule or section contains this text (repeatable: any of the texts).
     #[arg(long, value_name = "TEXT", help_heading = "Which tests")]
     only: Vec<String>,
-    /// Leave out the tests whose id, rule or section holds this text.
+    /// Leave out the tests whose id, rule or section contains this text (repeatable).
     #[arg(long, value_name = "TEXT", help_heading = "Which tests")]
     skip: Vec<String>,
     /// List the tests with their rules, and run none.
     #[arg(long, help_heading = "Which tests")]
     pub(crate) list: bool,
 
-    /// Secrets: a file of lines key=value, with [CreateVolume] and the like as headings for one RPC alone.
+    /// Secrets: a file of lines key=value; a heading such as [CreateVolume] begins the lines of one RPC.
     #[arg(long, value_name = "FILE", help_heading = "What to send")]
     secrets: Option<PathBuf>,
-    /// Parameters of volumes and snapshots, in the same form.
+    /// Parameters of volumes and snapshots, in the same format.
     #[arg(long, value_name = "FILE", help_heading = "What to send")]
     parameters: Option<PathBuf>,
-    /// Mutable parameters that the driver takes, in the same form; two keys show more than one.
+    /// Mutable parameters that the driver accepts, in the same format; two keys test more than one.
     #[arg(long, value_name = "FILE", help_heading = "What to send")]
     mutable_parameters: Option<PathBuf>,
-    /// The driver takes inline ephemeral volumes, with the attributes in this file, if there is one.
+    /// The driver supports inline ephemeral volumes; the optional file has their attributes.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "/dev/null", help_heading = "What to send")]
     ephemeral: Option<PathBuf>,
-    /// A volume that is there already, for a driver that makes none. It is written to, and not deleted.
+    /// An existing volume, for a driver that creates none. It is written to, and not deleted.
     #[arg(long, value_name = "ID", help_heading = "What to send")]
     volume: Option<String>,
-    /// The context of that volume, in the same form as secrets.
+    /// The context of that volume, in the same format as secrets.
     #[arg(long, value_name = "FILE", requires = "volume", help_heading = "What to send")]
     volume_context: Option<PathBuf>,
-    /// A volume that the driver knows to be unwell. Nothing is done to it.
+    /// A volume that the driver reports as unhealthy. Only its health is read.
     #[arg(long, value_name = "ID", help_heading = "What to send")]
     unwell_volume: Option<String>,
     /// The filesystem of volumes.
@@ -73,80 +73,76 @@ pub(crate) struct Args {
         help_heading = "What to send"
     )]
     fs_type: String,
-    /// An option for the mounts of volumes, noexec say (several times: all of them). No report shows it; a
-    /// program's arguments are seen by who looks at its process.
+    /// A mount option for volumes, such as noexec (repeatable: all of them). No report shows it, but other
+    /// users of the machine can read a program's arguments.
     #[arg(long = "mount-flag", value_name = "FLAG", help_heading = "What to send")]
     mount_flags: Vec<String>,
     /// The size of volumes in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(i64).range(1..1 << 30), help_heading = "What to send")]
     size: i64,
-    /// How many seconds a call may take.
+    /// The time limit of a call in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..), help_heading = "What to send")]
     deadline: u64,
 
-    /// Instead of the tests: call every RPC that the driver offers for this long (90s, 24m, 8h), by several
-    /// clients that give up some calls, and end with a table.
+    /// Runs a soak test instead of the tests: for this long (90s, 24m, 8h), several clients call every RPC
+    /// that the driver offers and abandon some calls. Ends with a table.
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Soak")]
     pub(crate) soak: Option<Duration>,
-    /// How many clients soak at once.
+    /// The number of clients of the soak test.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256), requires = "soak", help_heading = "Soak")]
     pub(crate) soak_clients: u16,
-    /// The driver's process on this machine: its memory and descriptors have to stay as they are, once a
-    /// tenth of the time is over. Five minutes are the least that tell warming up from growth.
+    /// The driver's process on this machine: after a tenth of the time, its memory and descriptors must not
+    /// grow any more. At least five minutes are needed to distinguish warm-up from growth.
     #[arg(long, value_name = "PID", requires = "soak", help_heading = "Soak")]
     pub(crate) soak_pid: Option<u32>,
 
-    /// What goes to standard output.
+    /// The format of standard output.
     #[arg(long, value_enum, default_value_t = Format::Text, help_heading = "Reports")]
     pub(crate) format: Format,
-    /// Write the report as TAP to this file too.
+    /// Also write the report as TAP to this file.
     #[arg(long, value_name = "FILE", help_heading = "Reports")]
     pub(crate) tap: Option<PathBuf>,
-    /// Write the report as JUnit XML to this file too.
+    /// Also write the report as JUnit XML to this file.
     #[arg(long, value_name = "FILE", help_heading = "Reports")]
     pub(crate) junit: Option<PathBuf>,
 
-    /// Where the run notes what it makes; without, a file in the state directory:
-    /// $XDG_STATE_HOME/csi-conformance, or ~/.local/state/csi-conformance.
+    /// The file that records what the run creates. The default is a file in the state directory,
+    /// $XDG_STATE_HOME/csi-conformance or ~/.local/state/csi-conformance.
     #[arg(long, value_name = "FILE", help_heading = "After a run")]
     journal: Option<PathBuf>,
-    /// Finish a run that died: undo what its journal names.
+    /// Clean up after a run that was killed: undo everything in its journal.
     #[arg(long, help_heading = "After a run")]
     pub(crate) clean_up: bool,
 }
 
-/// Parses a duration such as `24m`, `90s` or `8h`.
+/// Parses a duration such as `24m`, `90s` or `1h30m`; a number without a unit is in seconds.
 fn time(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let scale = match &text[digits.len()..] {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => 0,
-    };
-    let seconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(scale));
-    let seconds = seconds.filter(|seconds| (1..=7 * 24 * 3600).contains(seconds));
-    seconds.map(Duration::from_secs).ok_or_else(|| "write 90s, 24m or 8h, at most a week".to_owned())
+    let has_unit = text.ends_with(|letter: char| letter.is_ascii_alphabetic());
+    let time = humantime::parse_duration(&if has_unit { text.to_owned() } else { format!("{text}s") });
+    let limits = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 3600);
+    time.ok()
+        .filter(|time| limits.contains(time))
+        .ok_or_else(|| "write 90s, 24m or 8h, at most a week".to_owned())
 }
 
 const AFTER: &str = "\
 Exit status:
-  0  all that applies passed
-  1  something failed, or could not be undone
-  2  the run could not take place, or was stopped
+  0  all tests that apply passed
+  1  a test failed, or something could not be undone
+  2  the run could not start, or was stopped
 
 Examples:
-  A driver of controller and node, on a node:
+  A driver with controller and node service, on a node:
     mkdir -p /var/tmp/staging /var/tmp/target
     csi-conformance --endpoint unix:///run/csi/csi.sock --staging /var/tmp/staging --target /var/tmp/target
-  A controller alone:
+  Only a controller:
     csi-conformance --endpoint unix:///run/csi/csi.sock
-  One test that failed, again:
+  A failed test again:
     csi-conformance --endpoint unix:///run/csi/csi.sock --only create-volume.clone
-  A day in 24 minutes:
+  A soak test of 24 minutes:
     csi-conformance --endpoint unix:///run/csi/csi.sock --staging /var/tmp/staging --target /var/tmp/target \\
       --soak 24m --soak-clients 8 --soak-pid $(pidof my-driver)
-  A driver of inline volumes:
+  A driver for inline volumes:
     csi-conformance --endpoint unix:///run/csi/csi.sock --target /var/tmp/target --ephemeral";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -207,7 +203,8 @@ fn given<T: Clone>(kit: Kit, value: &Option<T>, with: impl FnOnce(Kit, T) -> Kit
 fn default_journal(endpoint: &Endpoint) -> Result<PathBuf, String> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
-    let words = "there is neither XDG_STATE_HOME nor HOME for the run's journal: name a file with --journal";
+    let words = "no directory for the run's journal, because XDG_STATE_HOME and HOME are not set: name a \
+                 file with --journal";
     let directory = state.ok_or(words)?.join("csi-conformance");
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
     made.map_err(|error| format!("{}: {error}; name a file with --journal", directory.display()))?;

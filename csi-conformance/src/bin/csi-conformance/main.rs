@@ -42,7 +42,7 @@ async fn run(args: Args) -> Result<ExitCode, String> {
     if let Some(time) = args.soak {
         let mut soak = Soak::new(time).clients(args.soak_clients.into());
         soak.pid = args.soak_pid;
-        let mut stop = Stop::new().map_err(|error| format!("signals can't be waited for: {error}"))?;
+        let mut stop = Stop::new().map_err(|error| format!("signals can't be caught: {error}"))?;
         let report = kit.soak(soak, stop.asked()).await.map_err(|error| error.to_string())?;
         println!("{report}");
         return Ok(if report.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) });
@@ -50,7 +50,7 @@ async fn run(args: Args) -> Result<ExitCode, String> {
     for path in [&args.tap, &args.junit].into_iter().flatten() {
         can_be_written(path)?;
     }
-    let mut stop = Stop::new().map_err(|error| format!("signals can't be waited for: {error}"))?;
+    let mut stop = Stop::new().map_err(|error| format!("signals can't be caught: {error}"))?;
     let is_live = args.format == Format::Text;
     let (tell, told) = tokio::sync::oneshot::channel::<()>();
     // If the sender of the stop signal is dropped, the run continues to its end.
@@ -63,11 +63,11 @@ async fn run(args: Args) -> Result<ExitCode, String> {
     let report = tokio::select! {
         report = &mut run => report,
         () = stop.asked() => {
-            eprintln!("stopped; undoing what was made (once more to leave it to --clean-up)");
+            eprintln!("stopped; undoing what was created (Ctrl-C again leaves this to --clean-up)");
             let _ = tell.send(());
             tokio::select! {
                 report = &mut run => report,
-                () = stop.asked() => return Err("what was made is left; --clean-up undoes it".to_owned()),
+                () = stop.asked() => return Err("objects are left; --clean-up removes them".to_owned()),
             }
         }
     };

@@ -3,20 +3,20 @@
 use csi_proto::Rpc;
 use csi_proto::v1;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::wire::Call;
 
-pub(super) fn samples(cx: &Cx) -> Vec<(Rpc, Vec<u8>)> {
+pub(super) fn samples(ctx: &TestContext) -> Vec<(Rpc, Vec<u8>)> {
     let volume_id = || "csi-conformance-no-such-volume".to_owned();
     let snapshot_id = || "csi-conformance-no-such-snapshot".to_owned();
     let group_snapshot_id = || "csi-conformance-no-such-group".to_owned();
     let path = |name: &str| format!("/csi-conformance-no-such-directory/{name}");
-    let capability = || Some(cx.capability(cx.any_kind()));
+    let capability = || Some(ctx.capability(ctx.any_kind()));
     let mut all = Vec::new();
-    let place = cx.offers.place.clone();
+    let place = ctx.offers.place.clone();
     let accessibility_requirements =
         place.map(|here| v1::TopologyRequirement { requisite: vec![here], preferred: vec![] });
-    put(&mut all, v1::CreateVolumeRequest { accessibility_requirements, ..cx.create(&cx.name()) });
+    put(&mut all, v1::CreateVolumeRequest { accessibility_requirements, ..ctx.create(&ctx.name()) });
     put(&mut all, v1::DeleteVolumeRequest { volume_id: volume_id(), ..Default::default() });
     put(
         &mut all,
@@ -53,7 +53,7 @@ pub(super) fn samples(cx: &Cx) -> Vec<(Rpc, Vec<u8>)> {
         &mut all,
         v1::CreateSnapshotRequest {
             source_volume_id: volume_id(),
-            name: cx.name(),
+            name: ctx.name(),
             parameters: one("a"),
             ..Default::default()
         },
@@ -73,7 +73,7 @@ pub(super) fn samples(cx: &Cx) -> Vec<(Rpc, Vec<u8>)> {
         &mut all,
         v1::ControllerExpandVolumeRequest {
             volume_id: volume_id(),
-            capacity_range: Some(v1::CapacityRange { required_bytes: cx.settings.size, limit_bytes: 0 }),
+            capacity_range: Some(v1::CapacityRange { required_bytes: ctx.settings.size, limit_bytes: 0 }),
             ..Default::default()
         },
     );
@@ -90,7 +90,7 @@ pub(super) fn samples(cx: &Cx) -> Vec<(Rpc, Vec<u8>)> {
     put(
         &mut all,
         v1::CreateVolumeGroupSnapshotRequest {
-            name: cx.name(),
+            name: ctx.name(),
             source_volume_ids: vec![volume_id()],
             parameters: one("a"),
             ..Default::default()
@@ -174,7 +174,7 @@ pub(super) fn samples(cx: &Cx) -> Vec<(Rpc, Vec<u8>)> {
         v1::NodeExpandVolumeRequest {
             volume_id: volume_id(),
             volume_path: path("target"),
-            capacity_range: Some(v1::CapacityRange { required_bytes: cx.settings.size, limit_bytes: 0 }),
+            capacity_range: Some(v1::CapacityRange { required_bytes: ctx.settings.size, limit_bytes: 0 }),
             ..Default::default()
         },
     );

@@ -7,27 +7,12 @@ use csi_proto::v1;
 
 use super::*;
 
+/// The least duration of a call.
+const TAKES: Duration = Duration::from_millis(30);
+
 /// Accepts one call of this RPC at a time, and answers a second one with an error.
 fn one_at_a_time(of: Rpc) -> Fault {
-    one_at_a_time_if(of, |_| true)
-}
-
-fn one_at_a_time_if(of: Rpc, is_it: fn(&[u8]) -> bool) -> Fault {
-    let running = Arc::new(tokio::sync::Mutex::new(()));
-    fault(move |rpc, bytes, behind| {
-        let running = running.clone();
-        async move {
-            let is_it = rpc == of && is_it(&bytes);
-            let one = if is_it { Some(running.try_lock_owned()) } else { None };
-            if let Some(Err(_)) = one {
-                return Err(Status::internal("busy"));
-            }
-            if is_it {
-                tokio::time::sleep(Duration::from_millis(30)).await;
-            }
-            behind.call(rpc, bytes).await
-        }
-    })
+    shapes::one_at_a_time(of, Code::Internal, TAKES)
 }
 
 /// Sets its flag if a call is dropped before it was answered.
@@ -44,22 +29,18 @@ impl Drop for Broken {
 /// Works inside the caller's future: when that is dropped, half of the work is done, and it cannot
 /// be continued.
 fn broken_by_giving_up(of: Rpc) -> Fault {
-    let broken = Arc::new(AtomicBool::new(false));
-    fault(move |rpc, bytes, behind| {
-        let broken = broken.clone();
-        async move {
-            if rpc != of {
-                return behind.call(rpc, bytes).await;
-            }
-            if broken.load(Ordering::SeqCst) {
-                return Err(Status::internal("it is half done"));
-            }
-            let mut guard = Broken(broken, false);
-            tokio::time::sleep(Duration::from_millis(40)).await;
-            let answer = behind.call(rpc, bytes).await;
-            guard.1 = true;
-            answer
+    with_state(AtomicBool::new(false), move |broken, rpc, bytes, behind| async move {
+        if rpc != of {
+            return behind.call(rpc, bytes).await;
         }
+        if broken.load(Ordering::SeqCst) {
+            return Err(Status::internal("it is half done"));
+        }
+        let mut guard = Broken(broken, false);
+        tokio::time::sleep(Duration::from_millis(40)).await;
+        let answer = behind.call(rpc, bytes).await;
+        guard.1 = true;
+        answer
     })
 }
 
@@ -89,7 +70,7 @@ pub(super) fn all() -> Vec<Mutant> {
         mutant(
             "one clone at a time of a published volume",
             "concurrency.clones-of-one-volume",
-            one_at_a_time_if(Rpc::CreateVolume, is_copy),
+            one_at_a_time_if(Rpc::CreateVolume, is_copy, Code::Internal, TAKES),
         ),
         mutant(
             "one group at a time",

@@ -9,24 +9,20 @@ use super::*;
 
 /// Forgets the keys that a change does not name, so the request that created the volume no longer matches it.
 fn forgets_absent_keys() -> Fault {
-    let changed_ids = Arc::new(Mutex::new(BTreeSet::new()));
-    fault(move |rpc, bytes, behind| {
-        let ids = changed_ids.clone();
-        async move {
-            let answer = behind.call(rpc, bytes.clone()).await?;
-            if rpc == Rpc::ControllerModifyVolume {
-                let request = v1::ControllerModifyVolumeRequest::decode(&*bytes).unwrap();
-                if request.mutable_parameters.len() == 1 {
-                    ids.lock().unwrap().insert(request.volume_id);
-                }
-            } else if rpc == Rpc::CreateVolume {
-                let id = v1::CreateVolumeResponse::decode(&*answer).unwrap().volume.unwrap().volume_id;
-                if ids.lock().unwrap().contains(&id) {
-                    return Err(Status::already_exists("mutable_parameters differ"));
-                }
+    with_state(Mutex::new(BTreeSet::new()), move |ids, rpc, bytes, behind| async move {
+        let answer = behind.call(rpc, bytes.clone()).await?;
+        if rpc == Rpc::ControllerModifyVolume {
+            let request = v1::ControllerModifyVolumeRequest::decode(&*bytes).unwrap();
+            if request.mutable_parameters.len() == 1 {
+                ids.lock().unwrap().insert(request.volume_id);
             }
-            Ok(answer)
+        } else if rpc == Rpc::CreateVolume {
+            let id = v1::CreateVolumeResponse::decode(&*answer).unwrap().volume.unwrap().volume_id;
+            if ids.lock().unwrap().contains(&id) {
+                return Err(Status::already_exists("mutable_parameters differ"));
+            }
         }
+        Ok(answer)
     })
 }
 

@@ -50,35 +50,28 @@ fn half_a_group_is_left() -> Fault {
 
 /// Lists the members of deleted groups.
 fn members_live_on() -> Fault {
-    let members = Arc::new(Mutex::new(BTreeMap::new()));
-    fault(move |rpc, bytes, behind| {
-        let members = members.clone();
-        async move {
-            let answer = behind.call(rpc, bytes.clone()).await;
-            if rpc == Rpc::CreateVolumeGroupSnapshot
-                && let Ok(answer) = &answer
-            {
-                let group = v1::CreateVolumeGroupSnapshotResponse::decode(&**answer).unwrap().group_snapshot;
-                let all = group.unwrap().snapshots.into_iter().map(|one| (one.snapshot_id.clone(), one));
-                members.lock().unwrap().extend(all);
-            }
-            if rpc == Rpc::GetSnapshot && answer.is_err() {
-                let id = v1::GetSnapshotRequest::decode(&*bytes).unwrap().snapshot_id;
-                if let Some(snapshot) = members.lock().unwrap().get(&id).cloned() {
-                    return Ok(v1::GetSnapshotResponse { snapshot: Some(snapshot) }.encode_to_vec());
-                }
-            }
-            answer
+    with_state(Mutex::new(BTreeMap::new()), move |members, rpc, bytes, behind| async move {
+        let answer = behind.call(rpc, bytes.clone()).await;
+        if rpc == Rpc::CreateVolumeGroupSnapshot
+            && let Ok(answer) = &answer
+        {
+            let group = v1::CreateVolumeGroupSnapshotResponse::decode(&**answer).unwrap().group_snapshot;
+            let all = group.unwrap().snapshots.into_iter().map(|one| (one.snapshot_id.clone(), one));
+            members.lock().unwrap().extend(all);
         }
+        if rpc == Rpc::GetSnapshot && answer.is_err() {
+            let id = v1::GetSnapshotRequest::decode(&*bytes).unwrap().snapshot_id;
+            if let Some(snapshot) = members.lock().unwrap().get(&id).cloned() {
+                return Ok(v1::GetSnapshotResponse { snapshot: Some(snapshot) }.encode_to_vec());
+            }
+        }
+        answer
     })
 }
 
 /// Deletes every snapshot named in the request, also those of no group or of another one.
 fn deletes_others_too() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        if rpc != Rpc::DeleteVolumeGroupSnapshot {
-            return behind.call(rpc, bytes).await;
-        }
+    only(Rpc::DeleteVolumeGroupSnapshot, |bytes, behind| async move {
         let mut asked = v1::DeleteVolumeGroupSnapshotRequest::decode(&*bytes).unwrap();
         let mut members = Vec::new();
         for snapshot_id in asked.snapshot_ids {
@@ -89,7 +82,7 @@ fn deletes_others_too() -> Fault {
             }
         }
         asked.snapshot_ids = members;
-        behind.call(rpc, asked.encode_to_vec()).await
+        behind.call(Rpc::DeleteVolumeGroupSnapshot, asked.encode_to_vec()).await
     })
 }
 

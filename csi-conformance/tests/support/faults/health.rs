@@ -20,7 +20,7 @@ fn told_once() -> Fault {
 /// Reports every volume to callers of 1.12.0 as healthy, or as abnormal.
 fn condition_told(abnormal: bool) -> Fault {
     answer(Rpc::ControllerGetVolume, move |a: &mut v1::ControllerGetVolumeResponse| {
-        #[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+        #[allow(deprecated, reason = "callers of 1.12.0 read it")]
         let condition = a.status.as_mut().and_then(|status| status.volume_condition.as_mut());
         condition.into_iter().for_each(|one| one.abnormal = abnormal);
     })
@@ -28,10 +28,7 @@ fn condition_told(abnormal: bool) -> Fault {
 
 /// The node reports a volume that it cannot find as healthy.
 fn missing_is_well() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        if rpc != Rpc::NodeGetVolumeHealth {
-            return behind.call(rpc, bytes).await;
-        }
+    only(Rpc::NodeGetVolumeHealth, |bytes, _| async move {
         let volume_health = Some(v1::VolumeHealth { volume_id: id_of(&bytes), ..Default::default() });
         Ok(v1::NodeGetVolumeHealthResponse { volume_health }.encode_to_vec())
     })
@@ -59,7 +56,7 @@ pub(super) fn all() -> Vec<Mutant> {
             "health.condition-is-listed",
             answer(Rpc::ListVolumes, |a: &mut v1::ListVolumesResponse| {
                 for status in a.entries.iter_mut().filter_map(|entry| entry.status.as_mut()) {
-                    #[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+                    #[allow(deprecated, reason = "callers of 1.12.0 read it")]
                     status.volume_condition.iter_mut().for_each(|condition| condition.abnormal = false);
                 }
             }),
@@ -74,7 +71,7 @@ pub(super) fn all() -> Vec<Mutant> {
             "callers of 1.12.0 are told nothing of a published volume",
             "health.condition-of-published",
             answer(Rpc::NodeGetVolumeStats, |a: &mut v1::NodeGetVolumeStatsResponse| {
-                #[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+                #[allow(deprecated, reason = "callers of 1.12.0 read it")]
                 let condition = &mut a.volume_condition;
                 *condition = None;
             }),

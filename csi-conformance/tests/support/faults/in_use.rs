@@ -21,23 +21,19 @@ fn detaches_first() -> Fault {
 
 /// Notices that a volume is in use after its content is deleted.
 fn refuses_too_late() -> Fault {
-    let targets = Arc::new(Mutex::new(BTreeMap::new()));
-    fault(move |rpc, bytes, behind| {
-        let targets = targets.clone();
-        async move {
-            if rpc == Rpc::NodePublishVolume {
-                let asked = v1::NodePublishVolumeRequest::decode(&*bytes).unwrap();
-                targets.lock().unwrap().insert(asked.volume_id, asked.target_path);
-            }
-            let answer = behind.call(rpc, bytes.clone()).await;
-            if rpc == Rpc::DeleteVolume
-                && answer.is_err()
-                && let Some(target) = targets.lock().unwrap().get(&id_of(&bytes))
-            {
-                let _ = std::fs::write(format!("{target}/file"), "");
-            }
-            answer
+    with_state(Mutex::new(BTreeMap::new()), move |targets, rpc, bytes, behind| async move {
+        if rpc == Rpc::NodePublishVolume {
+            let asked = v1::NodePublishVolumeRequest::decode(&*bytes).unwrap();
+            targets.lock().unwrap().insert(asked.volume_id, asked.target_path);
         }
+        let answer = behind.call(rpc, bytes.clone()).await;
+        if rpc == Rpc::DeleteVolume
+            && answer.is_err()
+            && let Some(target) = targets.lock().unwrap().get(&id_of(&bytes))
+        {
+            let _ = std::fs::write(format!("{target}/file"), "");
+        }
+        answer
     })
 }
 

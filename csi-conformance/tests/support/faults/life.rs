@@ -30,41 +30,33 @@ fn deleting_in_use_fails() -> Fault {
 
 /// Unpublishes all inline volumes together with one.
 fn unpublishes_all() -> Fault {
-    let all = Arc::new(Mutex::new(BTreeMap::new()));
-    fault(move |rpc, bytes, behind| {
-        let all = all.clone();
-        async move {
-            if rpc == Rpc::NodePublishVolume {
-                let asked = v1::NodePublishVolumeRequest::decode(&*bytes).unwrap();
-                all.lock().unwrap().insert(asked.target_path, asked.volume_id);
-            }
-            let others =
-                if rpc == Rpc::NodeUnpublishVolume { all.lock().unwrap().clone() } else { BTreeMap::new() };
-            for (target_path, volume_id) in others {
-                let undo = v1::NodeUnpublishVolumeRequest { volume_id, target_path };
-                let _ = behind.call(rpc, undo.encode_to_vec()).await;
-            }
-            behind.call(rpc, bytes).await
+    with_state(Mutex::new(BTreeMap::new()), move |all, rpc, bytes, behind| async move {
+        if rpc == Rpc::NodePublishVolume {
+            let asked = v1::NodePublishVolumeRequest::decode(&*bytes).unwrap();
+            all.lock().unwrap().insert(asked.target_path, asked.volume_id);
         }
+        let others =
+            if rpc == Rpc::NodeUnpublishVolume { all.lock().unwrap().clone() } else { BTreeMap::new() };
+        for (target_path, volume_id) in others {
+            let undo = v1::NodeUnpublishVolumeRequest { volume_id, target_path };
+            let _ = behind.call(rpc, undo.encode_to_vec()).await;
+        }
+        behind.call(rpc, bytes).await
     })
 }
 
 /// Compares the whole request with the one that published the volume.
 fn republishing_must_be_the_same() -> Fault {
-    let first = Arc::new(Mutex::new(BTreeMap::new()));
-    fault(move |rpc, bytes, behind| {
-        let first = first.clone();
-        async move {
-            if rpc == Rpc::NodePublishVolume {
-                let asked = v1::NodePublishVolumeRequest::decode(&*bytes).unwrap();
-                let known =
-                    first.lock().unwrap().entry(asked.target_path.clone()).or_insert(asked.clone()).clone();
-                if known != asked {
-                    return Err(Status::already_exists("it is published with another volume_context"));
-                }
+    with_state(Mutex::new(BTreeMap::new()), move |first, rpc, bytes, behind| async move {
+        if rpc == Rpc::NodePublishVolume {
+            let asked = v1::NodePublishVolumeRequest::decode(&*bytes).unwrap();
+            let known =
+                first.lock().unwrap().entry(asked.target_path.clone()).or_insert(asked.clone()).clone();
+            if known != asked {
+                return Err(Status::already_exists("it is published with another volume_context"));
             }
-            behind.call(rpc, bytes).await
         }
+        behind.call(rpc, bytes).await
     })
 }
 

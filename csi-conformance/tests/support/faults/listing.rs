@@ -7,17 +7,14 @@ use csi_proto::v1;
 use super::*;
 
 fn unstable_paging() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        if rpc != Rpc::ListVolumes {
-            return behind.call(rpc, bytes).await;
-        }
+    only(Rpc::ListVolumes, |bytes, behind| async move {
         // The token is a position.
         let asked = v1::ListVolumesRequest::decode(&*bytes).unwrap();
         let from = match asked.starting_token.as_str() {
             "" => 0,
             token => token.parse::<usize>().map_err(|_| Status::aborted("no such token"))?,
         };
-        let all = behind.call(rpc, v1::ListVolumesRequest::default().encode_to_vec()).await?;
+        let all = behind.call(Rpc::ListVolumes, v1::ListVolumesRequest::default().encode_to_vec()).await?;
         let most = if asked.max_entries > 0 { asked.max_entries as usize } else { usize::MAX };
         Ok(changed(&all, |all: &mut v1::ListVolumesResponse| {
             let total = all.entries.len();
@@ -31,26 +28,22 @@ fn unstable_paging() -> Fault {
 
 /// Lists deleted volumes.
 fn lists_the_dead() -> Fault {
-    let dead = Arc::new(Mutex::new(Vec::new()));
-    fault(move |rpc, bytes, behind| {
-        let dead = dead.clone();
-        async move {
-            let answer = behind.call(rpc, bytes.clone()).await?;
-            if rpc == Rpc::DeleteVolume {
-                dead.lock().unwrap().push(v1::DeleteVolumeRequest::decode(&*bytes).unwrap().volume_id);
-            }
-            let token = |bytes: &[u8]| v1::ListVolumesRequest::decode(bytes).unwrap().starting_token;
-            if rpc != Rpc::ListVolumes || !token(&bytes).is_empty() {
-                return Ok(answer);
-            }
-            Ok(changed(&answer, |list: &mut v1::ListVolumesResponse| {
-                for volume_id in dead.lock().unwrap().iter().cloned() {
-                    let volume = Some(v1::Volume { volume_id, ..Default::default() });
-                    let status = Some(Default::default());
-                    list.entries.push(v1::list_volumes_response::Entry { volume, status });
-                }
-            }))
+    with_state(Mutex::new(Vec::new()), move |dead, rpc, bytes, behind| async move {
+        let answer = behind.call(rpc, bytes.clone()).await?;
+        if rpc == Rpc::DeleteVolume {
+            dead.lock().unwrap().push(v1::DeleteVolumeRequest::decode(&*bytes).unwrap().volume_id);
         }
+        let token = |bytes: &[u8]| v1::ListVolumesRequest::decode(bytes).unwrap().starting_token;
+        if rpc != Rpc::ListVolumes || !token(&bytes).is_empty() {
+            return Ok(answer);
+        }
+        Ok(changed(&answer, |list: &mut v1::ListVolumesResponse| {
+            for volume_id in dead.lock().unwrap().iter().cloned() {
+                let volume = Some(v1::Volume { volume_id, ..Default::default() });
+                let status = Some(Default::default());
+                list.entries.push(v1::list_volumes_response::Entry { volume, status });
+            }
+        }))
     })
 }
 

@@ -23,6 +23,7 @@ mod sidecars;
 mod snapshots;
 mod volumes;
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use csi_core::Rpc;
@@ -115,6 +116,29 @@ fn fault<F: Future<Output = Answer> + Send + 'static>(
     Arc::new(move |rpc, bytes, behind| Box::pin(on(rpc, bytes, behind)))
 }
 
+/// A fault that keeps state between calls.
+fn with_state<S: Send + Sync + 'static, F: Future<Output = Answer> + Send + 'static>(
+    state: S,
+    on: impl Fn(Arc<S>, Rpc, Vec<u8>, Behind) -> F + Send + Sync + 'static,
+) -> Fault {
+    let state = Arc::new(state);
+    fault(move |rpc, bytes, behind| on(state.clone(), rpc, bytes, behind))
+}
+
+/// A fault in one RPC; calls of other RPCs go to the driver unchanged.
+fn only<F: Future<Output = Answer> + Send + 'static>(
+    of: Rpc,
+    on: impl Fn(Vec<u8>, Behind) -> F + Send + Sync + 'static,
+) -> Fault {
+    fault(move |rpc, bytes, behind| -> Pin<Box<dyn Future<Output = Answer> + Send>> {
+        if rpc == of {
+            Box::pin(on(bytes, behind))
+        } else {
+            Box::pin(async move { behind.call(rpc, bytes).await })
+        }
+    })
+}
+
 pub(crate) fn none() -> Fault {
     fault(|rpc, bytes, behind| async move { behind.call(rpc, bytes).await })
 }
@@ -129,13 +153,9 @@ fn request<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M)) -> Fault
 
 /// Changes the driver's answer.
 fn answer<M: Message + Default + 'static>(of: Rpc, change: impl Fn(&mut M) + Send + Sync + 'static) -> Fault {
-    let change = Arc::new(change);
-    fault(move |rpc, bytes, behind| {
-        let change = change.clone();
-        async move {
-            let answer = behind.call(rpc, bytes).await?;
-            Ok(if rpc == of { changed(&answer, |message| change(message)) } else { answer })
-        }
+    with_state(change, move |change, rpc, bytes, behind| async move {
+        let answer = behind.call(rpc, bytes).await?;
+        Ok(if rpc == of { changed(&answer, |message| change(message)) } else { answer })
     })
 }
 

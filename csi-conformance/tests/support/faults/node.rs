@@ -73,7 +73,7 @@ pub(super) fn all() -> Vec<Mutant> {
         mutant(
             "a publish that was given up keeps its lock",
             "node-publish.given-up",
-            one_at_a_time(Rpc::NodePublishVolume, Code::Aborted, Duration::from_millis(60)),
+            keeps_its_lock(Rpc::NodePublishVolume, Code::Aborted, Duration::from_millis(60)),
         ),
         mutant(
             "staging again is ALREADY_EXISTS",

@@ -66,19 +66,15 @@ pub(super) fn later<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M))
 
 /// Refuses a repeated request that succeeded before.
 pub(super) fn not_again(of: Rpc, code: Code) -> Fault {
-    let done = Arc::new(Mutex::new(BTreeSet::new()));
-    fault(move |rpc, bytes, behind| {
-        let done = done.clone();
-        async move {
-            if rpc == of && done.lock().unwrap().contains(&bytes) {
-                return Err(Status::new(code, "it was done before"));
-            }
-            let answer = behind.call(rpc, bytes.clone()).await?;
-            if rpc == of {
-                done.lock().unwrap().insert(bytes);
-            }
-            Ok(answer)
+    with_state(Mutex::new(BTreeSet::new()), move |done, rpc, bytes, behind| async move {
+        if rpc == of && done.lock().unwrap().contains(&bytes) {
+            return Err(Status::new(code, "it was done before"));
         }
+        let answer = behind.call(rpc, bytes.clone()).await?;
+        if rpc == of {
+            done.lock().unwrap().insert(bytes);
+        }
+        Ok(answer)
     })
 }
 
@@ -102,24 +98,37 @@ pub(super) fn undoes_once(doing: Rpc, undoing: Rpc, code: Code) -> Fault {
     })
 }
 
-/// Refuses a call while another call of the same RPC runs; each call takes at least this long. A caller
-/// that gives up blocks all later calls.
+/// Refuses a call while another call of the same RPC runs; each call takes at least this long. A call that its
+/// caller abandons releases the lock.
 pub(super) fn one_at_a_time(of: Rpc, code: Code, takes: Duration) -> Fault {
-    let running = Arc::new(AtomicBool::new(false));
-    fault(move |rpc, bytes, behind| {
-        let running = running.clone();
-        async move {
-            if rpc != of {
-                return behind.call(rpc, bytes).await;
-            }
-            if running.swap(true, Ordering::SeqCst) {
-                return Err(Status::new(code, "another call is under way"));
-            }
-            tokio::time::sleep(takes).await;
-            let answer = behind.call(rpc, bytes).await;
-            running.store(false, Ordering::SeqCst);
-            answer
+    one_at_a_time_if(of, |_| true, code, takes)
+}
+
+/// As [`one_at_a_time`], for the requests that match.
+pub(super) fn one_at_a_time_if(of: Rpc, like: fn(&[u8]) -> bool, code: Code, takes: Duration) -> Fault {
+    with_state(tokio::sync::Mutex::new(()), move |running, rpc, bytes, behind| async move {
+        if rpc != of || !like(&bytes) {
+            return behind.call(rpc, bytes).await;
         }
+        let _running = running.try_lock().map_err(|_| Status::new(code, "another call is running"))?;
+        tokio::time::sleep(takes).await;
+        behind.call(rpc, bytes).await
+    })
+}
+
+/// As [`one_at_a_time`], but a call that its caller abandons keeps the lock.
+pub(super) fn keeps_its_lock(of: Rpc, code: Code, takes: Duration) -> Fault {
+    with_state(AtomicBool::new(false), move |running, rpc, bytes, behind| async move {
+        if rpc != of {
+            return behind.call(rpc, bytes).await;
+        }
+        if running.swap(true, Ordering::SeqCst) {
+            return Err(Status::new(code, "another call is running"));
+        }
+        tokio::time::sleep(takes).await;
+        let answer = behind.call(rpc, bytes).await;
+        running.store(false, Ordering::SeqCst);
+        answer
     })
 }
 

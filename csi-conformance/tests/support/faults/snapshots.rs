@@ -11,38 +11,34 @@ use super::*;
 
 /// A restore copies the source's current content instead of the snapshot.
 fn restores_the_present() -> Fault {
-    let sources = Arc::new(Mutex::new(BTreeMap::new()));
-    fault(move |rpc, bytes, behind| {
-        let sources = sources.clone();
-        async move {
-            let snapshot_of = |request: &v1::CreateVolumeRequest| match request
-                .volume_content_source
-                .as_ref()?
-                .r#type
-                .as_ref()?
-            {
-                Type::Snapshot(source) => sources.lock().unwrap().get(&source.snapshot_id).cloned(),
-                Type::Volume(_) => None,
-            };
-            let asked = (rpc == Rpc::CreateVolume).then(|| v1::CreateVolumeRequest::decode(&*bytes).unwrap());
-            if let Some(mut asked) = asked
-                && let Some(volume_id) = snapshot_of(&asked)
-            {
-                let told = asked.volume_content_source.take();
-                let r#type = Some(Type::Volume(VolumeSource { volume_id }));
-                asked.volume_content_source = Some(v1::VolumeContentSource { r#type });
-                let answer = behind.call(rpc, asked.encode_to_vec()).await?;
-                return Ok(changed(&answer, |answer: &mut v1::CreateVolumeResponse| {
-                    answer.volume.as_mut().unwrap().content_source = told;
-                }));
-            }
-            let answer = behind.call(rpc, bytes).await?;
-            if rpc == Rpc::CreateSnapshot {
-                let snapshot = v1::CreateSnapshotResponse::decode(&*answer).unwrap().snapshot.unwrap();
-                sources.lock().unwrap().insert(snapshot.snapshot_id, snapshot.source_volume_id);
-            }
-            Ok(answer)
+    with_state(Mutex::new(BTreeMap::new()), move |sources, rpc, bytes, behind| async move {
+        let snapshot_of = |request: &v1::CreateVolumeRequest| match request
+            .volume_content_source
+            .as_ref()?
+            .r#type
+            .as_ref()?
+        {
+            Type::Snapshot(source) => sources.lock().unwrap().get(&source.snapshot_id).cloned(),
+            Type::Volume(_) => None,
+        };
+        let asked = (rpc == Rpc::CreateVolume).then(|| v1::CreateVolumeRequest::decode(&*bytes).unwrap());
+        if let Some(mut asked) = asked
+            && let Some(volume_id) = snapshot_of(&asked)
+        {
+            let told = asked.volume_content_source.take();
+            let r#type = Some(Type::Volume(VolumeSource { volume_id }));
+            asked.volume_content_source = Some(v1::VolumeContentSource { r#type });
+            let answer = behind.call(rpc, asked.encode_to_vec()).await?;
+            return Ok(changed(&answer, |answer: &mut v1::CreateVolumeResponse| {
+                answer.volume.as_mut().unwrap().content_source = told;
+            }));
         }
+        let answer = behind.call(rpc, bytes).await?;
+        if rpc == Rpc::CreateSnapshot {
+            let snapshot = v1::CreateSnapshotResponse::decode(&*answer).unwrap().snapshot.unwrap();
+            sources.lock().unwrap().insert(snapshot.snapshot_id, snapshot.source_volume_id);
+        }
+        Ok(answer)
     })
 }
 
@@ -68,46 +64,38 @@ fn snapshots_go_with_their_volume() -> Fault {
 
 /// Deletes the volume that was restored from a snapshot together with the snapshot.
 fn volumes_go_with_their_snapshot() -> Fault {
-    let restored = Arc::new(Mutex::new(BTreeMap::new()));
-    fault(move |rpc, bytes, behind| {
-        let restored = restored.clone();
-        async move {
-            let answer = behind.call(rpc, bytes.clone()).await?;
-            if rpc == Rpc::CreateVolume {
-                let volume = v1::CreateVolumeResponse::decode(&*answer).unwrap().volume.unwrap();
-                if let Some(Type::Snapshot(source)) = volume.content_source.and_then(|source| source.r#type) {
-                    restored.lock().unwrap().insert(source.snapshot_id, volume.volume_id);
-                }
+    with_state(Mutex::new(BTreeMap::new()), move |restored, rpc, bytes, behind| async move {
+        let answer = behind.call(rpc, bytes.clone()).await?;
+        if rpc == Rpc::CreateVolume {
+            let volume = v1::CreateVolumeResponse::decode(&*answer).unwrap().volume.unwrap();
+            if let Some(Type::Snapshot(source)) = volume.content_source.and_then(|source| source.r#type) {
+                restored.lock().unwrap().insert(source.snapshot_id, volume.volume_id);
             }
-            let gone = (rpc == Rpc::DeleteSnapshot).then(|| restored.lock().unwrap().remove(&id_of(&bytes)));
-            if let Some(volume_id) = gone.flatten() {
-                let delete = v1::DeleteVolumeRequest { volume_id, ..Default::default() };
-                behind.call(Rpc::DeleteVolume, delete.encode_to_vec()).await?;
-            }
-            Ok(answer)
         }
+        let gone = (rpc == Rpc::DeleteSnapshot).then(|| restored.lock().unwrap().remove(&id_of(&bytes)));
+        if let Some(volume_id) = gone.flatten() {
+            let delete = v1::DeleteVolumeRequest { volume_id, ..Default::default() };
+            behind.call(Rpc::DeleteVolume, delete.encode_to_vec()).await?;
+        }
+        Ok(answer)
     })
 }
 
 /// Lists snapshots whose creation failed.
 fn lists_what_failed() -> Fault {
-    let failed = Arc::new(Mutex::new(Vec::new()));
-    fault(move |rpc, bytes, behind| {
-        let failed = failed.clone();
-        async move {
-            let answer = behind.call(rpc, bytes.clone()).await;
-            if rpc == Rpc::CreateSnapshot && answer.is_err() {
-                let asked = v1::CreateSnapshotRequest::decode(&*bytes).unwrap();
-                let (snapshot_id, source_volume_id) = (asked.name, asked.source_volume_id);
-                let snapshot = Some(v1::Snapshot { snapshot_id, source_volume_id, ..Default::default() });
-                failed.lock().unwrap().push(v1::list_snapshots_response::Entry { snapshot });
-            }
-            if rpc != Rpc::ListSnapshots {
-                return answer;
-            }
-            let more = failed.lock().unwrap().clone();
-            Ok(changed(&answer?, |list: &mut v1::ListSnapshotsResponse| list.entries.extend(more)))
+    with_state(Mutex::new(Vec::new()), move |failed, rpc, bytes, behind| async move {
+        let answer = behind.call(rpc, bytes.clone()).await;
+        if rpc == Rpc::CreateSnapshot && answer.is_err() {
+            let asked = v1::CreateSnapshotRequest::decode(&*bytes).unwrap();
+            let (snapshot_id, source_volume_id) = (asked.name, asked.source_volume_id);
+            let snapshot = Some(v1::Snapshot { snapshot_id, source_volume_id, ..Default::default() });
+            failed.lock().unwrap().push(v1::list_snapshots_response::Entry { snapshot });
         }
+        if rpc != Rpc::ListSnapshots {
+            return answer;
+        }
+        let more = failed.lock().unwrap().clone();
+        Ok(changed(&answer?, |list: &mut v1::ListSnapshotsResponse| list.entries.extend(more)))
     })
 }
 

@@ -74,15 +74,12 @@ fn drops_the_lock_on_cancel() -> Fault {
 
 /// Creates an empty volume for a clone request, and reports it as a clone.
 fn empty_clones() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        if rpc != Rpc::CreateVolume {
-            return behind.call(rpc, bytes).await;
-        }
+    only(Rpc::CreateVolume, |bytes, behind| async move {
         let mut source = None;
         let bytes = changed(&bytes, |request: &mut v1::CreateVolumeRequest| {
             source = request.volume_content_source.take();
         });
-        let answer = behind.call(rpc, bytes).await?;
+        let answer = behind.call(Rpc::CreateVolume, bytes).await?;
         Ok(changed(&answer, |answer: &mut v1::CreateVolumeResponse| {
             answer.volume.as_mut().unwrap().content_source = source;
         }))

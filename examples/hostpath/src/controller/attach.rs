@@ -24,7 +24,7 @@ impl PublishUnpublishVolume for Driver {
             if !record.kind.supports(&request.volume_capability) {
                 let (kind, asked) = (record.kind.name(), &request.volume_capability);
                 return Err(Error::Unsupported(
-                    format!("volume_capability: is {asked}, the volume is of kind {kind}").into(),
+                    format!("volume_capability: is {asked}, but the volume is of kind {kind}").into(),
                 ));
             }
             let place = host.attach_limit.reserve(node, id)?;
@@ -89,7 +89,7 @@ fn attach(record: &mut VolumeRecord, node: &NodeId, wanted: AttachedAs) -> Resul
             true => Ok(()),
             false => Err(Error::Incompatible(
                 format!(
-                    "it is attached to {node} already, as {}{}",
+                    "it is already attached to {node}, as {}{}",
                     found.capability,
                     if found.readonly { ", read-only" } else { "" }
                 )

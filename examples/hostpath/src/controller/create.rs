@@ -14,8 +14,8 @@ use crate::damage;
 use crate::host::{Driver, Host};
 use crate::kind::Kind;
 use crate::parameters::Parameters;
+use crate::quiesce::Consistency;
 use crate::records::VolumeRecord;
-use crate::still::Moment;
 use crate::store::new_id;
 
 const MIB: u64 = 1 << 20;
@@ -42,7 +42,7 @@ impl CreateDeleteVolume for Driver {
             };
             host.refuse_in_use(id, &record)?;
             host.volumes.remove(id)?;
-            host.pools.give_back(&record.pool, record.created.capacity_bytes());
+            host.pools.release(&record.pool, record.created.capacity_bytes());
             Ok(())
         })
         .await
@@ -72,7 +72,7 @@ impl Host {
         self.sizes.check(bytes)?;
         let pool = parameters.pool.as_deref();
         if pool.is_some_and(|name| self.pools.get(name).is_none()) {
-            return Err(Error::invalid("parameters[pool]", "is the name of no pool"));
+            return Err(Error::invalid("parameters[pool]", "is not the name of a pool"));
         }
         let first = origin.as_ref().map_or("", |origin| &origin.pool);
         let places = self.pools.places(pool, first);
@@ -111,8 +111,9 @@ impl Host {
             None => content::make(kind, place, bytes, fill),
             Some(origin) => {
                 let volume = origin.volume.as_ref();
-                let still =
-                    volume.map(|(id, record)| self.hold(id.as_str(), record, Moment::Crash)).transpose()?;
+                let still = volume
+                    .map(|(id, record)| self.quiesce(id.as_str(), record, Consistency::Crash))
+                    .transpose()?;
                 content::copy(kind, &origin.place, place)?;
                 drop(still);
                 if volume.is_some_and(|(_, record)| record.mutable.is_thick()) {

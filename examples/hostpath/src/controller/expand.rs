@@ -25,7 +25,7 @@ impl Host {
         if let Some(asked) = request.volume_capability.as_ref().filter(|asked| !record.kind.supports(asked)) {
             let kind = record.kind.name();
             return Err(Error::Unsupported(
-                format!("volume_capability: is {asked}, the volume is of kind {kind}").into(),
+                format!("volume_capability: is {asked}, but the volume is of kind {kind}").into(),
             ));
         }
         let now = record.created.capacity_bytes();

@@ -30,15 +30,15 @@ impl ControllerListVolumeHealth for Driver {
     ) -> Result<Page<VolumeHealth>> {
         let pager = Pager::new(request.max_entries, request.starting_token.as_ref())?;
         self.with(move |host| {
-            let (mut unwell, disk) = (Vec::new(), Disk::of(host));
+            let (mut unhealthy, disk) = (Vec::new(), Disk::of(host));
             for (id, record) in host.volumes.from(pager.from()) {
                 let entries = damage::of_volume(host, &id, &record, &disk);
                 if !entries.is_empty() {
                     let volume_id = VolumeId::new(&id)?;
-                    unwell.push((id, VolumeHealth::new(volume_id, entries)));
+                    unhealthy.push((id, VolumeHealth::new(volume_id, entries)));
                 }
             }
-            pager.page(unwell)
+            pager.page(unhealthy)
         })
         .await
     }

@@ -47,11 +47,13 @@ impl Host {
             Some(kind) if self.kinds().any(|one| one == kind) && serves(&kind) => Ok(kind),
             Some(kind) => {
                 let reason =
-                    format!("is {}, which can't be used in one of the ways that are asked for", kind.name());
+                    format!("is {}, which does not support one of the requested capabilities", kind.name());
                 Err(Error::invalid("parameters[kind]", reason))
             }
             None => self.kinds().find(serves).ok_or_else(|| {
-                Error::Unsupported("volume_capabilities: no kind of volume serves all of these".into())
+                Error::Unsupported(
+                    "volume_capabilities: no kind of volume supports all of them".to_owned().into(),
+                )
             }),
         }
     }

@@ -14,10 +14,10 @@ use crate::content;
 use crate::damage;
 use crate::features::Feature;
 use crate::host::{Driver, Host};
-use crate::pools::{Pool, Room};
+use crate::pools::{Pool, Reservation};
+use crate::quiesce::Consistency;
 use crate::records::{SnapshotRecord, VolumeRecord, segments};
-use crate::still::Moment;
-use crate::store::{Made, new_id};
+use crate::store::{NewObject, new_id};
 
 /// The parameters of a VolumeSnapshotClass.
 #[derive(Deserialize)]
@@ -37,7 +37,7 @@ impl CreateDeleteSnapshot for Driver {
                 return record.snapshot(&id);
             }
             let source = host.source(&request.source_volume_id)?;
-            let still = host.hold(request.source_volume_id.as_str(), &source, Moment::Crash)?;
+            let still = host.quiesce(request.source_volume_id.as_str(), &source, Consistency::Crash)?;
             let required = request.accessibility_requirements.as_ref();
             let cut =
                 host.cut(&request.source_volume_id, &source, Some(request.name.as_str()), None, required)?;
@@ -68,8 +68,8 @@ impl CreateDeleteSnapshot for Driver {
 pub(crate) struct Cut {
     pub(crate) id: String,
     pub(crate) record: SnapshotRecord,
-    pub(crate) made: Made<SnapshotRecord>,
-    pub(crate) room: Room,
+    pub(crate) made: NewObject<SnapshotRecord>,
+    pub(crate) room: Reservation,
 }
 
 impl Cut {
@@ -94,7 +94,7 @@ impl Host {
 
     pub(crate) fn remove_snapshot(&self, id: &str, record: &SnapshotRecord) -> Result<()> {
         self.snapshots.remove(id)?;
-        self.pools.give_back(&record.pool, record.size_bytes);
+        self.pools.release(&record.pool, record.size_bytes);
         Ok(())
     }
 
@@ -116,7 +116,9 @@ impl Host {
         let best = Place::candidates(&places, required, bytes)?;
         let pool: &Pool = &best
             .first()
-            .ok_or_else(|| Error::LimitReached("no pool has room for the snapshot".into()))?
+            .ok_or_else(|| {
+                Error::LimitReached("no pool has enough space for the snapshot".to_owned().into())
+            })?
             .value;
         let room = self.pools.reserve(&pool.name, bytes)?;
         let tells_places = self.features.has(Feature::SnapshotTopology);

@@ -45,20 +45,20 @@ pub(super) fn open(root: PathBuf) -> Result<Store<InlineRecord>> {
     let store: Store<InlineRecord> = Store::open(root)?;
     for (id, record) in store.all() {
         if !record.published
-            && let Err(error) = take_back(&store, &id, record.volume.kind)
+            && let Err(error) = undo_publish(&store, &id, record.volume.kind)
         {
-            tracing::warn!("inline volume {id}, whose publish did not end, is left: {error}");
+            tracing::warn!("inline volume {id}, whose publish did not finish, can't be removed: {error}");
         }
     }
     Ok(store)
 }
 
-fn take_back(store: &Store<InlineRecord>, id: &str, kind: Kind) -> Result<()> {
+fn undo_publish(store: &Store<InlineRecord>, id: &str, kind: Kind) -> Result<()> {
     let (place, staging) = (store.place(id), staging_in(&store.place(id)));
     if is_used(kind, &place)? {
         return Ok(());
     }
-    tracing::warn!("inline volume {id}, whose publish did not end, goes");
+    tracing::warn!("removes inline volume {id}, whose publish did not finish");
     if staging.try_exists()? {
         unmount(&Target::new(&staging)?)?;
     }
@@ -87,7 +87,7 @@ fn staging_in(place: &Path) -> PathBuf {
 impl HostNode {
     pub(super) async fn publish_inline(&self, request: NodePublishVolumeRequest) -> Result<()> {
         if !self.driver.features.has(Feature::Inline) {
-            let reason = "asks for an inline volume, which this driver does not make";
+            let reason = "requests an inline volume, which this driver does not support";
             return Err(Error::invalid("volume_context[csi.storage.k8s.io/ephemeral]", reason));
         }
         let volume_id = request.volume_id.clone();
@@ -107,7 +107,9 @@ impl HostNode {
             })?;
         } else if let Err(left) = self.end_inline(&volume_id).await {
             // After a final error the orchestrator does not unpublish the volume.
-            tracing::warn!("inline volume {id}, whose publish failed, is left until the next start: {left}");
+            tracing::warn!(
+                "inline volume {id}, whose publish failed, can't be removed before the next start: {left}"
+            );
         }
         published
     }

@@ -59,7 +59,7 @@ fn check_use(record: &VolumeRecord, capability: &VolumeCapability) -> Result<()>
         false => {
             let kind = record.kind.name();
             Err(Error::Unsupported(
-                format!("volume_capability: is {capability}, the volume is of kind {kind}").into(),
+                format!("volume_capability: is {capability}, but the volume is of kind {kind}").into(),
             ))
         }
     }

@@ -84,7 +84,7 @@ impl BlockDevices for Content {
         let options = LoopOptions::new().access(access);
         self.with(&volume.volume_id, move |image| match image.try_exists()? {
             true => Ok(LoopDevice::attach_or_find(image, &options)?.path().to_owned()),
-            false => Err(Error::Unavailable(format!("{} is not there any more", image.display()).into())),
+            false => Err(Error::Unavailable(format!("{} no longer exists", image.display()).into())),
         })
         .await
     }

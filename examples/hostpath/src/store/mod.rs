@@ -57,13 +57,13 @@ impl<T> Default for Entries<T> {
 #[derive(Debug)]
 struct Entry<T> {
     /// Held during a change of the record, from reading it until the new one is on the disk.
-    turn: Mutex<()>,
+    update_lock: Mutex<()>,
     record: RwLock<Arc<T>>,
 }
 
 /// An object on the disk that is not visible in the store yet. Dropping it deletes it.
 #[derive(Debug)]
-pub(crate) struct Made<T> {
+pub(crate) struct NewObject<T> {
     id: String,
     record: T,
     place: PathBuf,
@@ -82,7 +82,7 @@ impl<T: Record> Store<T> {
             // Access to the content is controlled where it is published, so this directory is private.
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).at("create", &directory)?;
             for entry in fs::read_dir(&directory).at("list", &directory)? {
-                sweep(&entry.at("list", &directory)?.path());
+                remove_directory(&entry.at("list", &directory)?.path());
             }
         }
         let mut entries = Entries::default();
@@ -99,7 +99,7 @@ impl<T: Record> Store<T> {
                 Err(error) => error.to_string(),
             };
             let place = root.join(id);
-            tracing::error!("{}, whose record can't be read, is left alone: {why}", place.display());
+            tracing::error!("{} is ignored, because its record can't be read: {why}", place.display());
             unreadable.insert(id.to_owned());
         }
         Ok(Self { root, entries: RwLock::new(entries), unreadable })
@@ -118,7 +118,7 @@ impl<T: Record> Store<T> {
     /// Returns the object, or `None` if it does not exist or its record can't be read. [`find`](Self::find)
     /// tells these apart.
     pub(crate) fn get(&self, id: &str) -> Option<Arc<T>> {
-        self.read().by_id.get(id).map(|entry| entry.now())
+        self.read().by_id.get(id).map(|entry| entry.record())
     }
 
     /// Returns the object; `None` only if it does not exist. Use this where its absence matters.
@@ -129,7 +129,7 @@ impl<T: Record> Store<T> {
         match self.get(id) {
             None if self.unreadable.contains(id) => Err(Error::Internal(
                 format!(
-                    "{} can't be read: mend it, and start the driver anew",
+                    "{} can't be read: repair it, and start the driver again",
                     self.place(id).join(RECORD).display()
                 )
                 .into(),
@@ -141,7 +141,7 @@ impl<T: Record> Store<T> {
     pub(crate) fn by_name(&self, name: &str) -> Option<(String, Arc<T>)> {
         let entries = self.read();
         let (id, entry) = entries.by_id.get_key_value(entries.by_name.get(name)?)?;
-        Some((id.clone(), entry.now()))
+        Some((id.clone(), entry.record()))
     }
 
     /// Calls `visit` with the objects in the range, in the order of their ids.
@@ -151,7 +151,7 @@ impl<T: Record> Store<T> {
         visit: impl FnOnce(&mut dyn Iterator<Item = (&str, Arc<T>)>) -> R,
     ) -> R {
         let entries = self.read();
-        let mut found = entries.by_id.range::<str, _>(range).map(|(id, entry)| (id.as_str(), entry.now()));
+        let mut found = entries.by_id.range::<str, _>(range).map(|(id, entry)| (id.as_str(), entry.record()));
         visit(&mut found)
     }
 
@@ -173,8 +173,8 @@ impl<T: Record> Store<T> {
         id: String,
         record: T,
         fill: impl FnOnce(&Path) -> Result<()>,
-    ) -> Result<Made<T>> {
-        let made = Made { place: self.root.join(NEW).join(&id), id, record, kept: false };
+    ) -> Result<NewObject<T>> {
+        let made = NewObject { place: self.root.join(NEW).join(&id), id, record, kept: false };
         fs::create_dir(&made.place).at("create", &made.place)?;
         fill(&made.place)?;
         write_whole(&made.place.join(RECORD), &json(&made.record)?)?;
@@ -183,7 +183,7 @@ impl<T: Record> Store<T> {
     }
 
     /// Moves an object to its final place on the disk, where a later process finds it.
-    pub(crate) fn settle(&self, made: &mut Made<T>) -> Result<()> {
+    pub(crate) fn move_to_place(&self, made: &mut NewObject<T>) -> Result<()> {
         let place = self.place(&made.id);
         fs::rename(&made.place, &place).at("rename to", &place)?;
         made.place = place;
@@ -191,15 +191,15 @@ impl<T: Record> Store<T> {
     }
 
     /// Makes an object in its final place visible in this store.
-    pub(crate) fn show(&self, mut made: Made<T>) {
+    pub(crate) fn make_visible(&self, mut made: NewObject<T>) {
         made.kept = true;
         self.write().insert(made.id.clone(), made.record.clone());
     }
 
     /// Settles and shows an object.
-    pub(crate) fn commit(&self, mut made: Made<T>) -> Result<()> {
-        self.settle(&mut made)?;
-        self.show(made);
+    pub(crate) fn commit(&self, mut made: NewObject<T>) -> Result<()> {
+        self.move_to_place(&mut made)?;
+        self.make_visible(made);
         Ok(())
     }
 
@@ -207,8 +207,8 @@ impl<T: Record> Store<T> {
     /// if the object does not exist.
     pub(crate) fn update<R>(&self, id: &str, change: impl FnOnce(&mut T) -> Result<R>) -> Result<Option<R>> {
         let Some(entry) = self.read().by_id.get(id).cloned() else { return Ok(None) };
-        let _turn = entry.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut record = T::clone(&entry.now());
+        let _update_lock = entry.update_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = T::clone(&entry.record());
         let answer = change(&mut record)?;
         write_whole(&self.place(id).join(RECORD), &json(&record)?)?;
         sync(&self.place(id))?;
@@ -225,7 +225,7 @@ impl<T: Record> Store<T> {
         }
         sync(&self.root)?;
         self.write().forget(id);
-        sweep(&gone);
+        remove_directory(&gone);
         Ok(())
     }
 
@@ -243,34 +243,34 @@ impl<T: Record> Entries<T> {
         if let Some(name) = record.name() {
             self.by_name.insert(name.to_owned(), id.clone());
         }
-        let entry = Entry { turn: Mutex::default(), record: RwLock::new(Arc::new(record)) };
+        let entry = Entry { update_lock: Mutex::default(), record: RwLock::new(Arc::new(record)) };
         self.by_id.insert(id, Arc::new(entry));
     }
 
     fn forget(&mut self, id: &str) {
-        if let Some(name) = self.by_id.remove(id).and_then(|entry| entry.now().name().map(str::to_owned)) {
+        if let Some(name) = self.by_id.remove(id).and_then(|entry| entry.record().name().map(str::to_owned)) {
             self.by_name.remove(&name);
         }
     }
 }
 
 impl<T> Entry<T> {
-    fn now(&self) -> Arc<T> {
+    fn record(&self) -> Arc<T> {
         Arc::clone(&self.record.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl<T> Made<T> {
+impl<T> NewObject<T> {
     /// The current path of the object.
     pub(crate) fn place(&self) -> &Path {
         &self.place
     }
 }
 
-impl<T> Drop for Made<T> {
+impl<T> Drop for NewObject<T> {
     fn drop(&mut self) {
         if !self.kept {
-            sweep(&self.place);
+            remove_directory(&self.place);
         }
     }
 }
@@ -292,10 +292,10 @@ fn json<T: Serialize>(record: &T) -> Result<Vec<u8>> {
 }
 
 /// Deletes a directory that is no longer visible. Mounts in it are left alone.
-fn sweep(directory: &Path) {
+fn remove_directory(directory: &Path) {
     let removed = Target::new(directory).and_then(|directory| directory.remove_tree());
     if let Err(error) = removed {
-        tracing::warn!("left until the next start: {error}");
+        tracing::warn!("can't be removed before the next start: {error}");
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Class {
 
 type Outcome<T = ()> = Result<T, String>;
 
-fn told(status: tonic::Status) -> String {
+fn status_text(status: tonic::Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
@@ -42,7 +42,7 @@ pub async fn live(client: &Client, class: &Class, node: &Path, mut done: impl Fn
     let life = Life { client, class, node };
     let volume = life.create("pvc-first", None).await?;
     let id = &volume.volume_id;
-    done(&format!("made volume {id}"));
+    done(&format!("created volume {id}"));
     let target = life.publish(&volume, false).await?;
     write(&target, "before")?;
     done(&format!("staged, published and written to at {}", target.display()));
@@ -59,19 +59,19 @@ pub async fn live(client: &Client, class: &Class, node: &Path, mut done: impl Fn
         let at = life.publish(volume, true).await?;
         let found = read(&at)?;
         if found != due {
-            return Err(format!("{}: {found:?} is in it and not {due:?}", volume.volume_id));
+            return Err(format!("{}: contains {found:?} instead of {due:?}", volume.volume_id));
         }
         if write(&at, "never").is_ok() {
-            return Err(format!("{}: published read-only, it was written to", volume.volume_id));
+            return Err(format!("{}: published read-only, but a write succeeded", volume.volume_id));
         }
-        done(&format!("volume {} has what was written {due} the snapshot", volume.volume_id));
+        done(&format!("volume {} has the data that was written {due} the snapshot", volume.volume_id));
     }
     for volume in [&volume, &restored, &cloned] {
         life.end(volume).await?;
     }
     let request = v1::DeleteSnapshotRequest { snapshot_id: snapshot.snapshot_id, ..Default::default() };
-    client.controller().delete_snapshot(request).await.map_err(told)?;
-    done("unpublished, unstaged and deleted all of it");
+    client.controller().delete_snapshot(request).await.map_err(status_text)?;
+    done("unpublished, unstaged and deleted everything");
     Ok(())
 }
 
@@ -101,8 +101,8 @@ impl Life<'_> {
             volume_content_source: source.map(|source| v1::VolumeContentSource { r#type: Some(source) }),
             ..Default::default()
         };
-        let answer = self.client.controller().create_volume(request).await.map_err(told)?;
-        answer.into_inner().volume.ok_or_else(|| "CreateVolume answered without a volume".to_owned())
+        let answer = self.client.controller().create_volume(request).await.map_err(status_text)?;
+        answer.into_inner().volume.ok_or_else(|| "the answer to CreateVolume has no volume".to_owned())
     }
 
     async fn publish(&self, volume: &v1::Volume, readonly: bool) -> Outcome<PathBuf> {
@@ -118,7 +118,7 @@ impl Life<'_> {
             staging_target_path: staging.display().to_string(),
             ..Default::default()
         };
-        self.client.node().node_stage_volume(stage).await.map_err(told)?;
+        self.client.node().node_stage_volume(stage).await.map_err(status_text)?;
         let publish = v1::NodePublishVolumeRequest {
             volume_id: volume.volume_id.clone(),
             volume_context: volume.volume_context.clone(),
@@ -128,7 +128,7 @@ impl Life<'_> {
             readonly,
             ..Default::default()
         };
-        self.client.node().node_publish_volume(publish).await.map_err(told)?;
+        self.client.node().node_publish_volume(publish).await.map_err(status_text)?;
         Ok(target)
     }
 
@@ -138,8 +138,9 @@ impl Life<'_> {
             volume_path: target.display().to_string(),
             ..Default::default()
         };
-        let stats = self.client.node().node_get_volume_stats(request).await.map_err(told)?.into_inner();
-        let bytes = stats.usage.first().ok_or("NodeGetVolumeStats answered without a usage")?;
+        let stats =
+            self.client.node().node_get_volume_stats(request).await.map_err(status_text)?.into_inner();
+        let bytes = stats.usage.first().ok_or("the answer to NodeGetVolumeStats has no usage")?;
         Ok(format!("{} of {} bytes are available on its share", bytes.available, bytes.total))
     }
 
@@ -149,8 +150,8 @@ impl Life<'_> {
             name: "snapshot-first".to_owned(),
             ..Default::default()
         };
-        let answer = self.client.controller().create_snapshot(request).await.map_err(told)?;
-        answer.into_inner().snapshot.ok_or_else(|| "CreateSnapshot answered without a snapshot".to_owned())
+        let answer = self.client.controller().create_snapshot(request).await.map_err(status_text)?;
+        answer.into_inner().snapshot.ok_or_else(|| "the answer to CreateSnapshot has no snapshot".to_owned())
     }
 
     async fn end(&self, volume: &v1::Volume) -> Outcome {
@@ -159,14 +160,14 @@ impl Life<'_> {
             volume_id: volume_id.clone(),
             target_path: self.target(volume).display().to_string(),
         };
-        self.client.node().node_unpublish_volume(unpublish).await.map_err(told)?;
+        self.client.node().node_unpublish_volume(unpublish).await.map_err(status_text)?;
         let unstage = v1::NodeUnstageVolumeRequest {
             volume_id: volume_id.clone(),
             staging_target_path: staging.display().to_string(),
         };
-        self.client.node().node_unstage_volume(unstage).await.map_err(told)?;
+        self.client.node().node_unstage_volume(unstage).await.map_err(status_text)?;
         let delete = v1::DeleteVolumeRequest { volume_id: volume_id.clone(), ..Default::default() };
-        self.client.controller().delete_volume(delete).await.map_err(told)?;
+        self.client.controller().delete_volume(delete).await.map_err(status_text)?;
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use nfs3_server::vfs::{
 };
 use tokio::sync::watch;
 
-use crate::desk::locked;
+use crate::share_workers::locked;
 
 type Status<T> = Result<T, nfsstat3>;
 

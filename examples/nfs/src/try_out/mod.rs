@@ -20,11 +20,11 @@ pub use server::Server;
 ///
 /// It uses its own mount namespace, and memory only: nothing is left. It needs root and an NFS client.
 pub fn try_out() -> ExitCode {
-    let told = private_mount_namespace(|| {
+    let result = private_mount_namespace(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.map_err(|error| error.to_string())?.block_on(on_own_server())
     });
-    match told {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("nfs: {reason}");

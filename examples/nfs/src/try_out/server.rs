@@ -92,7 +92,7 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::warn!("the NFS server has panicked");
+            tracing::warn!("the NFS server panicked");
         }
     }
 }

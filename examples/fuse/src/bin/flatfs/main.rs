@@ -24,7 +24,7 @@ use store::Store;
 struct Args {
     /// The directory with the files
     store: PathBuf,
-    /// Where to mount
+    /// The mount point
     mountpoint: PathBuf,
 }
 
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 
 fn mount(args: &Args) -> Result<File, Box<dyn std::error::Error>> {
     if !args.store.is_dir() {
-        return Err(format!("{} is no directory: make it first", args.store.display()).into());
+        return Err(format!("{} is not a directory: create it first", args.store.display()).into());
     }
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
     // Workloads run as other users than this program, and the kernel compares those with the files' owners.

@@ -16,9 +16,9 @@ use csi_core::proto::v1;
 use csi_core::{ContentSource, CreateVolumeRequest, Error, Result, VolumeId};
 use tracer::{CUTS, Cut, cut, do_job};
 
-use crate::desk::Opened;
 use crate::parameters::Wanted;
 use crate::records::Part;
+use crate::share_workers::OpenShare;
 use crate::volumes::{self, Content};
 use crate::{VolumeArgs, snapshots};
 
@@ -40,7 +40,7 @@ impl Share {
         let source_id = VolumeId::new(SOURCE)?;
         let request = request(key, sub_dir, policy, is_copy.then_some(SOURCE))?;
         let content = is_copy.then(|| Content {
-            root: Arc::new(Opened::of(self.root())),
+            root: Arc::new(OpenShare::of(self.root())),
             source: ContentSource::Volume(source_id),
             key: SOURCE.to_owned(),
         });
@@ -158,7 +158,7 @@ fn at_each_point(test: &str, step: &str, prepare: impl Fn(&Share), tries: &[Try<
             let at = places.path().join("share");
             fs::create_dir(&at).unwrap();
             prepare(&Share(at.clone()));
-            let test = format!("cut_off::{test}");
+            let test = format!("interruptions::{test}");
             if !cut(&test, &[step, at.to_str().unwrap()], call, how) {
                 break;
             }

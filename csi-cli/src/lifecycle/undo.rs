@@ -1,9 +1,10 @@
-//! The ledger of what was begun and has to be undone.
+//! The log of the steps that have to be undone.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use csi_proto::Rpc;
+use csi_proto::client::is_final;
 use csi_proto::{escape, v1};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
@@ -12,9 +13,9 @@ use super::call::Sockets;
 use crate::secrets::{Hidden, Secrets};
 
 /// The time limit for undoing one step.
-const PATIENCE: Duration = Duration::from_secs(60);
+const UNDO_TIMEOUT: Duration = Duration::from_secs(60);
 /// The wait before a driver is called again that is still busy with an abandoned call.
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// Something that was begun, as the request that undoes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,15 +35,15 @@ pub(crate) enum Step {
 /// The requests that have not been undone yet, in their order. Each is recorded before its call, so that an
 /// interrupted call is recorded too.
 #[derive(Debug, Default)]
-pub struct Begun {
+pub struct UndoLog {
     steps: Vec<Step>,
     /// The secrets for the calls that undo.
     pub(crate) secrets: Secrets,
 }
 
-/// The result of [`Begun::undo`].
+/// The result of [`UndoLog::undo`].
 #[derive(Debug, Default)]
-pub struct Undone {
+pub struct UndoResult {
     /// What was undone.
     pub done: Vec<String>,
     /// What could not be undone, and why.
@@ -51,64 +52,64 @@ pub struct Undone {
     pub left: Vec<String>,
 }
 
-impl Begun {
+impl UndoLog {
     /// Whether there is nothing to undo.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    pub(crate) fn begin(&mut self, step: Step) {
+    pub(crate) fn record(&mut self, step: Step) {
         if !self.steps.contains(&step) {
             self.steps.push(step);
         }
     }
 
-    pub(crate) fn is_over(&mut self, step: &Step) {
+    pub(crate) fn forget(&mut self, step: &Step) {
         self.steps.retain(|one| one != step);
     }
 
     /// Called when the volume's id is known.
-    pub(crate) fn know_volume(&mut self, volume_id: &str) {
+    pub(crate) fn set_volume_id(&mut self, volume_id: &str) {
         let secrets = self.secrets.of(Rpc::DeleteVolume);
-        let known = Step::Volume(v1::DeleteVolumeRequest { volume_id: volume_id.to_owned(), secrets });
-        self.know(|step| matches!(step, Step::MaybeVolume(_)), known);
+        let with_id = Step::Volume(v1::DeleteVolumeRequest { volume_id: volume_id.to_owned(), secrets });
+        self.set_id(|step| matches!(step, Step::MaybeVolume(_)), with_id);
     }
 
     /// Called when the snapshot's id is known.
-    pub(crate) fn know_snapshot(&mut self, snapshot_id: &str) {
+    pub(crate) fn set_snapshot_id(&mut self, snapshot_id: &str) {
         let secrets = self.secrets.of(Rpc::DeleteSnapshot);
-        let known =
+        let with_id =
             Step::Snapshot(v1::DeleteSnapshotRequest { snapshot_id: snapshot_id.to_owned(), secrets });
-        self.know(|step| matches!(step, Step::MaybeSnapshot(_)), known);
+        self.set_id(|step| matches!(step, Step::MaybeSnapshot(_)), with_id);
     }
 
-    fn know(&mut self, is_it: impl Fn(&Step) -> bool, known: Step) {
-        if let Some(step) = self.steps.iter_mut().find(|step| is_it(step)) {
-            *step = known;
+    fn set_id(&mut self, is_created_object: impl Fn(&Step) -> bool, with_id: Step) {
+        if let Some(step) = self.steps.iter_mut().find(|step| is_created_object(step)) {
+            *step = with_id;
         }
     }
 
     /// Undoes everything, the last step first. A step is skipped if another one that depends on it could not
     /// be undone. Steps that are not undone stay recorded, and the next call continues with them.
-    pub async fn undo(&mut self, sockets: &Sockets) -> Undone {
-        let sockets = sockets.clone().deadline(PATIENCE);
+    pub async fn undo(&mut self, sockets: &Sockets) -> UndoResult {
+        let sockets = sockets.clone().deadline(UNDO_TIMEOUT);
         let hidden = self.secrets.hidden();
-        let mut undone = Undone::default();
+        let mut undone = UndoResult::default();
         // If the caller drops this future midway, the steps that are not undone are still recorded.
-        let mut stuck: Vec<Step> = Vec::new();
-        while let Some(step) = self.steps.iter().rfind(|step| !stuck.contains(step)).cloned() {
-            if stuck.iter().any(|above| above.rests_on(&step)) {
-                stuck.push(step);
+        let mut not_undone: Vec<Step> = Vec::new();
+        while let Some(step) = self.steps.iter().rfind(|step| !not_undone.contains(step)).cloned() {
+            if not_undone.iter().any(|above| above.depends_on(&step)) {
+                not_undone.push(step);
                 continue;
             }
-            match self.patiently(&sockets, &step).await {
+            match self.undo_with_retries(&sockets, &step).await {
                 Ok(what) => {
                     undone.done.extend(what);
-                    self.is_over(&step);
+                    self.forget(&step);
                 }
                 Err(reason) => {
                     undone.failed.push(hidden.scrub(&format!("{}: {reason}", step.call())));
-                    stuck.push(step);
+                    not_undone.push(step);
                 }
             }
         }
@@ -117,8 +118,8 @@ impl Begun {
     }
 
     /// The commands that undo the rest, without running them.
-    pub fn kept(&self) -> Undone {
-        Undone { left: self.commands(), ..Undone::default() }
+    pub fn kept(&self) -> UndoResult {
+        UndoResult { left: self.commands(), ..UndoResult::default() }
     }
 
     fn commands(&self) -> Vec<String> {
@@ -127,21 +128,21 @@ impl Begun {
     }
 
     /// Repeats the call while the driver is busy, for example with an abandoned call.
-    async fn patiently(&mut self, sockets: &Sockets, step: &Step) -> Result<Option<String>, String> {
+    async fn undo_with_retries(&mut self, sockets: &Sockets, step: &Step) -> Result<Option<String>, String> {
         if let Step::Directory(directory) = step {
             return remove(directory).map(|()| None);
         }
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + UNDO_TIMEOUT;
         loop {
-            match self.take_back(sockets, step).await {
+            match self.undo_step(sockets, step).await {
                 Err(status) if status.code() == Code::NotFound => return Ok(None),
-                Err(status) if is_passing(&status) && Instant::now() < end => sleep(PAUSE).await,
+                Err(status) if can_succeed_later(&status) && Instant::now() < end => sleep(RETRY_DELAY).await,
                 result => return result.map_err(|status| csi_proto::client::explain(&status)),
             }
         }
     }
 
-    async fn take_back(&mut self, sockets: &Sockets, step: &Step) -> Result<Option<String>, Status> {
+    async fn undo_step(&mut self, sockets: &Sockets, step: &Step) -> Result<Option<String>, Status> {
         Ok(Some(match step.clone() {
             Step::Published(request) => {
                 let what = format!("unpublished {}", request.target_path);
@@ -164,28 +165,34 @@ impl Begun {
                 sockets.controller().delete_volume(request).await.map(|_| what)?
             }
             Step::MaybeVolume(request) => {
-                return self.find(sockets.controller().create_volume(request).await, |begun, answer| {
-                    begun.know_volume(&answer.volume.unwrap_or_default().volume_id);
-                });
+                return self.handle_created(
+                    sockets.controller().create_volume(request).await,
+                    |undo_log, answer| {
+                        undo_log.set_volume_id(&answer.volume.unwrap_or_default().volume_id);
+                    },
+                );
             }
             Step::MaybeSnapshot(request) => {
-                return self.find(sockets.controller().create_snapshot(request).await, |begun, answer| {
-                    begun.know_snapshot(&answer.snapshot.unwrap_or_default().snapshot_id);
-                });
+                return self.handle_created(
+                    sockets.controller().create_snapshot(request).await,
+                    |undo_log, answer| {
+                        undo_log.set_snapshot_id(&answer.snapshot.unwrap_or_default().snapshot_id);
+                    },
+                );
             }
             Step::Directory(_) => return Ok(None),
         }))
     }
 
     /// Evaluates the answer to a repeated create request. After a final refusal nothing exists.
-    fn find<A>(
+    fn handle_created<A>(
         &mut self,
         answer: Result<tonic::Response<A>, Status>,
-        know: impl FnOnce(&mut Self, A),
+        set_id: impl FnOnce(&mut Self, A),
     ) -> Result<Option<String>, Status> {
         match answer {
             Ok(answer) => {
-                know(self, answer.into_inner());
+                set_id(self, answer.into_inner());
                 Ok(None)
             }
             Err(status) if is_final(status.code()) => Ok(None),
@@ -196,7 +203,7 @@ impl Begun {
     /// Creates a directory and records it, unless it exists.
     pub(crate) fn make_directory(&mut self, directory: PathBuf) -> std::io::Result<()> {
         match std::fs::create_dir(&directory) {
-            Ok(()) => self.begin(Step::Directory(directory)),
+            Ok(()) => self.record(Step::Directory(directory)),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
@@ -209,7 +216,7 @@ impl Begun {
             if let Step::Directory(directory) = step
                 && remove(directory).is_ok()
             {
-                self.is_over(step);
+                self.forget(step);
             }
         }
     }
@@ -231,26 +238,10 @@ fn remove(directory: &Path) -> Result<(), String> {
 }
 
 /// Whether a retry can succeed.
-fn is_passing(status: &Status) -> bool {
-    let is_passing =
+fn can_succeed_later(status: &Status) -> bool {
+    let can_succeed_later =
         matches!(status.code(), Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled);
-    is_passing && !is_unreachable(status)
-}
-
-/// Whether the code means that no object of this name was created, or that it belongs to another request.
-fn is_final(code: Code) -> bool {
-    matches!(
-        code,
-        Code::InvalidArgument
-            | Code::NotFound
-            | Code::AlreadyExists
-            | Code::PermissionDenied
-            | Code::Unauthenticated
-            | Code::ResourceExhausted
-            | Code::FailedPrecondition
-            | Code::OutOfRange
-            | Code::Unimplemented
-    )
+    can_succeed_later && !is_unreachable(status)
 }
 
 /// Whether the call did not reach the driver.
@@ -260,7 +251,7 @@ fn is_unreachable(status: &Status) -> bool {
 
 impl Step {
     /// Whether this step has to be undone before `below`.
-    fn rests_on(&self, below: &Self) -> bool {
+    fn depends_on(&self, below: &Self) -> bool {
         match (self, below) {
             (Self::Published(_), Self::Staged(_) | Self::Attached(_) | Self::Volume(_)) => true,
             (Self::Staged(_), Self::Attached(_) | Self::Volume(_)) => true,
@@ -288,7 +279,7 @@ impl Step {
     fn command(&self, hidden: &Hidden) -> String {
         match self {
             Self::MaybeVolume(request) => {
-                format!("# a volume named {} may be there", quoted(&hidden.scrub(&request.name)))
+                format!("# a volume named {} might exist", quoted(&hidden.scrub(&request.name)))
             }
             Self::Volume(request) => {
                 line("csi controller delete-volume", &[("--volume-id", &request.volume_id)], hidden)
@@ -306,7 +297,7 @@ impl Step {
                 line("csi node unpublish-volume", &[("--volume-id", &request.volume_id), path], hidden)
             }
             Self::MaybeSnapshot(request) => {
-                format!("# a snapshot named {} may be there", quoted(&hidden.scrub(&request.name)))
+                format!("# a snapshot named {} might exist", quoted(&hidden.scrub(&request.name)))
             }
             Self::Snapshot(request) => {
                 line("csi controller delete-snapshot", &[("--snapshot-id", &request.snapshot_id)], hidden)
@@ -325,7 +316,7 @@ fn line(command: &str, flags: &[(&str, &str)], hidden: &Hidden) -> String {
         let value = hidden.scrub(value);
         let Some(word) = escape::shell_word(&value) else {
             // Quoted even in a comment, because not every shell accepts comments at its prompt.
-            return format!("# no command can have this {flag}: {}", quoted(&escape::terminal(&value)));
+            return format!("# no command can contain this {flag}: {}", quoted(&escape::terminal(&value)));
         };
         line = format!("{line} {flag} {word}");
     }

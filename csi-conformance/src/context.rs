@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_proto::client::Client;
+use csi_proto::client::{Client, is_final};
 use csi_proto::v1;
 use csi_proto::{Rpc, Service};
 use prost::Message;
@@ -14,7 +14,7 @@ use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, ac
 
 use crate::failure::{Failure, Outcome};
 use crate::hidden::CANARY;
-use crate::judge::{Breach, Judge};
+use crate::judge::{Judge, Violation};
 use crate::ledger::Ledger;
 use crate::offers::Offers;
 use crate::settings::Settings;
@@ -24,7 +24,7 @@ use crate::wire::{Call, Refusal, send};
 
 /// Everything that the tests of a run share. Clones share the same state.
 #[derive(Clone)]
-pub(crate) struct Cx(Arc<Shared>);
+pub(crate) struct TestContext(Arc<Shared>);
 
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
@@ -35,14 +35,14 @@ pub(crate) struct Shared {
     pub(crate) offers: Offers,
     /// The kinds and access modes that the driver supports.
     pub(crate) modes: BTreeSet<(Kind, i32)>,
-    pub(crate) breaches: Mutex<Vec<(Breach, Failure)>>,
+    pub(crate) violations: Mutex<Vec<(Violation, Failure)>>,
     /// The calls of the current test.
     pub(crate) trace: Trace,
     prefix: String,
     counter: AtomicU32,
 }
 
-impl std::ops::Deref for Cx {
+impl std::ops::Deref for TestContext {
     type Target = Shared;
 
     fn deref(&self) -> &Shared {
@@ -50,7 +50,7 @@ impl std::ops::Deref for Cx {
     }
 }
 
-impl Cx {
+impl TestContext {
     pub(crate) fn new(settings: Settings, ledger: Ledger) -> Self {
         let node = Client::new(&settings.endpoint);
         let controller = settings.controller_endpoint.as_ref().map_or_else(|| node.clone(), Client::new);
@@ -64,7 +64,7 @@ impl Cx {
             judge: Judge::new(),
             offers: Offers::default(),
             modes: BTreeSet::new(),
-            breaches: Mutex::default(),
+            violations: Mutex::default(),
             trace: Trace::default(),
             prefix,
             counter: AtomicU32::new(0),
@@ -156,14 +156,14 @@ impl Cx {
         came: impl Into<String>,
         due: impl Into<String>,
     ) -> Box<Failure> {
-        Box::new(Failure::new(due, came).sent(self.sent_text(C::RPC, &request.encode_to_vec())))
+        Box::new(Failure::new(due, came).sent(self.redacted_request(C::RPC, &request.encode_to_vec())))
     }
 
     /// Sends the call and returns its answer. Any other status than OK is a failure.
     pub(crate) async fn ok<C: Call>(&self, request: C) -> Outcome<C::Answer> {
         match self.call(request.clone()).await {
             Ok(answer) => Ok(answer),
-            Err(refusal) => Err(self.failure(&request, self.told(&refusal), "OK")),
+            Err(refusal) => Err(self.failure(&request, self.refusal_text(&refusal), "OK")),
         }
     }
 
@@ -175,9 +175,9 @@ impl Cx {
         };
         match self.call(request.clone()).await {
             Err(refusal) if codes.contains(&refusal.code) => Ok(()),
-            Err(refusal) => Err(self.failure(&request, self.told(&refusal), due())),
+            Err(refusal) => Err(self.failure(&request, self.refusal_text(&refusal), due())),
             Ok(answer) => {
-                let answer = self.came_text(C::RPC, &answer.encode_to_vec());
+                let answer = self.redacted_answer(C::RPC, &answer.encode_to_vec());
                 Err(self.failure(&request, format!("OK {answer}"), due()))
             }
         }
@@ -207,8 +207,8 @@ impl Cx {
         // Dropping the set aborts all of its calls, so no call outlives a caller that gives up.
         let mut calls = tokio::task::JoinSet::new();
         for (at, request) in requests.into_iter().enumerate() {
-            let cx = self.clone();
-            calls.spawn(async move { (at, cx.call(request).await) });
+            let ctx = self.clone();
+            calls.spawn(async move { (at, ctx.call(request).await) });
         }
         let mut answers = calls.join_all().await;
         answers.sort_by_key(|(at, _)| *at);
@@ -222,7 +222,7 @@ impl Cx {
         bytes: Vec<u8>,
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>, Refusal> {
-        let sent = self.with_what_is_hidden(rpc, &bytes);
+        let sent = self.with_hidden_values(rpc, &bytes);
         let channel = match rpc.service() {
             Service::Identity | Service::Node => self.node.channel(),
             _ => self.controller.channel(),
@@ -233,39 +233,42 @@ impl Cx {
         self.trace.ends(at, result.as_ref().map_or_else(|refusal| refusal.code, |_| Code::Ok));
         let secrets: Vec<String> =
             self.settings.secrets.values().cloned().chain([CANARY.to_owned()]).collect();
-        let (breach, came) = match &result {
+        let (violation, came) = match &result {
             Ok(messages) => {
                 for message in messages {
-                    self.ledger.went_well(rpc, &bytes, message);
+                    self.ledger.succeeded(rpc, &bytes, message);
                 }
                 let wrong = messages.iter().find_map(|message| self.judge.answer(rpc, message, &secrets));
-                (wrong, messages.first().map_or_else(String::new, |message| self.came_text(rpc, message)))
+                (
+                    wrong,
+                    messages.first().map_or_else(String::new, |message| self.redacted_answer(rpc, message)),
+                )
             }
             Err(refusal) => {
                 if is_final(refusal.code) {
-                    self.ledger.was_refused(rpc, &bytes);
+                    self.ledger.refused(rpc, &bytes);
                 }
-                (self.judge.status(rpc, refusal, &secrets), self.told(refusal))
+                (self.judge.status(rpc, refusal, &secrets), self.refusal_text(refusal))
             }
         };
-        if let Some((breach, what)) = breach {
-            let failure = Failure::new("what holds for every answer", format!("{what}: {came}"))
-                .sent(self.sent_text(rpc, &bytes));
-            self.breaches.lock().expect("no panic under it").push((breach, failure));
+        if let Some((violation, what)) = violation {
+            let failure = Failure::new("the rules for every answer", format!("{what}: {came}"))
+                .sent(self.redacted_request(rpc, &bytes));
+            self.violations.lock().expect("no panic under it").push((violation, failure));
         }
         result
     }
 
     /// A request as text, without the secrets that are sent with it.
-    pub(crate) fn sent_text(&self, rpc: Rpc, bytes: &[u8]) -> String {
+    pub(crate) fn redacted_request(&self, rpc: Rpc, bytes: &[u8]) -> String {
         self.hide(format!("{rpc} {}", self.judge.request_text(rpc, bytes)))
     }
 
-    pub(crate) fn came_text(&self, rpc: Rpc, bytes: &[u8]) -> String {
+    pub(crate) fn redacted_answer(&self, rpc: Rpc, bytes: &[u8]) -> String {
         self.hide(self.judge.answer_text(rpc, bytes))
     }
 
-    pub(crate) fn told(&self, refusal: &Refusal) -> String {
+    pub(crate) fn refusal_text(&self, refusal: &Refusal) -> String {
         self.hide(format!("{:?}: {:?}", refusal.code, refusal.message))
     }
 }
@@ -276,18 +279,4 @@ pub(crate) const NAMES: &str = "csi-conformance-";
 fn decoded<C: Call>(bytes: &[u8]) -> C::Answer {
     // A message that can't be decoded is reported by the judge, which sees every answer.
     C::Answer::decode(bytes).unwrap_or_default()
-}
-
-/// Whether a refusal with this code means that nothing was created.
-pub(crate) fn is_final(code: Code) -> bool {
-    !matches!(
-        code,
-        Code::DeadlineExceeded
-            | Code::Cancelled
-            | Code::Unavailable
-            | Code::Aborted
-            | Code::Unknown
-            | Code::Internal
-            | Code::DataLoss
-    )
 }

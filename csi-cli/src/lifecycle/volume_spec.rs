@@ -9,7 +9,7 @@ use csi_proto::v1;
 use v1::volume_capability::access_mode::Mode;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
-use super::introductions::Offers;
+use super::discovery::Offers;
 use super::target::Content;
 use crate::secrets::Secrets;
 
@@ -24,16 +24,16 @@ pub enum Keep {
 
 /// How closely the targets are checked, in addition to the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Looks {
+pub enum TargetChecks {
     /// Not at all: the driver's mounts are not visible here.
-    Nowhere,
+    Off,
     /// The mounts are checked; nothing is written.
-    AtMounts,
+    Mounts,
     /// The mounts are checked; files and raw devices are written and read.
-    Inside,
+    Content,
 }
 
-/// The orchestrator's directories for volumes. Both must exist. The play creates a directory with the
+/// The orchestrator's directories for volumes. Both must exist. The run creates a directory with the
 /// volume's name in each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
@@ -43,9 +43,9 @@ pub struct Places {
     pub target: PathBuf,
 }
 
-/// A volume that exists before the play and is kept: it is not created, written to, expanded or deleted.
+/// A volume that exists before the run and is kept: it is not created, written to, expanded or deleted.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Premade {
+pub struct ExistingVolume {
     /// Its id.
     pub id: String,
     /// The volume context from its creation.
@@ -54,7 +54,7 @@ pub struct Premade {
 
 /// The volume that an orchestrator wants. Its `Debug` hides possible secrets, as csi-proto's messages do.
 #[derive(Clone)]
-pub struct Wanted {
+pub struct VolumeSpec {
     /// The name for CreateVolume.
     pub name: String,
     /// The heading of the volume's steps.
@@ -78,22 +78,25 @@ pub struct Wanted {
     /// The secrets for every call that takes some.
     pub secrets: Secrets,
     /// The volume, if it exists already.
-    pub premade: Option<Premade>,
+    pub existing: Option<ExistingVolume>,
     /// How closely its targets are checked.
-    pub looks: Looks,
+    pub checks: TargetChecks,
     /// What happens to it at the end.
     pub keep: Keep,
 }
 
-impl fmt::Debug for Premade {
+impl fmt::Debug for ExistingVolume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Premade").field("id", &self.id).field("context", &ContextMap(&self.context)).finish()
+        f.debug_struct("ExistingVolume")
+            .field("id", &self.id)
+            .field("context", &ContextMap(&self.context))
+            .finish()
     }
 }
 
-impl fmt::Debug for Wanted {
+impl fmt::Debug for VolumeSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wanted")
+        f.debug_struct("VolumeSpec")
             .field("name", &self.name)
             .field("content", &self.content)
             .field("fs_type", &self.fs_type)
@@ -104,14 +107,14 @@ impl fmt::Debug for Wanted {
             .field("grown", &self.grown)
             .field("parameters", &ContextMap(&self.parameters))
             .field("secrets", &self.secrets)
-            .field("premade", &self.premade)
-            .field("looks", &self.looks)
+            .field("existing", &self.existing)
+            .field("checks", &self.checks)
             .field("keep", &self.keep)
             .finish_non_exhaustive()
     }
 }
 
-impl Wanted {
+impl VolumeSpec {
     /// A volume with the driver's default filesystem, which is removed at the end.
     pub fn new(name: impl Into<String>, content: Content, size: i64, grown: i64) -> Self {
         let name = name.into();
@@ -127,8 +130,8 @@ impl Wanted {
             grown,
             parameters: BTreeMap::new(),
             secrets: Secrets::default(),
-            premade: None,
-            looks: Looks::Inside,
+            existing: None,
+            checks: TargetChecks::Content,
             keep: Keep::Nothing,
         }
     }
@@ -171,11 +174,11 @@ impl Wanted {
     }
 
     /// How closely the targets are checked. An existing volume, or one for readers only, is not written to.
-    pub(crate) fn looks(&self, offers: &Offers) -> Looks {
+    pub(crate) fn checks(&self, offers: &Offers) -> TargetChecks {
         let is_for_readers = self.targets(offers).iter().all(|(_, access)| *access == Access::ReadOnly);
-        match self.premade.is_some() || is_for_readers {
-            true => self.looks.min(Looks::AtMounts),
-            false => self.looks,
+        match self.existing.is_some() || is_for_readers {
+            true => self.checks.min(TargetChecks::Mounts),
+            false => self.checks,
         }
     }
 }
@@ -193,25 +196,25 @@ mod tests {
 
     #[test]
     fn debug_shows_nothing_secret() {
-        let mut wanted = Wanted::new("pvc-1", Content::Files, 1, 2);
-        wanted.secrets.set("key", "canary");
-        wanted.mount_flags = vec!["noatime".to_owned(), "password=canary".to_owned()];
+        let mut spec = VolumeSpec::new("pvc-1", Content::Files, 1, 2);
+        spec.secrets.set("key", "canary");
+        spec.mount_flags = vec!["noatime".to_owned(), "password=canary".to_owned()];
         let tokens = [(csi_proto::redact::TOKENS_KEY.to_owned(), "canary".to_owned())];
-        wanted.premade = Some(Premade { id: "pvc-1".to_owned(), context: tokens.into() });
-        let text = format!("{wanted:?}");
+        spec.existing = Some(ExistingVolume { id: "pvc-1".to_owned(), context: tokens.into() });
+        let text = format!("{spec:?}");
         assert!(text.contains("key") && text.contains("noatime") && !text.contains("canary"), "{text}");
     }
 
     #[test]
     fn a_node_has_as_many_targets_as_the_mode_allows() {
         let offers = |several_targets| Offers { several_targets, ..Offers::default() };
-        let wanted = Wanted::new("pvc-1", Content::Files, 1, 2);
-        assert_eq!(wanted.targets(&offers(false)).len(), 1);
-        assert_eq!(wanted.targets(&offers(true)).len(), 2);
-        assert_eq!(wanted.capability(&offers(true)).access_mode.unwrap().mode(), Mode::SingleNodeMultiWriter);
-        let shared = Wanted { mode: Some(Mode::MultiNodeMultiWriter), ..wanted.clone() };
+        let spec = VolumeSpec::new("pvc-1", Content::Files, 1, 2);
+        assert_eq!(spec.targets(&offers(false)).len(), 1);
+        assert_eq!(spec.targets(&offers(true)).len(), 2);
+        assert_eq!(spec.capability(&offers(true)).access_mode.unwrap().mode(), Mode::SingleNodeMultiWriter);
+        let shared = VolumeSpec { mode: Some(Mode::MultiNodeMultiWriter), ..spec.clone() };
         assert_eq!(shared.targets(&offers(false)).len(), 2);
-        let readers = Wanted { mode: Some(Mode::MultiNodeReaderOnly), ..wanted };
-        assert_eq!(readers.looks(&offers(false)), Looks::AtMounts);
+        let readers = VolumeSpec { mode: Some(Mode::MultiNodeReaderOnly), ..spec };
+        assert_eq!(readers.checks(&offers(false)), TargetChecks::Mounts);
     }
 }

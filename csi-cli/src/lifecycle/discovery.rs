@@ -55,7 +55,7 @@ pub enum Growth {
 ///
 /// # Errors
 /// When a call fails.
-pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
+pub async fn discover(caller: &mut Caller<'_>) -> Outcome<Offers> {
     let plugin = identity(caller).await?;
     let has = |kind: service::Type| {
         plugin.iter().any(|one| matches!(one, PluginType::Service(service) if service.r#type() == kind))
@@ -65,7 +65,7 @@ pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
     let controller = match controller {
         // GetPluginCapabilities is the same on all sockets of a driver, even without the controller.
         Err(failure) if failure.code == Some(Code::Unimplemented) => {
-            caller.report.left_out("ControllerGetCapabilities", "no controller here");
+            caller.report.left_out("ControllerGetCapabilities", "no controller on this socket");
             Vec::new()
         }
         found => found?,
@@ -73,7 +73,7 @@ pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
     let (node, info) = match node(caller).await {
         Ok((node, info)) => (Some(node), info),
         Err(failure) if failure.code == Some(Code::Unimplemented) => {
-            caller.report.left_out("NodeGetCapabilities", "no node service here");
+            caller.report.left_out("NodeGetCapabilities", "no node service on this socket");
             (None, v1::NodeGetInfoResponse::default())
         }
         Err(failure) => return Err(failure),
@@ -137,7 +137,7 @@ async fn identity(caller: &mut Caller<'_>) -> Outcome<Vec<PluginType>> {
             async |sockets, request| sockets.identity().probe(request).await,
             // An unset `ready` means ready.
             |probed| match probed.ready {
-                Some(false) => Err("it is not ready".to_owned()),
+                Some(false) => Err("the plugin is not ready".to_owned()),
                 _ => Ok("ready".to_owned()),
             },
         )

@@ -5,25 +5,25 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::Outcome;
 use crate::wire::Call;
 
 /// Counts the calls, and limits the time for them.
-pub(crate) struct Patience {
+pub(crate) struct Retries {
     rounds: u32,
     since: Instant,
     most: Duration,
 }
 
-impl Cx {
+impl TestContext {
     /// Starts the time now.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience { rounds: 0, since: Instant::now(), most: self.settings.deadline }
+    pub(crate) fn retries(&self) -> Retries {
+        Retries { rounds: 0, since: Instant::now(), most: self.settings.deadline }
     }
 }
 
-impl Patience {
+impl Retries {
     /// Waits before the next call, longer each time. Returns false when the time is over.
     pub(crate) async fn again(&mut self) -> bool {
         if self.since.elapsed() >= self.most {
@@ -37,27 +37,27 @@ impl Patience {
     }
 
     /// The repeated answer as text, with the number of calls and the time.
-    pub(crate) fn words(&self, came: &str) -> String {
+    pub(crate) fn describe(&self, came: &str) -> String {
         format!("{came}, {} times in {:.0} s", self.rounds + 1, self.since.elapsed().as_secs_f64())
     }
 }
 
 /// Whether a refusal with this code asks the caller to retry later.
-pub(crate) fn is_for_later(code: Code) -> bool {
+pub(crate) fn is_retryable(code: Code) -> bool {
     matches!(code, Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted)
 }
 
 /// Repeats the call while it is refused because of other operations in progress, as a caller does.
-pub(crate) async fn patiently<C: Call>(cx: &Cx, request: C) -> Outcome<C::Answer> {
-    let mut wait = cx.patience();
+pub(crate) async fn call_with_retries<C: Call>(ctx: &TestContext, request: C) -> Outcome<C::Answer> {
+    let mut wait = ctx.retries();
     loop {
-        match cx.call(request.clone()).await {
+        match ctx.call(request.clone()).await {
             Ok(answer) => return Ok(answer),
             Err(refusal)
                 if matches!(refusal.code, Code::Aborted | Code::Unavailable) && wait.again().await => {}
             Err(refusal) => {
-                let due = "OK, once what is pending has ended";
-                return Err(cx.failure(&request, wait.words(&cx.told(&refusal)), due));
+                let due = "OK after the pending operation has ended";
+                return Err(ctx.failure(&request, wait.describe(&ctx.refusal_text(&refusal)), due));
             }
         }
     }
@@ -65,15 +65,18 @@ pub(crate) async fn patiently<C: Call>(cx: &Cx, request: C) -> Outcome<C::Answer
 
 /// Sends all requests at the same time, and repeats those that were refused because others were running.
 /// Returns the answers in the order of the requests.
-pub(crate) async fn all_at_once<C: Call>(cx: &Cx, requests: Vec<C>) -> Outcome<Vec<C::Answer>> {
+pub(crate) async fn call_all_at_once<C: Call>(
+    ctx: &TestContext,
+    requests: Vec<C>,
+) -> Outcome<Vec<C::Answer>> {
     let mut all = Vec::new();
-    for (request, answer) in requests.clone().into_iter().zip(cx.at_once(requests).await) {
+    for (request, answer) in requests.clone().into_iter().zip(ctx.at_once(requests).await) {
         all.push(match answer {
             Ok(answer) => answer,
-            Err(refusal) if is_for_later(refusal.code) => patiently(cx, request).await?,
+            Err(refusal) if is_retryable(refusal.code) => call_with_retries(ctx, request).await?,
             Err(refusal) => {
-                let due = "OK, or ABORTED while another is pending";
-                return Err(cx.failure(&request, cx.told(&refusal), due));
+                let due = "OK, or ABORTED while another operation is pending";
+                return Err(ctx.failure(&request, ctx.refusal_text(&refusal), due));
             }
         });
     }

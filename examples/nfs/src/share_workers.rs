@@ -9,36 +9,36 @@ use csi_core::mount::{Root, allow_blocking};
 use csi_core::{Error, Result, blocking};
 use tokio::sync::oneshot;
 
-use crate::holds::Holds;
+use crate::locks::VolumeLocks;
 use crate::share::Share;
 
 /// How the root directory of a share is opened: as a detached mount, or in tests as a local directory.
 pub type Open = Arc<dyn Fn(&SharedSource) -> Result<Root> + Send + Sync>;
 
 /// After how many consecutive failed checks of the server the work is given up.
-const CHANCES: u32 = 2;
+const MAX_SILENT_CHECKS: u32 = 2;
 
 /// Runs all work on shares.
 #[derive(Clone)]
-pub(crate) struct Desk {
+pub(crate) struct ShareWorkers {
     open: Open,
     /// How long a server is allowed to stay silent.
-    patience: Duration,
-    /// The volumes and snapshots in use. Work that was given up still holds its volume until it really ends.
-    pub(crate) holds: Holds,
+    timeout: Duration,
+    /// The volumes and snapshots in use. Work that was given up still locks its volume until it really ends.
+    pub(crate) locks: VolumeLocks,
     /// One lock for each share, held while a volume gets its place in the share.
     places: Arc<Mutex<HashMap<String, Arc<Mutex<()>>>>>,
 }
 
-impl Desk {
-    pub(crate) fn new(open: Open, patience: Duration) -> Self {
-        Self { open, patience, holds: Holds::default(), places: Arc::default() }
+impl ShareWorkers {
+    pub(crate) fn new(open: Open, timeout: Duration) -> Self {
+        Self { open, timeout, locks: VolumeLocks::default(), places: Arc::default() }
     }
 
     /// Opens the share on a detached mount.
-    pub(crate) async fn share(&self, share: &Share) -> Result<Arc<Opened>> {
-        let (open, source) = (Arc::clone(&self.open), share.at_work()?.time_limit(self.patience));
-        blocking(move || Ok(Arc::new(Opened::of(open(&source)?)))).await
+    pub(crate) async fn share(&self, share: &Share) -> Result<Arc<OpenShare>> {
+        let (open, source) = (Arc::clone(&self.open), share.at_work()?.time_limit(self.timeout));
+        blocking(move || Ok(Arc::new(OpenShare::of(open(&source)?)))).await
     }
 
     /// Opens the share and runs `work` on the volume or snapshot `id`, which can be copied from `source`.
@@ -52,7 +52,7 @@ impl Desk {
         source: Option<&str>,
         work: impl FnOnce(&Root) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let held = self.holds.take(id, source)?;
+        let held = self.locks.lock(id, source)?;
         let root = self.share(share).await?;
         let worked = Arc::clone(&root);
         let result = self.answer(share, &root, move || {
@@ -62,7 +62,7 @@ impl Desk {
         });
         let result = result.await;
         let leave = move || {
-            Opened::close(root);
+            OpenShare::close(root);
             Ok(())
         };
         blocking(leave).await?;
@@ -74,7 +74,7 @@ impl Desk {
     pub(crate) async fn answer<T: Send + 'static>(
         &self,
         share: &Share,
-        root: &Arc<Opened>,
+        root: &Arc<OpenShare>,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (done, mut outcome) = oneshot::channel();
@@ -84,18 +84,18 @@ impl Desk {
             let _ = done.send(span.in_scope(|| allow_blocking(work)));
         })?;
         // Waiting for the work and checking the server alternate.
-        let (turn, mut silent) = (self.patience / (2 * CHANCES), 0);
-        while silent < CHANCES {
+        let (turn, mut silent) = (self.timeout / (2 * MAX_SILENT_CHECKS), 0);
+        while silent < MAX_SILENT_CHECKS {
             match tokio::time::timeout(turn, &mut outcome).await {
                 Ok(Ok(result)) => return result,
-                Ok(Err(_)) => return Err(Error::Internal("the work on the share has panicked".into())),
+                Ok(Err(_)) => return Err(Error::Internal("the operation on the share panicked".into())),
                 Err(_) => {}
             }
             let asked = Arc::clone(root);
             let answer = blocking(move || Ok(asked.root()?.stats_within(turn)?)).await;
             silent = if answer.is_ok() { 0 } else { silent + 1 };
         }
-        Err(Error::Unavailable(format!("{share} does not answer; see to its server").into()))
+        Err(Error::Unavailable(format!("{share} does not answer; check its server").into()))
     }
 
     /// The lock of a share's places: two volumes must not take the same place.
@@ -106,9 +106,9 @@ impl Desk {
 
 /// An open share. Closing it can take long, because the unmount asks the server, so no thread that serves
 /// calls closes it.
-pub(crate) struct Opened(Option<Root>);
+pub(crate) struct OpenShare(Option<Root>);
 
-impl Opened {
+impl OpenShare {
     pub(crate) fn of(root: Root) -> Self {
         Self(Some(root))
     }
@@ -125,7 +125,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenShare {
     fn drop(&mut self) {
         if let (Some(root), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
             drop(runtime.spawn_blocking(move || drop(root)));
@@ -147,10 +147,10 @@ mod tests {
     async fn work_that_nobody_waits_for_keeps_others_from_its_volume_and_from_its_source() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().to_owned();
-        let desk = Desk::new(Arc::new(move |_| Ok(Root::open(&path)?)), Duration::from_secs(600));
+        let workers = ShareWorkers::new(Arc::new(move |_| Ok(Root::open(&path)?)), Duration::from_secs(600));
         let share = Share::new("192.0.2.7", "/export").unwrap();
         let ((begun, told), (go_on, wait)) = (oneshot::channel(), mpsc::channel::<()>());
-        let copy = desk.work(&share, "snapshot", Some("volume"), move |_| {
+        let copy = workers.work(&share, "snapshot", Some("volume"), move |_| {
             begun.send(()).unwrap();
             let _ = wait.recv();
             Ok(())
@@ -160,12 +160,12 @@ mod tests {
             told = told => told.unwrap(),
         }
         for id in ["volume", "snapshot"] {
-            let refused = desk.work(&share, id, None, |_| Ok(())).await;
+            let refused = workers.work(&share, id, None, |_| Ok(())).await;
             assert!(matches!(refused, Err(Error::Pending(_))), "{id}: {refused:?}");
         }
-        desk.work(&share, "clone", Some("volume"), |_| Ok(())).await.unwrap();
+        workers.work(&share, "clone", Some("volume"), |_| Ok(())).await.unwrap();
         drop(go_on);
-        while desk.work(&share, "volume", None, |_| Ok(())).await.is_err() {
+        while workers.work(&share, "volume", None, |_| Ok(())).await.is_err() {
             tokio::task::yield_now().await;
         }
     }

@@ -11,17 +11,17 @@ use crate::store::sync;
 
 /// The consistency that copies need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Moment {
+pub(crate) enum Consistency {
     /// The copy has the state that a crash at that moment would leave. This is enough for one volume.
     Crash,
     /// No volume of the set is written until all of them are released.
-    Shared,
+    Group,
 }
 
 /// A volume whose filesystem, if one is mounted, is frozen.
 #[derive(Debug)]
 #[must_use = "dropping it lets writes go on"]
-pub(crate) struct Still {
+pub(crate) struct QuiescedVolume {
     _holds: Vec<Hold>,
 }
 
@@ -31,18 +31,23 @@ impl Host {
     /// written to that disk.
     ///
     /// # Errors
-    /// [`Error::NotPossible`] for a raw device or a directory in use if `moment` is [`Moment::Shared`]:
-    /// neither can be frozen. [`Error::Unavailable`] if the image is attached as a device and has a
-    /// filesystem, but this process sees no mount of it: a copy would be inconsistent.
-    pub(crate) fn hold(&self, id: &str, record: &VolumeRecord, moment: Moment) -> Result<Still> {
+    /// [`Error::NotPossible`] for a raw device or a directory in use if `consistency` is
+    /// [`Consistency::Group`]: neither can be frozen. [`Error::Unavailable`] if the image is attached as a
+    /// device and has a filesystem, but this process sees no mount of it: a copy would be inconsistent.
+    pub(crate) fn quiesce(
+        &self,
+        id: &str,
+        record: &VolumeRecord,
+        consistency: Consistency,
+    ) -> Result<QuiescedVolume> {
         let content = record.kind.content(&self.volumes.place(id));
         let mut holds = Vec::new();
         if record.kind == Kind::Directory {
             return match mounted_from(&content)?.first() {
-                Some(target) if moment == Moment::Shared => Err(Error::NotPossible(
+                Some(target) if consistency == Consistency::Group => Err(Error::NotPossible(
                     format!("volume {id} is a directory in use, at {}", target.display()).into(),
                 )),
-                _ => Ok(Still { _holds: holds }),
+                _ => Ok(QuiescedVolume { _holds: holds }),
             };
         }
         for device in LoopDevice::find(&content)? {
@@ -50,19 +55,25 @@ impl Host {
             match table.iter().find(|entry| entry.is_on(device.number())) {
                 Some(mounted) => holds.push(self.freezer.hold(device.number(), &mounted.mount_point)?),
                 None if record.is_filesystem() => {
-                    return Err(Error::Unavailable(format!(
-                        "volume {id} is {path}, and nobody here sees it mounted: it is being staged or unstaged, or the \
-                         node's mounts are not shared with this process"
-                    ).into()));
+                    return Err(Error::Unavailable(
+                        format!(
+                            "volume {id} is {path}, and its mount is not visible: it is being staged or \
+                         unstaged, or the node's mounts are not shared with this process"
+                        )
+                        .into(),
+                    ));
                 }
-                None if moment == Moment::Shared => {
-                    return Err(Error::NotPossible(format!(
-                        "{path} is a raw device in use: nothing keeps its workload from writing between two cuts"
-                    ).into()));
+                None if consistency == Consistency::Group => {
+                    return Err(Error::NotPossible(
+                        format!(
+                            "{path} is a raw device in use: its workload can write between two snapshots"
+                        )
+                        .into(),
+                    ));
                 }
                 None => sync(device.path())?,
             }
         }
-        Ok(Still { _holds: holds })
+        Ok(QuiescedVolume { _holds: holds })
     }
 }
