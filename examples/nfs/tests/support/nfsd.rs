@@ -66,6 +66,7 @@ impl Drop for Nfsd {
         nfsd::forget_exports();
         unmount(&Target::new(&self.export).unwrap()).unwrap();
         fs::remove_dir(&self.export).unwrap();
-        unmount(&Target::new(nfsd::CONTROL).unwrap()).unwrap();
+        // csi-mount refuses to unmount in a directory of the system.
+        nix::mount::umount(nfsd::CONTROL).unwrap();
     }
 }
