@@ -74,6 +74,17 @@ fn every_test_in_the_table_of_promises_exists() {
     rows_with_tests("docs/safety.md", 19);
 }
 
+/// A test of csi-mount computes the rows.
+#[test]
+fn the_table_of_missed_data_is_the_computed_one() {
+    let document = read(&root().join("docs/safety.md"));
+    let rows = read(&root().join("csi-mount/src/filesystem/probe/missed_data.txt"));
+    assert_eq!(rows.lines().count(), 6);
+    for row in rows.lines() {
+        assert!(document.lines().any(|line| line == row), "docs/safety.md lacks {row}");
+    }
+}
+
 fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
         if entry.is_dir() && !entry.ends_with("target") {
