@@ -193,7 +193,9 @@ fn a_device_in_use_is_neither_formatted_nor_staged_nor_free() {
                 let device = image.open();
                 let Probe::Blank(proof) = device.probe() else { panic!("{say}: it is blank") };
                 let uses = begin(&image, sandbox);
-                let before = image.content();
+                // The kernel itself can write to a swap space, but not to its header.
+                let content = || if name.contains("swap") { image.header() } else { image.content() };
+                let before = content();
                 let is_named = |error: &csi_mount::Error| {
                     assert_eq!(error.kind(), ErrorKind::Busy, "{say}: {error}");
                     assert!(name.split('|').any(|name| error.to_string().contains(name)), "{say}: {error}");
@@ -208,7 +210,7 @@ fn a_device_in_use_is_neither_formatted_nor_staged_nor_free() {
                         "{say}: {refused}"
                     );
                 }
-                assert_eq!(image.content(), before, "{say}: something was written");
+                assert_eq!(content(), before, "{say}: something was written");
                 drop(uses);
                 image.is_let_go(&say);
                 unstage(&target(sandbox, "staging"), Some(image.path())).unwrap();

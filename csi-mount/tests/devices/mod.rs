@@ -159,6 +159,14 @@ impl Image {
         self.blocks().all(|(_, block)| block.iter().all(|byte| *byte == 0))
     }
 
+    /// Returns a number that changes with any byte of the first block.
+    pub(crate) fn header(&self) -> u64 {
+        use std::hash::{DefaultHasher, Hasher as _};
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&self.read(0, 4096));
+        hasher.finish()
+    }
+
     /// Returns a number that changes with any byte of the image.
     pub(crate) fn content(&self) -> u64 {
         use std::hash::{DefaultHasher, Hasher as _};
