@@ -34,7 +34,7 @@ use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result, Sock
 #[command(next_help_heading = "Driver")]
 #[non_exhaustive]
 pub struct DriverArgs {
-    /// The unix socket to serve on
+    /// The unix socket on which the plugin serves
     #[arg(long, env = "CSI_ENDPOINT", value_name = "unix://PATH")]
     pub endpoint: Endpoint,
 
@@ -46,21 +46,21 @@ pub struct DriverArgs {
     #[arg(long, env = "NODE_ID", value_name = "ID", value_parser = node_id)]
     pub node_id: Option<NodeId>,
 
-    /// Where to answer /healthz, /readyz and /metrics: 0.0.0.0:9808, or :9808 for all addresses
+    /// The address for /healthz, /readyz and /metrics: 0.0.0.0:9808, or :9808 for all addresses
     #[cfg(feature = "http")]
     #[arg(long, env = "METRICS_ADDRESS", value_name = "ADDRESS", value_parser = address)]
     pub metrics_address: Option<std::net::SocketAddr>,
 
-    /// The kubelet's plugins_registry directory, to register there; only for an instance that serves the node
+    /// The kubelet's plugins_registry directory, where the plugin registers; for instances that serve the node
     #[arg(long, env = "REGISTRATION_DIR", value_name = "PATH")]
     pub registration_dir: Option<PathBuf>,
 
-    /// The endpoint's path on the host, by which the kubelet reaches it [default: the endpoint's own path]
+    /// The path of the socket on the host, for the kubelet [default: the endpoint's path]
     #[arg(long, env = "KUBELET_SOCKET_PATH", value_name = "PATH")]
     pub kubelet_socket_path: Option<PathBuf>,
 
-    /// Where the orchestrator keeps target paths and staging directories, with colons between several. What is left of a
-    /// volume that the driver no longer knows is unmounted in these only
+    /// The directories of the orchestrator's target and staging paths, separated by colons. Mounts of a volume
+    /// that the driver no longer knows are unmounted only below them
     #[arg(
         long,
         env = "VOLUME_ROOTS",
@@ -70,25 +70,25 @@ pub struct DriverArgs {
     )]
     pub volume_roots: Vec<PathBuf>,
 
-    /// What to do when somebody removes the socket: make-again, or stop for the container to be started again
+    /// What the plugin does if its socket is removed: recreate it, or stop, so that its container is restarted
     #[arg(long, env = "SOCKET_REMOVAL", value_name = "ACTION", default_value_t)]
     pub socket_removal: SocketRemoval,
 
-    /// How many connections the socket takes [default: a quarter of the open files that are allowed, at most 1024]
+    /// The maximum number of connections [default: a quarter of the limit of open files, at most 1024]
     #[arg(long, env = "MAX_CONNECTIONS", value_name = "NUMBER")]
     pub max_connections: Option<usize>,
 
-    /// How the log looks: text or json
+    /// The format of the log: text or json
     #[cfg(feature = "log")]
     #[arg(long, env = "LOG_FORMAT", value_name = "FORMAT", default_value_t)]
     pub log_format: crate::LogFormat,
 
-    /// What is logged: error, warn, info, debug or trace, or by module: info,csi_core=debug
+    /// The log level: error, warn, info, debug or trace, also by module: info,csi_core=debug
     #[cfg(feature = "log")]
     #[arg(long, env = "RUST_LOG", value_name = "LEVELS", default_value = "info")]
     pub log_level: String,
 
-    /// How long running operations may go on after SIGTERM: 30s, 2m
+    /// The time that running operations have to end after SIGTERM: 30s, 2m
     #[arg(long, env = "GRACE_PERIOD", value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub grace: Duration,
 }
@@ -195,7 +195,7 @@ mod tests {
             ("--endpoint=tcp://1.2.3.4:5", "unix:///run/csi/csi.sock"),
             ("--mode=both", "all, controller, node"),
             ("--grace=soon", "30s, 2m"),
-            ("--socket-removal=ignore", "make-again, stop"),
+            ("--socket-removal=ignore", "recreate, stop"),
             ("--node-id=", "node_id"),
         ] {
             let error = parse(&["--endpoint=/csi.sock", bad]).unwrap_err().to_string();

@@ -154,7 +154,7 @@ impl Call for DeleteVolumeGroupSnapshotRequest {
     }
 
     // spec: delete-volume-group-snapshot.missing-is-ok
-    fn settle(error: Error) -> Result<()> {
+    fn answer_to_error(error: Error) -> Result<()> {
         match error {
             Error::GroupSnapshotNotFound(_) => Ok(()),
             other => Err(other),

@@ -12,7 +12,7 @@ macro_rules! text_types {
 
         impl $name {
             /// Takes a text that is known to follow the spec's rules.
-            pub(crate) fn of_checked(text: String) -> Self {
+            pub(crate) fn new_checked(text: String) -> Self {
                 Self(text)
             }
 

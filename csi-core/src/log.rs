@@ -38,7 +38,7 @@ impl FromStr for LogFormat {
         [Self::Text, Self::Json]
             .into_iter()
             .find(|format| format.to_string() == text)
-            .ok_or_else(|| format!("log format {text:?} is none of text, json"))
+            .ok_or_else(|| format!("log format {text:?} is not one of text, json"))
     }
 }
 

@@ -46,6 +46,6 @@ impl FromStr for Mode {
         [Self::All, Self::Controller, Self::Node]
             .into_iter()
             .find(|mode| mode.to_string() == text)
-            .ok_or_else(|| Error::invalid("mode", format!("{text:?} is none of all, controller, node")))
+            .ok_or_else(|| Error::invalid("mode", format!("{text:?} is not one of all, controller, node")))
     }
 }

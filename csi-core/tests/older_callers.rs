@@ -151,7 +151,7 @@ async fn health_is_told_as_a_condition_where_older_callers_are_served() {
     let served = Served::start(plugin(&ward, false).serve_volume_condition()).await;
     let unknown = Some(v1::VolumeCondition {
         abnormal: true,
-        message: "its health can't be told: the pool does not answer".into(),
+        message: "its health is unknown: the pool does not answer".into(),
     });
     assert_eq!(listed(&served).await, [well(), slow(), None, unknown.clone()]);
     let request = v1::ControllerGetVolumeRequest { volume_id: "b".into() };

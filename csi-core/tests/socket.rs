@@ -50,12 +50,12 @@ async fn a_plugin_that_is_to_stop_then_says_why() {
     let error = served.server.await.unwrap().unwrap_err();
     assert!(matches!(&error, ServeError::SocketRemoved(path) if path == served.endpoint.path()), "{error}");
     assert!(!error.is_start_up());
-    assert!(error.to_string().contains("somebody removed it"), "{error}");
+    assert!(error.to_string().contains("it was removed"), "{error}");
 }
 
 #[tokio::test]
 async fn the_socket_of_another_process_stays_its_own() {
-    for removal in [SocketRemoval::MakeAgain, SocketRemoval::Stop] {
+    for removal in [SocketRemoval::Recreate, SocketRemoval::Stop] {
         let served = Served::start(plugin(Arc::default()).socket_removal(removal)).await;
         let path = served.endpoint.path();
         // The new socket is created elsewhere and moved into place, so the path is never empty.

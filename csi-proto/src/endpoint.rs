@@ -74,7 +74,7 @@ pub struct EndpointError(String);
 
 fn refuse(what: &str) -> EndpointError {
     EndpointError(format!(
-        "{VARIABLE} {what}; set it to the socket to serve on, unix:///run/csi/csi.sock say"
+        "{VARIABLE} {what}; set it to the plugin's socket, for example unix:///run/csi/csi.sock"
     ))
 }
 

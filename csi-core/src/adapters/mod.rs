@@ -139,7 +139,7 @@ serve!(v1::controller_server::Controller, controller: ControllerTable;
             request.answer(&*driver, &offered).await;
     list_volumes: ListVolumesRequest -> ListVolumesResponse =
         |table| table.list_volumes.clone().map(|driver| (driver, table.conditions.clone()))
-            => |(driver, conditions), request| conditions.of_page(driver.list_volumes(request).await?).await;
+            => |(driver, conditions), request| conditions.add_to_page(driver.list_volumes(request).await?).await;
     controller_list_volume_health: ControllerListVolumeHealthRequest -> ControllerListVolumeHealthResponse =
         |table| table.list_volume_health.clone() => |driver, request| driver.list_volume_health(request).await;
     controller_get_volume_health: ControllerGetVolumeHealthRequest -> ControllerGetVolumeHealthResponse =
@@ -160,7 +160,7 @@ serve!(v1::controller_server::Controller, controller: ControllerTable;
         |table| table.expand_volume.clone() => |driver, request| driver.expand_volume(request).await;
     controller_get_volume: ControllerGetVolumeRequest -> ControllerGetVolumeResponse =
         |table| table.volume.clone().map(|driver| (driver, table.conditions.clone()))
-            => |(driver, conditions), request| conditions.of_volume(driver.get_volume(request).await?).await;
+            => |(driver, conditions), request| conditions.add_to_volume(driver.get_volume(request).await?).await;
     controller_modify_volume: ControllerModifyVolumeRequest -> ControllerModifyVolumeResponse =
         |table| table.modify_volume.clone() => |driver, request| driver.modify_volume(request).await;
 );

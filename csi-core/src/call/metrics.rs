@@ -45,13 +45,13 @@ impl Histogram {
     }
 }
 
-struct Of {
+struct RpcMetrics {
     in_flight: AtomicU64,
     /// Each is created when the first call ends with its code, because most codes never occur.
     by_code: [OnceLock<Box<Histogram>>; CODES],
 }
 
-impl Default for Of {
+impl Default for RpcMetrics {
     fn default() -> Self {
         Self { in_flight: AtomicU64::new(0), by_code: [const { OnceLock::new() }; CODES] }
     }
@@ -59,38 +59,38 @@ impl Default for Of {
 
 /// The counters of a plugin.
 pub(crate) struct Metrics {
-    of: Vec<Of>,
+    by_rpc: Vec<RpcMetrics>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self { of: Rpc::ALL.iter().map(|_| Of::default()).collect() }
+        Self { by_rpc: Rpc::ALL.iter().map(|_| RpcMetrics::default()).collect() }
     }
 }
 
 impl Metrics {
     /// Counts a call that starts.
     pub(crate) fn begin(self: &Arc<Self>, rpc: Rpc) -> Measured {
-        self.of[rpc as usize].in_flight.fetch_add(1, Relaxed);
+        self.by_rpc[rpc as usize].in_flight.fetch_add(1, Relaxed);
         Measured { metrics: Arc::clone(self), rpc, since: Instant::now(), code: Code::Cancelled }
     }
 
     /// Counts a call that was refused before it started.
     pub(crate) fn refused(&self, rpc: Rpc, code: Code, took: Duration) {
-        self.of[rpc as usize].by_code[code as usize].get_or_init(Box::default).record(took);
+        self.by_rpc[rpc as usize].by_code[code as usize].get_or_init(Box::default).record(took);
     }
 
     /// The number of this RPC's calls that wait for their answer.
     #[cfg(any(feature = "http", test))]
     pub(crate) fn in_flight(&self, rpc: Rpc) -> u64 {
-        self.of[rpc as usize].in_flight.load(Relaxed)
+        self.by_rpc[rpc as usize].in_flight.load(Relaxed)
     }
 
     /// The histograms so far, by RPC and code.
     #[cfg(any(feature = "http", test))]
     pub(crate) fn histograms(&self) -> impl Iterator<Item = (Rpc, Code, &Histogram)> {
         Rpc::ALL.iter().flat_map(|rpc| {
-            let by_code = self.of[*rpc as usize].by_code.iter().enumerate();
+            let by_code = self.by_rpc[*rpc as usize].by_code.iter().enumerate();
             by_code.filter_map(|(code, histogram)| {
                 Some((*rpc, Code::from_i32(code as i32), &**histogram.get()?))
             })
@@ -115,9 +115,9 @@ impl Measured {
 
 impl Drop for Measured {
     fn drop(&mut self) {
-        let of = &self.metrics.of[self.rpc as usize];
-        of.in_flight.fetch_sub(1, Relaxed);
-        of.by_code[self.code as usize].get_or_init(Box::default).record(self.since.elapsed());
+        let rpc = &self.metrics.by_rpc[self.rpc as usize];
+        rpc.in_flight.fetch_sub(1, Relaxed);
+        rpc.by_code[self.code as usize].get_or_init(Box::default).record(self.since.elapsed());
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {
     }
 
     /// Turns an error that means "already done" into the answer.
-    fn settle(error: Error) -> Result<Self::Answer> {
+    fn answer_to_error(error: Error) -> Result<Self::Answer> {
         Err(error)
     }
 
@@ -181,11 +181,11 @@ impl CallPath {
         if claims.is_empty() {
             return Ok(None);
         }
-        let flight = Flight { wire: Arc::clone(wire), outcome: outcome.clone() };
+        let running_request = RunningRequest { wire: Arc::clone(wire), outcome: outcome.clone() };
         // A wire type belongs to one RPC, so only flights of the same RPC have this type.
         self.admission
-            .admit(C::RPC, claims, Box::new(flight), |running| {
-                let running = running.downcast_ref::<Flight<C::Wire, C::Reply>>()?;
+            .admit(C::RPC, claims, Box::new(running_request), |running| {
+                let running = running.downcast_ref::<RunningRequest<C::Wire, C::Reply>>()?;
                 same_request::<C::Wire>(&running.wire, wire).then(|| running.outcome.clone())
             })
             .map(Some)
@@ -224,7 +224,7 @@ impl CallPath {
             })))
             .await;
             let reply = answer
-                .or_else(C::settle)
+                .or_else(C::answer_to_error)
                 .and_then(|answer| C::reply(answer, &wire, &offer))
                 .map_err(|error| refused(&error, C::RPC));
             // The claims are released before the answer is sent: a caller with an answer can continue at
@@ -241,7 +241,7 @@ impl CallPath {
 }
 
 /// What a running operation keeps for callers that join it.
-struct Flight<W: Wire, R> {
+struct RunningRequest<W: Wire, R> {
     wire: Arc<Received<W>>,
     outcome: Awaited<R>,
 }

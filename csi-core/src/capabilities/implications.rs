@@ -87,8 +87,8 @@ fn plugin(offer: &Offer, parts: &Parts<'_>) -> Result<(), String> {
              create_delete_volume() on a controller, or leave out group_controller()"
             .to_owned());
     }
-    let tells = parts.controller.is_some_and(ControllerTable::tells_condition)
-        || parts.node.is_some_and(NodeTable::tells_condition);
+    let tells = parts.controller.is_some_and(ControllerTable::reports_condition)
+        || parts.node.is_some_and(NodeTable::reports_condition);
     if parts.declared.volume_condition && !tells {
         return Err("serve_volume_condition() is called, but nothing tells volumes' health where older callers look: \
              call get_volume_health() beside list_volumes() or get_volume() on the controller, or beside \

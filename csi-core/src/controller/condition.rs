@@ -15,7 +15,7 @@ use crate::{Error, Result, VolumeId};
 
 /// A volume in a listing, with its condition if older callers are served.
 #[allow(deprecated, reason = "the form of v1.12.0 is what this is for")]
-pub(crate) struct Listed {
+pub(crate) struct ListedVolume {
     pub(crate) volume: VolumeListing,
     pub(crate) condition: Option<v1::VolumeCondition>,
 }
@@ -30,32 +30,32 @@ pub(crate) struct Conditions {
 impl Conditions {
     /// Adds the volume's condition.
     // spec: controller-get-volume.condition
-    pub(crate) async fn of_volume(&self, volume: VolumeListing) -> Result<Listed> {
-        let Some(driver) = &self.get else { return Ok(Listed { volume, condition: None }) };
+    pub(crate) async fn add_to_volume(&self, volume: VolumeListing) -> Result<ListedVolume> {
+        let Some(driver) = &self.get else { return Ok(ListedVolume { volume, condition: None }) };
         let wire = v1::ControllerGetVolumeHealthRequest {
             volume_id: volume.volume.volume_id.to_string(),
             ..Default::default()
         };
         let health = driver.volume_health(ControllerGetVolumeHealthRequest::try_from(wire)?).await;
-        Ok(Listed { condition: condition(health), volume })
+        Ok(ListedVolume { condition: condition(health), volume })
     }
 
     /// Adds the conditions of the page's volumes. If the driver lists unhealthy volumes, that list is read
     /// instead of querying each volume.
     // spec: list-volumes.condition
-    pub(crate) async fn of_page(&self, page: Page<VolumeListing>) -> Result<Page<Listed>> {
+    pub(crate) async fn add_to_page(&self, page: Page<VolumeListing>) -> Result<Page<ListedVolume>> {
         let mut entries = Vec::with_capacity(page.entries.len());
         match &self.list {
             Some(driver) if !page.entries.is_empty() => {
-                let mut unwell = unwell(&**driver).await?;
+                let mut unhealthy_conditions = unhealthy_conditions(&**driver).await?;
                 for volume in page.entries {
-                    let condition = unwell.remove(&volume.volume.volume_id);
-                    entries.push(Listed { condition: Some(condition.unwrap_or_else(well)), volume });
+                    let condition = unhealthy_conditions.remove(&volume.volume.volume_id);
+                    entries.push(ListedVolume { condition: Some(condition.unwrap_or_else(well)), volume });
                 }
             }
             _ => {
                 for volume in page.entries {
-                    entries.push(self.of_volume(volume).await?);
+                    entries.push(self.add_to_volume(volume).await?);
                 }
             }
         }
@@ -64,11 +64,11 @@ impl Conditions {
 }
 
 #[allow(deprecated, reason = "the form of v1.12.0 is what this is for")]
-type Unwell = BTreeMap<VolumeId, v1::VolumeCondition>;
+type ConditionsById = BTreeMap<VolumeId, v1::VolumeCondition>;
 
 /// The conditions of all unhealthy volumes.
-async fn unwell(driver: &dyn ControllerListVolumeHealth) -> Result<Unwell> {
-    let mut found = Unwell::new();
+async fn unhealthy_conditions(driver: &dyn ControllerListVolumeHealth) -> Result<ConditionsById> {
+    let mut found = ConditionsById::new();
     let mut starting_token = String::new();
     loop {
         let wire = v1::ControllerListVolumeHealthRequest { starting_token, ..Default::default() };

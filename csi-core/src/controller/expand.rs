@@ -95,7 +95,7 @@ impl Call for ControllerExpandVolumeRequest {
         let limit = request.capacity_range.as_ref().map_or(0, |range| range.limit_bytes);
         if limit != 0 && capacity_bytes > limit {
             return Err(Error::OutOfRange(format!(
-                "capacity_range.limit_bytes: the volume has {capacity_bytes} bytes by now, more than {limit}"
+                "capacity_range.limit_bytes: the volume already has {capacity_bytes} bytes, more than {limit}"
             ).into()));
         }
         Ok(v1::ControllerExpandVolumeResponse {

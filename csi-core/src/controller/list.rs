@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use csi_proto::v1;
 
-use super::condition::Listed;
+use super::condition::ListedVolume;
 use super::{Controller, Page};
 use crate::call::Call;
 use crate::call::request::request;
@@ -141,14 +141,14 @@ request! {
 
 impl Call for ListVolumesRequest {
     const RPC: Rpc = Rpc::ListVolumes;
-    type Answer = Page<Listed>;
+    type Answer = Page<ListedVolume>;
     type Reply = v1::ListVolumesResponse;
 
     // spec: list-volumes.published-nodes
     #[allow(deprecated, reason = "the condition is answered for callers of spec v1.12.0")]
-    fn reply(page: Page<Listed>, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply(page: Page<ListedVolume>, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         use v1::list_volumes_response::{Entry, VolumeStatus};
-        let entry = |Listed { volume: VolumeListing { volume, published_node_ids }, condition }| {
+        let entry = |ListedVolume { volume: VolumeListing { volume, published_node_ids }, condition }| {
             let status = VolumeStatus {
                 published_node_ids: published_node_ids.into_iter().map(Into::into).collect(),
                 volume_condition: condition,
@@ -162,7 +162,7 @@ impl Call for ListVolumesRequest {
 
 impl Call for ControllerGetVolumeRequest {
     const RPC: Rpc = Rpc::ControllerGetVolume;
-    type Answer = Listed;
+    type Answer = ListedVolume;
     type Reply = v1::ControllerGetVolumeResponse;
 
     fn subject(&self) -> &str {
@@ -171,7 +171,7 @@ impl Call for ControllerGetVolumeRequest {
 
     // spec: controller-get-volume.current, controller-get-volume.published-nodes
     #[allow(deprecated, reason = "the condition is answered for callers of spec v1.12.0")]
-    fn reply(answer: Listed, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply(answer: ListedVolume, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         let VolumeListing { volume, published_node_ids } = answer.volume;
         if volume.volume_id.as_str() != request.volume_id {
             let other = volume.volume_id;

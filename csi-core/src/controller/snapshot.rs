@@ -165,7 +165,7 @@ impl Call for CreateSnapshotRequest {
             return Err(Error::Incompatible(text.into()));
         }
         let requirements = TopologyRequirement::asked(request.accessibility_requirements.as_ref())?;
-        if !requirements.is_met_by(&snapshot.accessible_topology) {
+        if !requirements.is_satisfied_by(&snapshot.accessible_topology) {
             let text =
                 "accessibility_requirements: a snapshot of this name exists and is not usable from there";
             return Err(Error::Incompatible(text.to_owned().into()));
@@ -188,7 +188,7 @@ impl Call for DeleteSnapshotRequest {
     }
 
     // spec: delete-snapshot.missing-is-ok
-    fn settle(error: Error) -> Result<()> {
+    fn answer_to_error(error: Error) -> Result<()> {
         match error {
             Error::SnapshotNotFound(_) => Ok(()),
             other => Err(other),
@@ -207,7 +207,7 @@ impl Call for ListSnapshotsRequest {
 
     /// A filter that names an object that does not exist matches nothing.
     // spec: list-snapshots.unknown-filter
-    fn settle(error: Error) -> Result<Page<Snapshot>> {
+    fn answer_to_error(error: Error) -> Result<Page<Snapshot>> {
         match error {
             Error::SnapshotNotFound(_) | Error::VolumeNotFound(_) => {
                 Ok(Page { entries: Vec::new(), next_token: None })

@@ -185,7 +185,7 @@ impl Call for CreateVolumeRequest {
             ));
         }
         let requirements = TopologyRequirement::asked(request.accessibility_requirements.as_ref())?;
-        if !requirements.is_met_by(&volume.accessible_topology) {
+        if !requirements.is_satisfied_by(&volume.accessible_topology) {
             return Err(Error::Incompatible(
                 "accessibility_requirements: a volume of this name exists and is not usable from there"
                     .to_owned()
@@ -221,7 +221,7 @@ impl Call for DeleteVolumeRequest {
     }
 
     // spec: delete-volume.missing-is-ok
-    fn settle(error: Error) -> Result<()> {
+    fn answer_to_error(error: Error) -> Result<()> {
         match error {
             Error::VolumeNotFound(_) => Ok(()),
             other => Err(other),

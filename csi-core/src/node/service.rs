@@ -29,14 +29,14 @@ pub(crate) struct NodeTable {
 
 impl NodeTable {
     /// Whether callers of spec v1.12.0 can read volumes' health where they expect it.
-    pub(crate) fn tells_condition(&self) -> bool {
+    pub(crate) fn reports_condition(&self) -> bool {
         self.volume_health.is_some() && self.volume_stats.is_some()
     }
 
     /// Serves callers of spec v1.12.0, if the driver reports health.
     #[allow(deprecated, reason = "the capability is that of v1.12.0")]
     pub(crate) fn serve_volume_condition(&mut self) {
-        if self.tells_condition() {
+        if self.reports_condition() {
             self.condition = self.volume_health.clone();
             self.offered.insert(Capability::VolumeCondition);
         }

@@ -90,7 +90,7 @@ impl Call for NodeGetVolumeStatsRequest {
     fn reply(answer: StatsAndCondition, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
         let usage = answer.stats.answer()?;
         if usage.is_empty() {
-            return Err(Error::broken("usage: neither bytes nor inodes are told"));
+            return Err(Error::broken("usage: has neither bytes nor inodes"));
         }
         Ok(v1::NodeGetVolumeStatsResponse { usage, volume_condition: answer.condition })
     }

@@ -14,7 +14,7 @@ use super::block_devices::{Attachment, BlockDevices};
 use super::condition::device_gone;
 use super::encryption::{Encryption, content, expander, refuse_closed};
 use super::kernel::{mount_options, usage};
-use super::mount_group::Due;
+use super::mount_group::MountGroupChange;
 use super::places::owner_known_by;
 use super::selinux::require_context;
 use super::targets::MountTable;
@@ -76,7 +76,11 @@ impl<D: BlockDevices> BlockNode<D> {
 
     /// Detaches the device of a failed stage, unless something still uses it: a mount that could not be
     /// undone, or a process that can't be killed.
-    async fn take_back(&self, volume_id: &VolumeId, (staging, device): (Target, PathBuf)) -> Result<()> {
+    async fn detach_unstaged(
+        &self,
+        volume_id: &VolumeId,
+        (staging, device): (Target, PathBuf),
+    ) -> Result<()> {
         blocking(move || match block::unstage(&staging, Some(&device)) {
             // What is staged there belongs to another volume, and stays.
             Err(error) if matches!(error.kind(), ErrorKind::WrongDevice | ErrorKind::NotOwned) => {
@@ -124,7 +128,7 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         // earlier call that was killed, is detached here.
         if staged.is_err()
             && !was_staged
-            && let Err(left) = self.take_back(&volume.volume_id, place).await
+            && let Err(left) = self.detach_unstaged(&volume.volume_id, place).await
         {
             tracing::warn!("the device of a volume that could not be staged stays: {left}");
         }
@@ -169,7 +173,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             .await;
         }
         let (options, attributes) = (mount_options(&request.volume_capability)?, request.attributes()?);
-        let group = Due::new(&request.volume_capability, self.0.mount_group())?;
+        let group = MountGroupChange::new(&request.volume_capability, self.0.mount_group())?;
         let Some(staging) = request.staging_target_path.clone() else {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
         };
@@ -210,7 +214,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
         // The device is additional evidence of ownership; if the driver can't return it, the mark is
         // enough.
         let device = content(&*self.0, &request.volume_id).await.unwrap_or_else(|error| {
-            tracing::info!("unpublished without its device, which the driver does not tell: {error}");
+            tracing::info!("unpublished without its device, which the driver could not find: {error}");
             None
         });
         blocking(move || {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use csi_mount::MountHealth;
 
-use super::places::refuse_to_tell;
+use super::places::refuse_stats_of_another;
 use crate::node::NodeGetVolumeHealthRequest;
 use crate::{Result, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, blocking};
 
@@ -31,7 +31,7 @@ impl NodeGetVolumeHealthRequest {
         let (staged, published) = (self.staging_target_path.clone(), self.volume_publish_path.clone());
         let entries = blocking(move || {
             for path in published.iter().chain(&staged) {
-                refuse_to_tell(path, &self_id, plugin.as_ref())?;
+                refuse_stats_of_another(path, &self_id, plugin.as_ref())?;
             }
             let mut entries = BTreeMap::new();
             let mut look = |path: &Path| {

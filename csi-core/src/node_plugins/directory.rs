@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use csi_mount::{Evidence, MountHealth, MountState, Target, health_of_filesystem};
 
-use super::mount_group::{Due, MountGroup};
+use super::mount_group::{MountGroup, MountGroupChange};
 use super::places::owner_known_by;
 use super::targets::MountTable;
 use crate::node::{
@@ -84,14 +84,14 @@ impl<D: Directories> Node for DirectoryNode<D> {
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
         let source = self.existing(&request.volume_id).await?;
-        let group = Due::new(&request.volume_capability, self.0.mount_group())?;
+        let group = MountGroupChange::new(&request.volume_capability, self.0.mount_group())?;
         let (path, is_read_only) = (source.clone(), request.is_read_only());
         let id_map = blocking(move || {
             require_alive(&path)?;
             Ok(group.apply(&path, is_read_only)?)
         })
         .await?;
-        request.bind_shown(source, id_map).await
+        request.bind_with_id_map(source, id_map).await
     }
 
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
@@ -137,8 +137,8 @@ impl<D: Directories> NodeGetVolumeHealth for DirectoryNode<D> {
 /// Refuses a directory on a filesystem that does not answer, before a workload gets it.
 fn require_alive(directory: &Path) -> Result<()> {
     match health_of_filesystem(directory)? {
-        unwell @ (MountHealth::Dead(_) | MountHealth::Unresponsive) => Err(Error::Unavailable(
-            format!("the volume's directory {}: {unwell}", directory.display()).into(),
+        unhealthy @ (MountHealth::Dead(_) | MountHealth::Unresponsive) => Err(Error::Unavailable(
+            format!("the volume's directory {}: {unhealthy}", directory.display()).into(),
         )),
         _ => Ok(()),
     }

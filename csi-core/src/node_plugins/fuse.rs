@@ -201,9 +201,9 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
         };
         let owner = owner(&request.volume_id, request.plugin());
-        let (id, path, of_volume) = (request.volume_id.clone(), staging.clone(), owner.clone());
+        let (id, path, add_to_volume) = (request.volume_id.clone(), staging.clone(), owner.clone());
         let is_lost = blocking(move || {
-            refuse_to_publish(&path, &id, &of_volume)?;
+            refuse_to_publish(&path, &id, &add_to_volume)?;
             // If the path has no mark, its daemon identifies the volume.
             let is_marked = Target::new(&path)?.marked_owner()?.is_some();
             let served = (!is_marked).then(|| fuse::identity_at(&path)).flatten();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use csi_mount::{Bind, IdMap, MountAttributes, MountOptions, MountState, Owner, Removed, Target};
 
-use super::places::refuse_to_tell;
+use super::places::refuse_stats_of_another;
 use super::selinux;
 use crate::node::{NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 use crate::{Error, Result, Usage, VolumeCapability, VolumeStats, blocking};
@@ -44,11 +44,11 @@ impl NodePublishVolumeRequest {
     /// attributes, is mounted there; [`Error::InvalidArgument`] for mount flags that a bind mount can't
     /// have; see [`csi_mount::Bind`].
     pub async fn bind(&self, source: impl Into<PathBuf>) -> Result<()> {
-        self.bind_shown(source, IdMap::new()).await
+        self.bind_with_id_map(source, IdMap::new()).await
     }
 
     /// Like [`bind`](Self::bind), with owners shown through this id map.
-    pub(crate) async fn bind_shown(&self, source: impl Into<PathBuf>, id_map: IdMap) -> Result<()> {
+    pub(crate) async fn bind_with_id_map(&self, source: impl Into<PathBuf>, id_map: IdMap) -> Result<()> {
         let options = mount_options(&self.volume_capability)?;
         selinux::refuse_filesystem_options(&options, "a bind of a directory")?;
         let (source, request, attributes) = (source.into(), self.clone(), self.attributes()?);
@@ -99,7 +99,7 @@ impl NodeGetVolumeStatsRequest {
         let (volume_id, path) = (self.volume_id.clone(), self.volume_path.to_path_buf());
         let plugin = self.plugin().cloned();
         blocking(move || {
-            refuse_to_tell(&path, &volume_id, plugin.as_ref())?;
+            refuse_stats_of_another(&path, &volume_id, plugin.as_ref())?;
             if !path.is_absolute() || !matches!(csi_mount::mount_state(&path)?, MountState::Mounted(_)) {
                 return Err(Error::VolumeNotFound(volume_id));
             }

@@ -27,12 +27,12 @@ pub enum MountGroup {
 
 /// What a publish must do for the group.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Due(Option<(u32, MountGroup)>);
+pub(super) struct MountGroupChange(Option<(u32, MountGroup)>);
 
-impl Due {
+impl MountGroupChange {
     /// For the group that the capability names, if any.
-    pub(super) fn new(capability: &VolumeCapability, way: MountGroup) -> Result<Self> {
-        Ok(Self(group(capability)?.map(|group| (group, way))))
+    pub(super) fn new(capability: &VolumeCapability, mount_group: MountGroup) -> Result<Self> {
+        Ok(Self(group(capability)?.map(|group| (group, mount_group))))
     }
 
     /// Changes the volume's files if needed, and returns the id map for the mount.

@@ -83,14 +83,14 @@ impl NodeUnstageVolumeRequest {
 }
 
 /// Whether the path is marked as another volume's.
-fn is_anothers(path: &Path, owner: &Owner) -> Result<bool> {
+fn belongs_to_another(path: &Path, owner: &Owner) -> Result<bool> {
     Ok(Target::new(path)?.marked_owner()?.is_some_and(|found| !owner.has_id(&found)))
 }
 
 /// For a publish: FAILED_PRECONDITION if another volume is staged at the staging path, or a mount there
 /// belongs to no volume of this driver.
 pub(super) fn refuse_to_publish(staging: &Path, id: &VolumeId, owner: &Owner) -> Result<()> {
-    if is_anothers(staging, owner)? {
+    if belongs_to_another(staging, owner)? {
         return Err(another_is_staged(staging, id));
     }
     match Target::new(staging)?.owned_by(owner.clone()).refuse_foreign() {
@@ -100,8 +100,8 @@ pub(super) fn refuse_to_publish(staging: &Path, id: &VolumeId, owner: &Owner) ->
 }
 
 /// For stats and health: NOT_FOUND if the path belongs to another volume.
-pub(super) fn refuse_to_tell(path: &Path, id: &VolumeId, plugin: Plugin<'_>) -> Result<()> {
-    match path.is_absolute() && is_anothers(path, &owner(id, plugin))? {
+pub(super) fn refuse_stats_of_another(path: &Path, id: &VolumeId, plugin: Plugin<'_>) -> Result<()> {
+    match path.is_absolute() && belongs_to_another(path, &owner(id, plugin))? {
         true => Err(Error::VolumeNotFound(id.clone())),
         false => Ok(()),
     }

@@ -70,10 +70,10 @@ impl MountTable {
     pub(super) fn of_staged(&self, staging: &Path, target: &Path, fs_type: Option<&str>) -> PublishedTargets {
         if let Some(found) = self.at(target) {
             if is_node(found) {
-                return other("a raw device is published there, and a filesystem is asked for");
+                return other("a raw device is published there, but a filesystem is requested");
             }
             if let Some(asked) = fs_type.filter(|asked| *asked != found.fs_type) {
-                return other(&format!("{} is mounted there, and {asked} is asked for", found.fs_type));
+                return other(&format!("{} is mounted there, but {asked} is requested", found.fs_type));
             }
         }
         let Some(staged) = self.at(staging) else { return PublishedTargets::default() };
@@ -85,7 +85,7 @@ impl MountTable {
     /// file.
     pub(super) fn of_device(&self, device: &Path, target: &Path) -> Result<PublishedTargets> {
         if self.at(target).is_some_and(|found| !is_node(found)) {
-            return Ok(other("a filesystem is mounted there, and a raw device is asked for"));
+            return Ok(other("a filesystem is mounted there, but a raw device is requested"));
         }
         let mut numbers = vec![BlockDevice::open(device)?.number()];
         numbers.extend(LoopDevice::find(device)?.iter().map(LoopDevice::number));

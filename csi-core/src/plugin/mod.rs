@@ -113,7 +113,7 @@ impl Plugin {
         self
     }
 
-    /// Sets what happens when the socket is removed. The default is [`SocketRemoval::MakeAgain`]. When
+    /// Sets what happens when the socket is removed. The default is [`SocketRemoval::Recreate`]. When
     /// another process puts its own socket in that place, the plugin stops in any case
     /// ([`ServeError::SocketTaken`]).
     #[must_use]

@@ -47,9 +47,9 @@ impl Plugin {
 
     async fn serve_stopped_by(mut self, endpoint: &Endpoint, stop: Stop) -> (Ended, Result<(), ServeError>) {
         let settings = self.settings.clone();
-        let look_at_node = self.look_at_node();
+        let node_check = self.node_check();
         match self.build(endpoint.path()) {
-            Ok(adapter) => server::serve(adapter, &settings, endpoint, stop, look_at_node).await,
+            Ok(adapter) => server::serve(adapter, &settings, endpoint, stop, node_check).await,
             Err(error) => (Ended::Idle, Err(error)),
         }
     }
@@ -79,7 +79,7 @@ impl Plugin {
 
     /// The check of the node, if this instance serves the Node service and its driver wants the check. The
     /// check logs what it finds; no call waits for it.
-    fn look_at_node(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
+    fn node_check(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
         #[cfg(all(feature = "mount", target_os = "linux"))]
         if self.mode.serves(crate::Service::Node)
             && let Some(fitness) = self.node.as_mut().and_then(|node| node.fitness.take())

@@ -77,7 +77,7 @@ impl Plugin {
         for (mode, has) in [(Mode::Controller, controller), (Mode::Node, self.node.is_some())] {
             if self.mode == mode && !has {
                 return Err(format!(
-                    "mode {mode} is asked for, but the plugin has no {mode} service: choose another mode"
+                    "mode {mode} is requested, but the plugin has no {mode} service: choose another mode"
                 ));
             }
         }

@@ -34,7 +34,7 @@ const NEW: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(5);
 /// How many calls one connection can have open. Sidecars have 100 workers, and gRPC clients queue calls
 /// above the limit.
-const STREAMS_MOST: u32 = 1024;
+const MAX_STREAMS: u32 = 1024;
 
 /// A connection, shared by its own task, its calls and the accept loop.
 pub(super) struct Connection {
@@ -241,7 +241,7 @@ impl Connections {
 async fn serve(stream: UnixStream, front: Front, connection: Arc<Connection>, stop: Stop) {
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MOST)
+        .max_concurrent_streams(MAX_STREAMS)
         .serve_connection(TokioIo::new(Repaired::new(stream)), front);
     let mut served = std::pin::pin!(served);
     let ended = tokio::select! {
@@ -255,7 +255,7 @@ async fn serve(stream: UnixStream, front: Front, connection: Arc<Connection>, st
             served.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = &mut served => ended,
-                () = unused(&connection.calls) => Ok(()),
+                () = wait_until_unused(&connection.calls) => Ok(()),
             }
         }
     };
@@ -265,7 +265,7 @@ async fn serve(stream: UnixStream, front: Front, connection: Arc<Connection>, st
 }
 
 /// Completes when no call runs and none ran a moment ago, so that the last answer has had time to be sent.
-async fn unused(calls: &TaskTracker) {
+async fn wait_until_unused(calls: &TaskTracker) {
     loop {
         calls.wait().await;
         sleep(FAREWELL).await;

@@ -1,7 +1,7 @@
 //! How many connections the process has file descriptors for, so that enough are left for operations.
 
 /// No deployment needs more connections: each sidecar has one, and the kubelet has one per running call.
-const CONNECTIONS_MOST: usize = 1024;
+const MAX_CONNECTIONS: usize = 1024;
 /// The assumed limit if it can't be read: the default soft limit of Linux and systemd.
 const DESCRIPTORS: usize = 1024;
 /// The share of the descriptors for connections is one in `PART`. Closing connections can use the same
@@ -10,19 +10,19 @@ const PART: usize = 4;
 
 /// The maximum number of connections to the CSI socket: as requested, but operations keep half of the
 /// descriptors.
-pub(super) fn connections_most(asked: Option<usize>) -> usize {
+pub(super) fn connection_limit(asked: Option<usize>) -> usize {
     let share = (limit() / PART).max(1);
     match asked {
         Some(asked) if asked > share => {
             tracing::warn!(
                 asked,
                 given = share,
-                "fewer connections than asked for: the limit of open files is too low"
+                "fewer connections than requested: the limit of open files is too low"
             );
             share
         }
         Some(asked) => asked.max(1),
-        None => share.min(CONNECTIONS_MOST),
+        None => share.min(MAX_CONNECTIONS),
     }
 }
 
@@ -47,8 +47,8 @@ mod tests {
     fn operations_keep_half_of_the_descriptors() {
         let limit = limit();
         assert!(limit > 0);
-        assert_eq!(connections_most(Some(usize::MAX)), limit / 4);
-        assert_eq!(connections_most(Some(0)), 1);
-        assert!(connections_most(None) <= CONNECTIONS_MOST.min(limit / 4));
+        assert_eq!(connection_limit(Some(usize::MAX)), limit / 4);
+        assert_eq!(connection_limit(Some(0)), 1);
+        assert!(connection_limit(None) <= MAX_CONNECTIONS.min(limit / 4));
     }
 }

@@ -42,11 +42,11 @@ pub enum ServeError {
     Refused(String),
     /// The socket was removed while the plugin served on it, and the plugin is configured to stop in this
     /// case ([`SocketRemoval::Stop`](super::SocketRemoval::Stop)).
-    #[error("socket {}: somebody removed it while the plugin served on it", .0.display())]
+    #[error("socket {}: it was removed while the plugin served on it", .0.display())]
     SocketRemoved(PathBuf),
     /// Another process put something else at the socket's path while the plugin served there.
     #[error(
-        "socket {}: another process took its place while the plugin served on it; see which driver uses the same path",
+        "socket {}: another process replaced it while the plugin served on it; find the driver that uses the same path",
         .0.display()
     )]
     SocketTaken(PathBuf),

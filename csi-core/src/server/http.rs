@@ -26,7 +26,7 @@ use super::{ServeError, Stop, descriptors, exposition};
 use crate::adapters::Core;
 
 /// How many connections are served at a time, if there are enough descriptors.
-const CONNECTIONS_MOST: usize = 128;
+const MAX_CONNECTIONS: usize = 128;
 /// The share of the descriptors for these connections is one in `PART`.
 const PART: usize = 8;
 /// How long a client can take to send the head of a request.
@@ -49,7 +49,7 @@ pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError>
 
 /// Serves until this future is dropped.
 pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, stop: Stop) {
-    let most = (descriptors::limit() / PART).clamp(1, CONNECTIONS_MOST);
+    let most = (descriptors::limit() / PART).clamp(1, MAX_CONNECTIONS);
     let mut exchanges = Exchanges::new(most);
     loop {
         let accepted = tokio::select! {

@@ -106,7 +106,7 @@ impl Served {
             let registrar = Registrar::bind(registration, &adapter.0.info.name, endpoint)?;
             registering.spawn(registrar.serve(Arc::clone(metrics), stop.clone()));
         }
-        let most = descriptors::connections_most(settings.max_connections);
+        let most = descriptors::connection_limit(settings.max_connections);
         let connections = Connections::new(routes, Arc::clone(metrics), most, stop.clone());
         tracing::info!(endpoint = %endpoint, max_connections = most, "serving");
         Ok(Self {
@@ -146,7 +146,7 @@ impl Served {
         tokio::select! {
             () = finished => {}
             () = told => {}
-            () = stop.patience(settings.grace) => match path.running.list() {
+            () = stop.grace_period_end(settings.grace) => match path.running.list() {
                 Some(running) => tracing::warn!("stops while this runs, and a retry continues it: {running}"),
                 None => tracing::debug!("stops with connections open that have no call"),
             }
@@ -164,16 +164,16 @@ impl Served {
             let lost = tokio::select! {
                 never = self.connections.accept(&self.listener) => match never {},
                 () = stop.requested() => return Ok(()),
-                lost = self.socket.until_lost(WATCH) => lost,
+                lost = self.socket.wait_until_lost(WATCH) => lost,
             };
             match (lost, settings.socket_removal) {
                 (Lost::Replaced, _) => return Err(ServeError::SocketTaken(self.path.clone())),
                 (Lost::Removed, SocketRemoval::Stop) => {
                     return Err(ServeError::SocketRemoved(self.path.clone()));
                 }
-                (Lost::Removed, SocketRemoval::MakeAgain) => {
+                (Lost::Removed, SocketRemoval::Recreate) => {
                     let again = tokio::select! {
-                        again = Socket::make_again(&self.path, settings.socket_mode, WATCH) => again,
+                        again = Socket::recreate(&self.path, settings.socket_mode, WATCH) => again,
                         () = stop.requested() => return Ok(()),
                     };
                     let taken = |_| ServeError::SocketTaken(self.path.clone());

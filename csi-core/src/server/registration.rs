@@ -26,9 +26,9 @@ const WATCH: Duration = Duration::from_secs(5);
 /// How long the kubelet can take to receive the answer to its refusal.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Only the kubelet calls, over one connection.
-const CONNECTIONS_MOST: usize = 8;
+const MAX_CONNECTIONS: usize = 8;
 /// How much of a refusal's text is kept, in characters.
-const REFUSAL_MOST: usize = 1024;
+const MAX_REFUSAL: usize = 1024;
 
 /// How the kubelet finds the plugin.
 ///
@@ -103,7 +103,7 @@ impl Registrar {
     pub(super) async fn serve(mut self, metrics: Arc<Metrics>, stop: Stop) -> Result<(), ServeError> {
         let (refused, mut refusals) = mpsc::channel(1);
         let service = RegistrationServer::new(Service { info: self.info.clone(), refused });
-        let mut connections = Connections::new(Routes::new(service), metrics, CONNECTIONS_MOST, stop.clone());
+        let mut connections = Connections::new(Routes::new(service), metrics, MAX_CONNECTIONS, stop.clone());
         tracing::info!(socket = %self.path.display(), kubelet_endpoint = self.info.endpoint, "waits for the kubelet");
         loop {
             tokio::select! {
@@ -119,7 +119,7 @@ impl Registrar {
             }
             let again = tokio::select! {
                 () = stop.requested() => return Ok(()),
-                again = Socket::make_again(&self.path, MODE, WATCH) => again,
+                again = Socket::recreate(&self.path, MODE, WATCH) => again,
             };
             match again {
                 Ok(again) => (self.socket, self.listener) = again,
@@ -133,7 +133,7 @@ impl Registrar {
 async fn until_removed(socket: &Socket, path: &Path, period: Duration) {
     let mut told = false;
     loop {
-        match socket.until_lost(period).await {
+        match socket.wait_until_lost(period).await {
             Lost::Removed => return,
             Lost::Replaced if told => {}
             Lost::Replaced => {
@@ -147,8 +147,8 @@ async fn until_removed(socket: &Socket, path: &Path, period: Duration) {
 /// The kubelet's message, escaped for a terminal and limited in length.
 fn shown(message: &str) -> String {
     let shown = escape::terminal(message.trim());
-    match shown.char_indices().nth(REFUSAL_MOST) {
-        _ if shown.is_empty() => "it did not say why".to_owned(),
+    match shown.char_indices().nth(MAX_REFUSAL) {
+        _ if shown.is_empty() => "it gave no reason".to_owned(),
         None => shown.into_owned(),
         Some((end, _)) => format!("{}… ({} bytes in all)", &shown[..end], message.len()),
     }
@@ -162,7 +162,7 @@ struct Service {
 #[tonic::async_trait]
 impl wire::registration_server::Registration for Service {
     async fn get_info(&self, _: Request<wire::InfoRequest>) -> Result<Response<wire::PluginInfo>, Status> {
-        tracing::debug!("the kubelet asks who is there");
+        tracing::debug!("the kubelet asks for the plugin's name and socket");
         Ok(Response::new(self.info.clone()))
     }
 

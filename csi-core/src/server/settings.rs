@@ -49,7 +49,7 @@ impl Default for Settings {
 pub enum SocketRemoval {
     /// It creates the socket again within a second at the same path. Running calls are not affected.
     #[default]
-    MakeAgain,
+    Recreate,
     /// It stops with [`ServeError::SocketRemoved`](super::ServeError::SocketRemoved), so that its container
     /// is restarted.
     Stop,
@@ -58,7 +58,7 @@ pub enum SocketRemoval {
 impl fmt::Display for SocketRemoval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::MakeAgain => "make-again",
+            Self::Recreate => "recreate",
             Self::Stop => "stop",
         })
     }
@@ -68,9 +68,9 @@ impl FromStr for SocketRemoval {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        [Self::MakeAgain, Self::Stop]
+        [Self::Recreate, Self::Stop]
             .into_iter()
             .find(|removal| removal.to_string() == text)
-            .ok_or_else(|| Error::invalid("socket removal", format!("{text:?} is none of make-again, stop")))
+            .ok_or_else(|| Error::invalid("socket removal", format!("{text:?} is not one of recreate, stop")))
     }
 }

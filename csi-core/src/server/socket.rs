@@ -28,7 +28,7 @@ impl Socket {
     // spec: endpoint.nothing-beside
     pub(super) fn bind(path: &Path, mode: u32) -> Result<(Self, UnixListener), ServeError> {
         let refuse = |reason: String| ServeError::Socket { path: path.to_owned(), reason };
-        clear_the_way(path).map_err(refuse)?;
+        remove_stale_socket(path).map_err(refuse)?;
         listen(path, mode)
             .and_then(|listener| {
                 let identity = identity(&path.symlink_metadata()?);
@@ -62,7 +62,7 @@ impl Socket {
     }
 
     /// Completes when the socket is no longer at its path, which is checked once per period.
-    pub(super) async fn until_lost(&self, period: Duration) -> Lost {
+    pub(super) async fn wait_until_lost(&self, period: Duration) -> Lost {
         loop {
             tokio::time::sleep(period).await;
             if let Some(lost) = self.lost() {
@@ -76,19 +76,19 @@ impl Socket {
     ///
     /// # Errors
     /// [`ServeError::Socket`] when another process has put something there.
-    pub(super) async fn make_again(
+    pub(super) async fn recreate(
         path: &Path,
         mode: u32,
         period: Duration,
     ) -> Result<(Self, UnixListener), ServeError> {
-        tracing::warn!(socket = %path.display(), "somebody removed the socket; it is made again");
+        tracing::warn!(socket = %path.display(), "the socket was removed; it is created again");
         let mut failed = false;
         loop {
             match Self::bind(path, mode) {
                 Err(error) if path.symlink_metadata().is_err() => {
                     if !std::mem::replace(&mut failed, true) {
                         tracing::error!(
-                            "nobody can reach the plugin, and it tries again each {period:?}: {error}"
+                            "no caller can reach the plugin; the socket is created again every {period:?} until that succeeds: {error}"
                         );
                     }
                 }
@@ -124,7 +124,7 @@ fn listen(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
 }
 
 /// Removes the socket that a dead process left at `path`, and nothing else.
-fn clear_the_way(path: &Path) -> Result<(), String> {
+fn remove_stale_socket(path: &Path) -> Result<(), String> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return match path.parent() {
@@ -136,7 +136,7 @@ fn clear_the_way(path: &Path) -> Result<(), String> {
         }
         Err(error) => return Err(format!("can't look at it: {error}")),
         Ok(found) if !found.file_type().is_socket() => {
-            return Err("is there and is not a socket; move it away, or name another path".to_owned());
+            return Err("exists and is not a socket; move it away, or choose another path".to_owned());
         }
         Ok(_) => {}
     }
@@ -144,7 +144,7 @@ fn clear_the_way(path: &Path) -> Result<(), String> {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)
             .map_err(|error| format!("a dead process left it, and it can't be removed: {error}")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(format!("is there, and whether anybody listens on it can't be told: {error}")),
+        Err(error) => Err(format!("exists, and it is unknown whether a process listens on it: {error}")),
         Ok(_) => Err("a live process listens on it; stop that one, or name another path".to_owned()),
     }
 }

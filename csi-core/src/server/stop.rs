@@ -65,7 +65,7 @@ impl Stop {
     }
 
     /// Completes when `grace` has passed since the first stop request, or at the second request.
-    pub(crate) async fn patience(&mut self, grace: Duration) {
+    pub(crate) async fn grace_period_end(&mut self, grace: Duration) {
         let mut asked = self.asked.clone();
         until(&mut asked, 1).await;
         let deadline = *self.deadline.get_or_insert_with(|| tokio::time::Instant::now() + grace);

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 use csi_proto::v1;
 
 /// The number of ranges in a message if the caller sets no maximum.
-const AT_MOST: usize = 1024;
+const MAX_RANGES: usize = 1024;
 
 /// The ranges of one stream, and how far it has been read.
 pub(crate) struct Ranges {
@@ -38,8 +38,8 @@ impl Ranges {
             ));
         }
         let at_most = match usize::try_from(max_results) {
-            Ok(max) if max > 0 => max.min(AT_MOST),
-            _ => AT_MOST,
+            Ok(max) if max > 0 => max.min(MAX_RANGES),
+            _ => MAX_RANGES,
         };
         Ok(Self { answer, starting_offset, at_most, end: 0, length: None, ended: false, failed: None })
     }

@@ -163,8 +163,8 @@ pub(crate) fn condition(health: Result<VolumeHealth>) -> Option<v1::VolumeCondit
         Ok(health) => Some(health.condition()),
         Err(Error::VolumeNotFound(_)) => None,
         Err(error) => {
-            tracing::warn!("a volume's health can't be told: {error}");
-            let message = shortened(format!("its health can't be told: {error}"));
+            tracing::warn!("a volume's health is unknown: {error}");
+            let message = shortened(format!("its health is unknown: {error}"));
             Some(v1::VolumeCondition { abnormal: true, message })
         }
     }

@@ -63,7 +63,7 @@ macro_rules! checked {
 
             pub(crate) fn read(field: &str, text: String) -> Result<Self> {
                 $check(field, &text, $max)?;
-                Ok(Self::of_checked(text))
+                Ok(Self::new_checked(text))
             }
         }
     )+ };

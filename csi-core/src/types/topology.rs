@@ -61,7 +61,7 @@ impl Topology {
                 return Err(format!("value {value:?} of key {key} is not 1 to 63 of A-Z a-z 0-9 - _ ."));
             }
             if !seen.insert(key.to_lowercase()) {
-                return Err(format!("key {key} is there twice but for case"));
+                return Err(format!("key {key} appears twice, in different case"));
             }
         }
         Ok(())
@@ -160,7 +160,7 @@ impl TopologyRequirement {
 
     /// Whether a volume that is usable from these places meets the requirement. No places means usable from
     /// everywhere.
-    pub(crate) fn is_met_by(&self, places: &[Topology]) -> bool {
+    pub(crate) fn is_satisfied_by(&self, places: &[Topology]) -> bool {
         let mut pairs =
             self.requisite.iter().flat_map(|asked| places.iter().map(move |place| (asked, place)));
         self.requisite.is_empty() || places.is_empty() || pairs.any(|(asked, place)| asked.meets(place))
@@ -212,14 +212,14 @@ mod tests {
     fn a_requirement_is_met_where_no_key_contradicts_it() {
         let zone = |zone: &str| Topology::new("region", "r1").and("zone", zone);
         let asked = TopologyRequirement { requisite: vec![zone("a"), zone("b")], preferred: vec![] };
-        assert!(asked.is_met_by(&[zone("b")]));
+        assert!(asked.is_satisfied_by(&[zone("b")]));
         assert!(
-            asked.is_met_by(&[Topology::new("region", "r1")]),
-            "the whole region is more than was asked for"
+            asked.is_satisfied_by(&[Topology::new("region", "r1")]),
+            "the whole region is more than was requested"
         );
-        assert!(asked.is_met_by(&[]), "usable from everywhere");
-        assert!(!asked.is_met_by(&[zone("c")]));
-        assert!(!asked.is_met_by(&[Topology::new("region", "r2")]));
-        assert!(TopologyRequirement::default().is_met_by(&[zone("c")]));
+        assert!(asked.is_satisfied_by(&[]), "usable from everywhere");
+        assert!(!asked.is_satisfied_by(&[zone("c")]));
+        assert!(!asked.is_satisfied_by(&[Topology::new("region", "r2")]));
+        assert!(TopologyRequirement::default().is_satisfied_by(&[zone("c")]));
     }
 }

@@ -92,7 +92,7 @@ struct Value<'a> {
 }
 
 impl Value<'_> {
-    fn blame(&self, reason: String) -> Failure {
+    fn name_field(&self, reason: String) -> Failure {
         Failure { key: Some(self.key.to_owned()), reason }
     }
 }
@@ -111,7 +111,7 @@ macro_rules! parse {
             // The value stays out of the message: a secret can be parsed this way too.
             match self.text.trim().parse::<$type>() {
                 Ok(value) => visitor.$visit(value),
-                Err(_) => Err(self.blame(concat!("must be ", $what).to_owned())),
+                Err(_) => Err(self.name_field(concat!("must be ", $what).to_owned())),
             }
         }
     )+ };
@@ -121,7 +121,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
     type Error = Failure;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
-        visitor.visit_borrowed_str(self.text).map_err(|Failure { reason, .. }| self.blame(reason))
+        visitor.visit_borrowed_str(self.text).map_err(|Failure { reason, .. }| self.name_field(reason))
     }
 
     parse! {
@@ -158,7 +158,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
     ) -> Result<V::Value, Failure> {
         visitor
             .visit_enum(self.text.into_deserializer())
-            .map_err(|_: Failure| self.blame(format!("must be one of: {}", variants.join(", "))))
+            .map_err(|_: Failure| self.name_field(format!("must be one of: {}", variants.join(", "))))
     }
 
     serde::forward_to_deserialize_any! {

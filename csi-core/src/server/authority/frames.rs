@@ -7,7 +7,7 @@ use super::Malformed;
 /// The length of a frame's head.
 pub(super) const HEAD: usize = 9;
 /// The longest payload that the server allows: the protocol's default, which the server does not change.
-pub(super) const PAYLOAD_MOST: usize = 16_384;
+pub(super) const MAX_PAYLOAD: usize = 16_384;
 pub(super) const HEADERS: u8 = 1;
 pub(super) const PUSH_PROMISE: u8 = 5;
 pub(super) const CONTINUATION: u8 = 9;
@@ -17,7 +17,7 @@ pub(super) const PRIORITY: u8 = 0x20;
 const PRIORITY_LENGTH: usize = 5;
 /// How many frames can continue a header block. The server accepts six, for a header list of 16 KiB, and
 /// closes the connection at more.
-const CONTINUATIONS_MOST: usize = 8;
+const MAX_CONTINUATIONS: usize = 8;
 
 /// The head of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl<'a> Block<'a> {
     ///
     /// Until the block is complete, only the heads of its frames are examined, and nothing is copied.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Read<'a>, Malformed> {
-        let mut frames: [&[u8]; 1 + CONTINUATIONS_MOST] = [&[]; 1 + CONTINUATIONS_MOST];
+        let mut frames: [&[u8]; 1 + MAX_CONTINUATIONS] = [&[]; 1 + MAX_CONTINUATIONS];
         let (mut first, mut count, mut length): (Option<Head>, usize, usize) = (None, 0, 0);
         loop {
             let Some(head) = bytes.get(length..).and_then(Head::read) else {
@@ -77,7 +77,7 @@ impl<'a> Block<'a> {
             // Checked early, so that the reader does not wait for a frame that does not belong here.
             let belongs = first.is_none_or(|first| head.kind == CONTINUATION && head.stream == first.stream);
             let end = length + HEAD + head.length;
-            if !belongs || head.length > PAYLOAD_MOST || count == frames.len() {
+            if !belongs || head.length > MAX_PAYLOAD || count == frames.len() {
                 return Err(Malformed);
             }
             let Some(payload) = bytes.get(length + HEAD..end) else { return Ok(Read::Needs(end)) };
@@ -101,7 +101,7 @@ impl<'a> Block<'a> {
     /// Returns the frames of the same block with this fragment instead of its own, without padding.
     pub(super) fn with(&self, fragment: &[u8]) -> Vec<u8> {
         let mut frames = Vec::with_capacity(HEAD + self.priority.len() + fragment.len());
-        let (first, mut rest) = fragment.split_at(fragment.len().min(PAYLOAD_MOST - self.priority.len()));
+        let (first, mut rest) = fragment.split_at(fragment.len().min(MAX_PAYLOAD - self.priority.len()));
         let ends = |rest: &[u8]| if rest.is_empty() { END_HEADERS } else { 0 };
         let head = Head {
             length: self.priority.len() + first.len(),
@@ -112,7 +112,7 @@ impl<'a> Block<'a> {
         frames.extend_from_slice(self.priority);
         frames.extend_from_slice(first);
         while !rest.is_empty() {
-            let (part, more) = rest.split_at(rest.len().min(PAYLOAD_MOST));
+            let (part, more) = rest.split_at(rest.len().min(MAX_PAYLOAD));
             let stream = self.head.stream;
             Head { length: part.len(), kind: CONTINUATION, flags: ends(more), stream }.write(&mut frames);
             frames.extend_from_slice(part);

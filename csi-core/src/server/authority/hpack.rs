@@ -23,7 +23,7 @@ const STATIC_NAME_LENGTHS: [u8; 61] = [
 const OVERHEAD: usize = 32;
 /// The size of the dynamic table that the server allows: the protocol's default, which the server does not
 /// change.
-const TABLE_MOST: usize = 4096;
+const MAX_TABLE_SIZE: usize = 4096;
 const INDEXED: u8 = 0x80;
 const WITH_INDEXING: u8 = 0x40;
 const SIZE_UPDATE: u8 = 0x20;
@@ -62,11 +62,11 @@ enum Verdict {
 
 impl Table {
     pub(super) fn new() -> Self {
-        Self { entries: VecDeque::new(), size: 0, most: TABLE_MOST, left_out: 0 }
+        Self { entries: VecDeque::new(), size: 0, most: MAX_TABLE_SIZE, left_out: 0 }
     }
 
     /// Whether the server's table numbers its entries in the same way as the caller's.
-    pub(super) fn in_step(&self) -> bool {
+    pub(super) fn is_synchronised(&self) -> bool {
         self.left_out == 0
     }
 
@@ -166,7 +166,7 @@ impl Table {
     }
 
     fn resize(&mut self, most: usize) -> Result<Verdict, Malformed> {
-        if most > TABLE_MOST {
+        if most > MAX_TABLE_SIZE {
             return Err(Malformed);
         }
         self.most = most;
@@ -250,12 +250,12 @@ mod tests {
         for name in 1..=STATIC_ENTRIES {
             let mut table = Table::new();
             for _ in 0..3 {
-                table.repair(&inserting(name, TABLE_MOST / 2)).unwrap();
+                table.repair(&inserting(name, MAX_TABLE_SIZE / 2)).unwrap();
             }
             assert!(refers(&mut table, 63) && !refers(&mut table, 64), "{name}: room for two");
-            table.repair(&inserting(name, TABLE_MOST / 2 + 1)).unwrap();
+            table.repair(&inserting(name, MAX_TABLE_SIZE / 2 + 1)).unwrap();
             assert!(refers(&mut table, 62) && !refers(&mut table, 63), "{name}: and no byte more");
-            table.repair(&inserting(name, TABLE_MOST + 1)).unwrap();
+            table.repair(&inserting(name, MAX_TABLE_SIZE + 1)).unwrap();
             assert!(!refers(&mut table, 62), "{name}: what is too large empties it");
         }
     }
@@ -271,7 +271,7 @@ mod tests {
         table.repair(&block).unwrap();
         assert!(refers(&mut table, 63) && !refers(&mut table, 64));
         block.clear();
-        write_integer(&mut block, SIZE_UPDATE, 5, TABLE_MOST + 1);
+        write_integer(&mut block, SIZE_UPDATE, 5, MAX_TABLE_SIZE + 1);
         assert_eq!(table.repair(&block), Err(Malformed));
     }
 
@@ -284,8 +284,8 @@ mod tests {
         due.extend_from_slice(b"-2Frun-c-1.s");
         assert_eq!(table.repair(&block), Ok(Some(due)));
         assert_eq!(table.repair(&[0x80 | 62]), Ok(None));
-        assert!(table.in_step());
+        assert!(table.is_synchronised());
         assert_eq!(table.repair(&[0x41, 0, 0x80 | 63]), Ok(Some(vec![0x80 | 62])));
-        assert!(!table.in_step());
+        assert!(!table.is_synchronised());
     }
 }

@@ -188,7 +188,7 @@ fn connection(blocks: &[Block]) -> (Vec<u8>, Vec<Vec<Header>>) {
         headers.push(decoded(&mut reference, &fragment));
         let mut cuts: Vec<usize> = block.cuts.iter().map(|cut| cut % (fragment.len() + 1)).collect();
         // No part exceeds the size of a frame, whatever the cuts.
-        cuts.extend((0..fragment.len()).step_by(PAYLOAD_MOST - 300));
+        cuts.extend((0..fragment.len()).step_by(MAX_PAYLOAD - 300));
         cuts.sort_unstable();
         cuts.dedup();
         cuts.retain(|cut| *cut > 0);

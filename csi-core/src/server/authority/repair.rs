@@ -20,7 +20,7 @@ pub(super) enum Step {
 
 /// The caller's table and the server's differ permanently: to continue would give the server wrong headers.
 #[derive(Debug)]
-pub(super) struct OutOfStep;
+pub(super) struct Desynchronised;
 
 #[derive(Debug)]
 pub(super) struct Repair {
@@ -46,7 +46,7 @@ impl Repair {
     }
 
     /// Decides about `bytes`, which are not empty and follow the bytes that the last step consumed.
-    pub(super) fn step(&mut self, bytes: &[u8]) -> Result<Step, OutOfStep> {
+    pub(super) fn step(&mut self, bytes: &[u8]) -> Result<Step, Desynchronised> {
         #[cfg(test)]
         {
             self.looks += 1;
@@ -71,11 +71,11 @@ impl Repair {
         };
         match step {
             Ok(step) => Ok(step),
-            Err(Malformed) if self.table.in_step() => {
+            Err(Malformed) if self.table.is_synchronised() => {
                 self.blind = true;
                 Ok(Step::Pass(bytes.len()))
             }
-            Err(Malformed) => Err(OutOfStep),
+            Err(Malformed) => Err(Desynchronised),
         }
     }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::repair::{OutOfStep, Repair, Step};
+use super::repair::{Desynchronised, Repair, Step};
 
 /// How much is read at once while a header block is incomplete.
 const CHUNK: usize = 4096;
@@ -33,7 +33,7 @@ impl<S> Repaired<S> {
     }
 
     /// Returns how many of the first bytes of `fresh` pass unchanged. The others are held or replaced.
-    fn sift(&mut self, fresh: &[u8]) -> io::Result<usize> {
+    fn repair_bytes(&mut self, fresh: &[u8]) -> io::Result<usize> {
         let mut passed = 0;
         while passed < fresh.len() {
             match self.repair.step(&fresh[passed..]).map_err(broken)? {
@@ -82,7 +82,7 @@ impl<S> Repaired<S> {
     }
 
     /// Copies as many of the ready bytes as fit.
-    fn hand_out(&mut self, buffer: &mut ReadBuf<'_>) {
+    fn copy_to(&mut self, buffer: &mut ReadBuf<'_>) {
         let count = buffer.remaining().min(self.due.len() - self.read);
         buffer.put_slice(&self.due[self.read..self.read + count]);
         self.read += count;
@@ -102,7 +102,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Repaired<S> {
         let this = &mut *self;
         loop {
             if !this.due.is_empty() {
-                this.hand_out(buffer);
+                this.copy_to(buffer);
                 return Poll::Ready(Ok(()));
             }
             if this.held.is_empty() {
@@ -111,7 +111,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Repaired<S> {
                 if buffer.filled().len() == before {
                     return Poll::Ready(Ok(()));
                 }
-                let passed = this.sift(&buffer.filled()[before..]);
+                let passed = this.repair_bytes(&buffer.filled()[before..]);
                 // In case of an error the buffer must stay empty.
                 buffer.set_filled(before + passed.as_ref().unwrap_or(&0));
                 if passed? > 0 {
@@ -133,7 +133,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Repaired<S> {
     }
 }
 
-fn broken(_: OutOfStep) -> io::Error {
+fn broken(_: Desynchronised) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a header block can't be read, and the tables are out of step")
 }
 
@@ -169,7 +169,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Repaired<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frames::{CONTINUATION, HEADERS, Head, PAYLOAD_MOST};
+    use super::super::frames::{CONTINUATION, HEADERS, Head, MAX_PAYLOAD};
     use super::*;
 
     /// A block of eight frames that does not end, byte by byte: each frame is examined a bounded number of
@@ -180,20 +180,20 @@ mod tests {
         for kind in
             [HEADERS, CONTINUATION, CONTINUATION, CONTINUATION, CONTINUATION, CONTINUATION, CONTINUATION]
         {
-            Head { length: PAYLOAD_MOST, kind, flags: 0, stream: 1 }.write(&mut bytes);
-            bytes.resize(bytes.len() + PAYLOAD_MOST, 0);
+            Head { length: MAX_PAYLOAD, kind, flags: 0, stream: 1 }.write(&mut bytes);
+            bytes.resize(bytes.len() + MAX_PAYLOAD, 0);
         }
         let mut connection = Repaired::new(tokio::io::empty());
         for byte in bytes.chunks(1) {
             match connection.held.is_empty() {
-                true => drop(connection.sift(byte).unwrap()),
+                true => drop(connection.repair_bytes(byte).unwrap()),
                 false => {
                     connection.held.extend_from_slice(byte);
                     connection.release().unwrap();
                 }
             }
         }
-        assert!(connection.held.len() > 7 * PAYLOAD_MOST, "all of it is held: {}", connection.held.len());
+        assert!(connection.held.len() > 7 * MAX_PAYLOAD, "all of it is held: {}", connection.held.len());
         let looks = connection.repair.looks;
         assert!(looks < 24 + 3 * 7, "{looks} looks at {} bytes", bytes.len());
     }
@@ -203,21 +203,21 @@ mod tests {
         let mut bytes = vec![b'x'; 24];
         for nth in 0..20 {
             let kind = if nth == 0 { HEADERS } else { CONTINUATION };
-            Head { length: PAYLOAD_MOST, kind, flags: 0, stream: 1 }.write(&mut bytes);
-            bytes.resize(bytes.len() + PAYLOAD_MOST, 0);
+            Head { length: MAX_PAYLOAD, kind, flags: 0, stream: 1 }.write(&mut bytes);
+            bytes.resize(bytes.len() + MAX_PAYLOAD, 0);
         }
         let mut connection = Repaired::new(tokio::io::empty());
         let mut most = 0;
         for piece in bytes.chunks(1000) {
             if connection.held.is_empty() {
-                connection.sift(piece).unwrap();
+                connection.repair_bytes(piece).unwrap();
             } else {
                 connection.held.extend_from_slice(piece);
                 connection.release().unwrap();
             }
             most = most.max(connection.held.len());
         }
-        assert!(most < 10 * (PAYLOAD_MOST + 9), "{most} bytes held");
+        assert!(most < 10 * (MAX_PAYLOAD + 9), "{most} bytes held");
         assert!(connection.held.is_empty());
     }
 }
