@@ -2,7 +2,7 @@
 //! requests and answers, and the types that put a plugin together.
 //!
 //! Names that are usual in other crates too are not among them: import [`Result`](crate::Result),
-//! [`Access`](crate::Access), [`Mode`](crate::Mode), [`Page`](crate::Page), [`Place`](crate::Place),
+//! [`Mode`](crate::Mode), [`Page`](crate::Page), [`Place`](crate::Place),
 //! [`Token`](crate::Token) and [`Usage`](crate::Usage) by name.
 //!
 //! ```
@@ -28,9 +28,9 @@ pub use crate::node_plugins::{
     stage_plan,
 };
 pub use crate::{
-    AbsolutePath, AccessMode, AttachLimit, BlockMetadata, BlockMetadataType, BlockRange, Capacity,
-    CapacityRange, ClaimNames, ContentSource, Controller, ControllerCapability, ControllerExpandVolume,
-    ControllerExpandVolumeRequest, ControllerGetVolume, ControllerGetVolumeHealth,
+    AbsolutePath, AccessMode, AccessType, AttachLimit, BlockMetadata, BlockMetadataType, BlockRange,
+    Capacity, CapacityRange, ClaimNames, ContentSource, Controller, ControllerCapability,
+    ControllerExpandVolume, ControllerExpandVolumeRequest, ControllerGetVolume, ControllerGetVolumeHealth,
     ControllerGetVolumeHealthRequest, ControllerGetVolumeRequest, ControllerListVolumeHealth,
     ControllerListVolumeHealthRequest, ControllerModifyVolume, ControllerModifyVolumeRequest,
     ControllerPublishVolumeRequest, ControllerService, ControllerUnpublishVolumeRequest,

@@ -72,7 +72,7 @@ pub trait FuseFilesystems: Send + Sync + 'static {
 /// A path that is marked as one volume's ([`csi_mount::Owner`]) is refused for another volume:
 /// ALREADY_EXISTS to stage it there; FAILED_PRECONDITION to publish it from there, to unpublish or unstage
 /// it; NOT_FOUND for stats and health. The daemon also identifies its volume and flags
-/// ([`FuseDaemon::serves`] is the volume's id with a hash of the flags), so a volume is not staged with
+/// ([`FuseDaemon::identity`] is the volume's id with a hash of the flags), so a volume is not staged with
 /// other flags.
 ///
 /// ```

@@ -203,7 +203,11 @@ mod tests {
             assert!(Topology::new(key, value).check().is_err(), "{key}={value}");
         }
         assert!(
-            Topology::new("zone", "a").and("Zone", "a").check().unwrap_err().contains("twice but for case")
+            Topology::new("zone", "a")
+                .and("Zone", "a")
+                .check()
+                .unwrap_err()
+                .contains("twice, in different case")
         );
     }
 
