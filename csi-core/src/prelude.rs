@@ -1,5 +1,5 @@
-//! The names that nearly every driver uses, for `use csi_core::prelude::*`: the traits that a driver implements, their
-//! requests and answers, and the types that put a plugin together.
+//! The names that nearly every driver uses, for `use csi_core::prelude::*`: the traits that a driver
+//! implements, their requests and answers, and the types that put a plugin together.
 //!
 //! Names that are usual in other crates too are not among them: import [`Result`](crate::Result),
 //! [`Mode`](crate::Mode), [`Page`](crate::Page), [`Place`](crate::Place),

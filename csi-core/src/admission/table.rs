@@ -17,7 +17,7 @@ const SMALL: usize = 16;
 /// read, for callers that join it.
 pub(crate) struct Operation {
     rpc: Rpc,
-    running_request: Box<dyn Any + Send + Sync>,
+    request: Box<dyn Any + Send + Sync>,
 }
 
 enum Holder {
@@ -64,7 +64,7 @@ pub(crate) enum Admitted<J> {
 }
 
 impl Admission {
-    /// Claims all of `claims`, or none. `running_request` is kept while the operation runs, and is passed to the
+    /// Claims all of `claims`, or none. `request` is kept while the operation runs, and is passed to the
     /// `join` of requests that the operation blocks. If such a request is the same, `join` returns what it
     /// needs to wait for the operation.
     ///
@@ -73,7 +73,7 @@ impl Admission {
         self: &Arc<Self>,
         rpc: Rpc,
         claims: Vec<Claim>,
-        running_request: Box<dyn Any + Send + Sync>,
+        request: Box<dyn Any + Send + Sync>,
         join: impl Fn(&(dyn Any + Send + Sync)) -> Option<J>,
     ) -> Result<Admitted<J>> {
         debug_assert!(claims.iter().any(|claim| claim.exclusive), "{rpc} claims nothing alone");
@@ -83,14 +83,14 @@ impl Admission {
             let Some(running) = holders.get(&claim.key).and_then(|holder| holder.blocks(claim)) else {
                 continue;
             };
-            if let Some(joined) = join(&*running.running_request) {
+            if let Some(joined) = join(&*running.request) {
                 return Ok(Admitted::Join(joined));
             }
             return Err(Error::Pending(
                 format!("{}: {} is running on it; try again when it is done", claim.key, running.rpc,).into(),
             ));
         }
-        let operation = Arc::new(Operation { rpc, running_request });
+        let operation = Arc::new(Operation { rpc, request });
         for claim in &claims {
             hold(&mut holders, claim, &operation);
         }
