@@ -78,12 +78,16 @@ fn daemons(staging: &Path) -> Vec<i32> {
     marked.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// A daemon that is in the middle of an `exec` has no environment at that moment, so one look is not enough.
 fn kill_daemons(staging: &Path) {
-    for pid in daemons(staging) {
-        // An error means that the process has already ended.
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-    }
-    eventually("the daemon is gone", || daemons(staging).is_empty());
+    eventually("the daemon is gone", || {
+        let found = daemons(staging);
+        for pid in &found {
+            // An error means that the process has already ended.
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        found.is_empty()
+    });
 }
 
 /// A FUSE filesystem that this program serves.

@@ -339,17 +339,34 @@ fn while_the_parent_directory_is_locked_no_daemon_is_started() {
     });
 }
 
+/// Processes that stage one place at the same time would otherwise each kill the daemon of the other until
+/// one of them mounts quickly enough.
 #[test]
-fn a_failed_start_does_not_end_the_daemon_of_another_process() {
+fn a_daemon_that_another_process_starts_is_waited_for() {
     in_place(|staging, _| {
+        let other = Command::new(std::env::current_exe().unwrap());
+        let mut starter = itself("stage", other, staging.path()).spawn().unwrap();
+        eventually("it runs", || !processes(staging).is_empty());
+        let started = processes(staging);
+        assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::AlreadyMounted);
+        assert!(starter.wait().unwrap().success());
+        assert_eq!((processes(staging), layers(staging.path())), (started, 1));
+        unstage(staging).unwrap();
+    });
+}
+
+#[test]
+fn a_failed_start_of_another_process_is_waited_for() {
+    in_place(|staging, _| {
+        let hurried = daemon("idle", staging).ready_time_limit(Duration::from_secs(2));
         std::thread::scope(|scope| {
-            let overtaken = scope.spawn(|| stage(staging, &daemon("idle", staging)));
+            let failing = scope.spawn(|| stage(staging, &hurried));
             eventually("it runs", || !processes(staging).is_empty());
             let other = Command::new(std::env::current_exe().unwrap());
             let ended = itself("stage", other, staging.path()).status().unwrap();
             assert!(ended.success(), "{ended}");
-            let error = overtaken.join().unwrap().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
+            let error = failing.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
         });
         assert_eq!((processes(staging).len(), layers(staging.path())), (1, 1));
         assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::AlreadyMounted);

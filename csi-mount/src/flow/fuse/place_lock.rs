@@ -2,12 +2,16 @@
 //! until its daemon can be recognized.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::sys::file_lock;
+use crate::sys::fnv::fnv1a;
 use crate::{Error, ErrorKind, Result, Target};
 
 /// The lock of a place, until it is dropped.
@@ -22,20 +26,20 @@ use crate::{Error, ErrorKind, Result, Target};
 /// each other while a daemon is started, but not until it is ready.
 pub(super) struct PlaceLock {
     /// None if the directory can't be locked: a filesystem such as NFS might not lock directories.
-    _directory: Option<OwnedFd>,
+    directory: Option<OwnedFd>,
 }
 
 impl PlaceLock {
     /// Takes the lock, and waits for it up to this limit.
     pub(super) fn take(operation: &'static str, place: &Target, limit: Duration) -> Result<Self> {
         if !place.has_parent() {
-            return Ok(Self { _directory: None });
+            return Ok(Self { directory: None });
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::openat(place.parent(operation)?, ".", flags, Mode::empty())
             .map_err(|error| place.error(operation, error))?;
         match file_lock::take_within(&directory, limit) {
-            Ok(()) => Ok(Self { _directory: Some(directory) }),
+            Ok(()) => Ok(Self { directory: Some(directory) }),
             Err(Errno::WOULDBLOCK) => {
                 let reason = format!("another process has kept its parent directory locked for {limit:?}");
                 let hint = "a daemon is being started there and does not run; find out why";
@@ -44,8 +48,53 @@ impl PlaceLock {
             Err(error) => {
                 tracing::debug!(%error, at = %place.path().display(), "the parent directory could not be \
                     locked");
-                Ok(Self { _directory: None })
+                Ok(Self { directory: None })
             }
         }
+    }
+
+    /// Says that this process starts the daemon of the place from now on; none if another process does that.
+    pub(super) fn begin_start(&self, place: &Target) -> Option<StartLock> {
+        let Some(directory) = &self.directory else { return Some(StartLock { _directory: None }) };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // An open file of its own, because this lock is held for longer.
+        let own = rustix::fs::openat(directory, ".", flags, Mode::empty()).ok();
+        let Some(own) = own else { return Some(StartLock { _directory: None }) };
+        let mut found = byte_lock(place, libc::F_WRLCK);
+        match fcntl(&own, FcntlArg::F_OFD_GETLK(&mut found)) {
+            Ok(_) if found.l_type != libc::F_UNLCK as libc::c_short => return None,
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "the lock of a starting daemon could not be read"),
+        }
+        if let Err(error) = fcntl(&own, FcntlArg::F_OFD_SETLK(&byte_lock(place, libc::F_RDLCK))) {
+            tracing::debug!(%error, "the start of a daemon could not be locked");
+        }
+        Some(StartLock { _directory: Some(own) })
+    }
+}
+
+/// Says, until it is dropped or its process ends, that a process starts the daemon of a place and waits for
+/// the mount.
+///
+/// A daemon without a mount is either about to mount or left by a killed stage. This lock tells the two
+/// apart. Without it, processes that stage at the same time would each kill the daemon of the other.
+///
+/// It is a read lock on one byte of the parent directory (an open file description lock, `fcntl(2)`). A
+/// directory can't be locked for writing this way, so a start takes it while it holds the [`PlaceLock`].
+/// Where a filesystem has no such locks, nobody is waited for.
+pub(super) struct StartLock {
+    _directory: Option<OwnedFd>,
+}
+
+/// The byte is chosen by the name of the place. Two places of one directory with the same byte would wait for
+/// each other.
+fn byte_lock(place: &Target, kind: libc::c_int) -> libc::flock {
+    let byte = fnv1a(place.name().as_bytes()) >> 2;
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte.cast_signed(),
+        l_len: 1,
+        l_pid: 0,
     }
 }

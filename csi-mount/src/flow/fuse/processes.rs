@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, ErrorKind as ErrorOfIo};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::sys::features::{self, Feature};
@@ -26,8 +28,9 @@ const IDENTITY: &str = "CSI_MOUNT_FUSE_SERVES";
 /// How long a killed process can take to end.
 const KILL_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a process can be in the middle of an `exec`.
-const EXEC_TIME_LIMIT: Duration = Duration::from_secs(1);
+/// How long a process can be in the middle of an `exec`: microseconds, and on an overloaded machine seconds.
+/// A daemon that is not known after this limit is started a second time.
+const EXEC_TIME_LIMIT: Duration = Duration::from_secs(10);
 /// How often an environment is read that reads as empty although it is not.
 const MAX_READS: u32 = 3;
 
@@ -95,50 +98,88 @@ impl Processes {
         self.running().into_iter().find_map(identity)
     }
 
-    /// Waits for all of them to end. Returns whether they did.
+    /// The running processes, each held by a descriptor: no process that later gets its number is meant.
+    fn held(&self) -> Vec<HeldProcess> {
+        let held = self.running().into_iter().map(HeldProcess::open);
+        // The number can have become another process's before it was opened.
+        held.filter(|process| self.is_marked(process.pid, Instant::now() + EXEC_TIME_LIMIT)).collect()
+    }
+
+    /// Waits for all of them to end, and for those that they start in the meantime. Returns whether they did.
     pub(super) fn wait_until_ended(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
-        while !self.running().is_empty() {
-            if Instant::now() > deadline {
+        loop {
+            let held = self.held();
+            if held.is_empty() {
+                return true;
+            }
+            if !held.iter().all(|process| process.has_ended_by(self, deadline)) {
                 return false;
             }
-            sleep(Duration::from_millis(10));
         }
-        true
     }
 
     /// Kills all that live, and any process that they start in the meantime.
     pub(super) fn kill(&self, path: &Path) -> Result<()> {
         let deadline = Instant::now() + KILL_TIME_LIMIT;
         loop {
-            let running = self.running();
-            if running.is_empty() {
+            let held = self.held();
+            if held.is_empty() {
                 return Ok(());
             }
-            if Instant::now() > deadline {
-                let reason = format!("its daemon can't be killed: process {running:?}");
+            held.iter().for_each(HeldProcess::kill);
+            if !held.iter().all(|process| process.has_ended_by(self, deadline)) {
+                let pids: Vec<i32> = held.iter().map(|process| process.pid).collect();
+                let reason = format!("its daemon can't be killed: process {pids:?}");
                 return Err(Error::new(ErrorKind::Unresponsive, "end the daemon of", reason).at(path));
             }
-            running.into_iter().for_each(|pid| self.kill_one(pid));
-            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A process that is held by a descriptor (`pidfd_open(2)`, Linux 5.3), or known by its number only.
+struct HeldProcess {
+    pid: i32,
+    descriptor: Option<OwnedFd>,
+}
+
+impl HeldProcess {
+    fn open(pid: i32) -> Self {
+        let number =
+            rustix::process::Pid::from_raw(pid).filter(|_| features::has(Feature::ProcessDescriptor));
+        let descriptor = number.and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
+        Self { pid, descriptor }
+    }
+
+    /// An error means that the process is gone. The next check shows that.
+    fn kill(&self) {
+        match &self.descriptor {
+            Some(descriptor) => drop(pidfd_send_signal(descriptor, rustix::process::Signal::KILL)),
+            None => drop(kill(Pid::from_raw(self.pid), Signal::SIGKILL)),
         }
     }
 
-    /// Kills through a descriptor (Linux 5.3): if the number was reused in the meantime, no other process
-    /// is hit.
-    fn kill_one(&self, pid: i32) {
-        let number =
-            rustix::process::Pid::from_raw(pid).filter(|_| features::has(Feature::ProcessDescriptor));
-        let descriptor = number.map(|number| pidfd_open(number, PidfdFlags::empty()));
-        if !self.is_marked(pid, Instant::now()) {
-            return;
-        }
-        // An error means that the process is gone. The next check shows that.
-        match descriptor {
-            Some(Ok(descriptor)) => drop(pidfd_send_signal(descriptor, rustix::process::Signal::KILL)),
-            _ => drop(kill(Pid::from_raw(pid), Signal::SIGKILL)),
+    /// Waits until the process has ended, also as a zombie, or until the deadline. Without a descriptor, its
+    /// environment is read at intervals.
+    fn has_ended_by(&self, processes: &Processes, deadline: Instant) -> bool {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match &self.descriptor {
+                Some(descriptor) if is_readable_within(descriptor, left) => return true,
+                None if !processes.is_marked(self.pid, Instant::now()) => return true,
+                _ if left.is_zero() => return false,
+                Some(_) => {}
+                None => sleep(left.min(Duration::from_millis(10))),
+            }
         }
     }
+}
+
+/// Waits up to this limit. A descriptor of a process is readable when the process has ended.
+fn is_readable_within(descriptor: &OwnedFd, limit: Duration) -> bool {
+    let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: limit.subsec_nanos().into() };
+    // An interrupted wait is repeated by the caller.
+    poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&limit)).is_ok_and(|ready| ready > 0)
 }
 
 /// Whether a daemon could exist whose marks are not visible. Only a privileged process sees the environment

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::place_lock::PlaceLock;
+use super::place_lock::{PlaceLock, StartLock};
 use super::processes::{self, DaemonStart, Processes};
 use super::{FuseDaemon, unmount_if_lost};
 
@@ -44,7 +44,7 @@ pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
         let reason = "another thread is starting its daemon";
         return Err(Error::new(ErrorKind::Busy, STAGE, reason).at(staging.path()));
     };
-    let lock = PlaceLock::take(STAGE, staging, daemon.ready_time_limit)?;
+    let (lock, _starting) = begin_start(staging, daemon.ready_time_limit)?;
     let created = staging.create_dir()?;
     if is_staged(staging, daemon)? {
         return Ok(Outcome::AlreadyMounted);
@@ -55,6 +55,24 @@ pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
     started
         .and_then(|child| wait_until_ready(staging, daemon, child, start.processes()))
         .inspect_err(|_| undo_start(staging, start.processes(), created))
+}
+
+/// Waits for the end of a start by another process, with success or without.
+fn begin_start(staging: &Target, limit: Duration) -> Result<(PlaceLock, StartLock)> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let lock = PlaceLock::take(STAGE, staging, left)?;
+        if let Some(starting) = lock.begin_start(staging) {
+            return Ok((lock, starting));
+        }
+        drop(lock);
+        if left.is_zero() {
+            let reason = format!("another process has been starting its daemon for {limit:?}");
+            return Err(Error::new(ErrorKind::Busy, STAGE, reason).at(staging.path()));
+        }
+        sleep(left.min(Duration::from_millis(20)));
+    }
 }
 
 /// Unmounts a mount that has lost its daemon. Any other existing mount must be a FUSE filesystem that
