@@ -33,10 +33,14 @@ async fn publish(ctx: &TestContext) -> Outcome {
     ctx.refused(publish, &[Code::NotFound, Code::FailedPrecondition], "the volume does not exist").await
 }
 
+/// The contexts are those of a volume that exists and is attached: a driver is allowed to refuse a request
+/// without their keys as INVALID_ARGUMENT, before it looks for the volume.
 async fn stage(ctx: &TestContext) -> Outcome {
-    let life = nowhere(ctx);
+    let mut life = Life::new(ctx, Kind::Files).await?;
+    life.attach().await?;
     life.make_staging_directory()?;
-    ctx.refused(life.staging(), &[Code::NotFound], "the volume does not exist").await
+    let stage = v1::NodeStageVolumeRequest { volume_id: ctx.name(), ..life.staging() };
+    ctx.refused(stage, &[Code::NotFound], "the volume does not exist").await
 }
 
 /// Sends a call that undoes something. There is nothing to undo, and the driver is allowed to report that.
