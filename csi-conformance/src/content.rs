@@ -11,6 +11,11 @@ use crate::test::Kind;
 /// The size of one write in bytes. All bytes of a write are the same letter.
 pub(crate) const PIECE: usize = 64 << 10;
 
+/// The time limit of work on a volume.
+const IO_TIME_LIMIT: Duration = Duration::from_secs(30);
+/// The slowest volume whose bulk writes end in time, in bytes per second.
+const SLOWEST: u64 = 4 << 20;
+
 /// Runs work that can block, and gives it up after 30 s, because a volume can hang. Hanging work stays on its
 /// own thread, which neither the runtime nor the process waits for at exit.
 pub(crate) async fn io<T: Send + 'static>(
@@ -18,15 +23,24 @@ pub(crate) async fn io<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce(&Path) -> std::io::Result<T> + Send + 'static,
 ) -> Outcome<T> {
+    io_within(IO_TIME_LIMIT, what, path, work).await
+}
+
+async fn io_within<T: Send + 'static>(
+    limit: Duration,
+    what: &str,
+    path: &Path,
+    work: impl FnOnce(&Path) -> std::io::Result<T> + Send + 'static,
+) -> Outcome<T> {
     let owned = path.to_owned();
     let (tell, told) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || drop(tell.send(work(&owned))));
-    let done = tokio::time::timeout(Duration::from_secs(30), told).await;
+    let done = tokio::time::timeout(limit, told).await;
     let failed = |came: String| Box::new(Failure::new(what, format!("{}: {came}", path.display())));
     match done {
         Ok(Ok(result)) => result.map_err(|error| failed(error.to_string())),
         Ok(Err(_)) => Err(failed("the work panicked".into())),
-        Err(_) => Err(failed("no answer in 30 s".into())),
+        Err(_) => Err(failed(format!("no answer in {limit:?}"))),
     }
 }
 
@@ -93,4 +107,83 @@ pub(crate) async fn size(target: &Path, kind: Kind) -> Outcome<u64> {
     }
     let end = |path: &Path| File::open(path)?.seek(SeekFrom::End(0));
     io("the device's size", &place(target, kind), end).await
+}
+
+/// The bytes that the kernel reports as used and as available on the filesystem at a target. None on systems
+/// other than Linux.
+pub(crate) async fn kernel_usage(target: &Path) -> Outcome<Option<(u64, u64)>> {
+    #[cfg(target_os = "linux")]
+    {
+        let ask = |path: &Path| {
+            let stats = csi_mount::stats(path).map_err(std::io::Error::other)?;
+            Ok(Some((stats.bytes.used, stats.bytes.available)))
+        };
+        io("the filesystem's usage", target, ask).await
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = target;
+        Ok(None)
+    }
+}
+
+/// The file of bulk writes in a volume.
+const BULK: &str = "bulk";
+
+/// How much of a volume could be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Filled {
+    pub(crate) bytes: u64,
+    /// Whether the volume had no room for more.
+    pub(crate) is_full: bool,
+}
+
+/// Writes this number of bytes to a file of the volume, or as many as fit. The bytes can't be compressed.
+pub(crate) async fn fill(target: &Path, bytes: u64) -> Outcome<Filled> {
+    let limit = IO_TIME_LIMIT + Duration::from_secs(bytes / SLOWEST);
+    let work = move |path: &Path| write_bulk(path, bytes);
+    io_within(limit, "writes until the volume is full", &target.join(BULK), work).await
+}
+
+/// Removes the file of [`fill`].
+pub(crate) async fn clear(target: &Path) -> Outcome {
+    let remove = |path: &Path| {
+        std::fs::remove_file(path.join(BULK))?;
+        // Some filesystems report freed space only after a sync.
+        File::open(path)?.sync_all()
+    };
+    io("the removal of a file", target, remove).await
+}
+
+fn write_bulk(path: &Path, most: u64) -> std::io::Result<Filled> {
+    let (mut file, mut bytes, mut random) = (File::create(path)?, 0, 0x9e37_79b9_7f4a_7c15_u64);
+    let mut piece = vec![0; PIECE];
+    while bytes < most {
+        for word in piece.chunks_exact_mut(8) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            word.copy_from_slice(&random.to_le_bytes());
+        }
+        // A filesystem that allocates late reports a lack of room only when data is synced.
+        let wrote = file.write_all(&piece).and_then(|()| match bytes % (1 << 20) {
+            0 => file.sync_data(),
+            _ => Ok(()),
+        });
+        match wrote {
+            Ok(()) => bytes += PIECE as u64,
+            Err(error) if is_no_room(&error) => return Ok(Filled { bytes, is_full: true }),
+            Err(error) => return Err(error),
+        }
+    }
+    match file.sync_all() {
+        Err(error) if is_no_room(&error) => Ok(Filled { bytes: bytes.min(most), is_full: true }),
+        synced => synced.map(|()| Filled { bytes, is_full: false }),
+    }
+}
+
+/// ENOSPC, EDQUOT or EFBIG.
+fn is_no_room(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }

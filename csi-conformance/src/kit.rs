@@ -31,6 +31,7 @@ impl Kit {
             ephemeral: None,
             mount: MountVolume::default(),
             size: 128 << 20,
+            enforces_size: false,
             deadline: Duration::from_secs(60),
             journal: None,
             only: vec![],
@@ -139,6 +140,15 @@ impl Kit {
     #[must_use]
     pub fn size(mut self, bytes: i64) -> Self {
         self.0.size = bytes;
+        self
+    }
+
+    /// Says that the driver limits each volume to its size. The run then writes more than the size to volumes
+    /// with a filesystem, which must fail with ENOSPC or EDQUOT: new, expanded, cloned and restored ones. No
+    /// capability tells it, because the spec does not require it.
+    #[must_use]
+    pub fn enforces_size(mut self) -> Self {
+        self.0.enforces_size = true;
         self
     }
 

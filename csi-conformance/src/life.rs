@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use csi_proto::v1;
 use csi_proto::{ControllerCapability, NodeCapability};
+use v1::plugin_capability::volume_expansion::Type as Expansion;
 
 use crate::context::TestContext;
 use crate::failure::{Failure, Outcome};
@@ -15,6 +16,8 @@ use crate::test::Kind;
 pub(crate) struct Life {
     pub(crate) ctx: TestContext,
     pub(crate) id: String,
+    /// The size in bytes from CreateVolume's answer; 0 if it is unknown.
+    pub(crate) capacity: i64,
     pub(crate) capability: v1::VolumeCapability,
     pub(crate) context: BTreeMap<String, String>,
     pub(crate) publish_context: BTreeMap<String, String>,
@@ -49,6 +52,7 @@ impl Life {
             ctx: ctx.clone(),
             capability,
             id: volume.volume_id,
+            capacity: volume.capacity_bytes,
             context: volume.volume_context,
             publish_context: BTreeMap::new(),
             staging: path(&ctx.settings.staging).join(ctx.name()),
@@ -175,6 +179,56 @@ impl Life {
             volume_path: text(path),
             ..Default::default()
         }
+    }
+
+    /// Its size in bytes: the driver's answer, or at least the requested size.
+    pub(crate) fn size(&self) -> i64 {
+        self.capacity.max(self.ctx.settings.size)
+    }
+
+    /// ControllerExpandVolume as the resizer calls it.
+    pub(crate) fn expanding(&self, required_bytes: i64) -> v1::ControllerExpandVolumeRequest {
+        v1::ControllerExpandVolumeRequest {
+            volume_id: self.id.clone(),
+            capacity_range: Some(v1::CapacityRange { required_bytes, limit_bytes: 0 }),
+            volume_capability: Some(self.capability.clone()),
+            ..Default::default()
+        }
+    }
+
+    /// Expands the published volume with the calls of the resizer and the kubelet, each twice. A driver with
+    /// OFFLINE expansion only gets the volume back after it was taken off the node. Returns the target, which
+    /// is another one then.
+    pub(crate) async fn expand(&mut self, target: PathBuf, wanted: i64) -> Outcome<PathBuf> {
+        let offers = &self.ctx.offers;
+        let by_controller = offers.controller(ControllerCapability::ExpandVolume);
+        let is_offline = by_controller && !offers.expands(Expansion::Online);
+        let on_node = offers.node(NodeCapability::ExpandVolume);
+        if is_offline {
+            self.leave(&target).await?;
+        }
+        let mut needs_node = !by_controller;
+        if by_controller {
+            let request = self.expanding(wanted);
+            for _ in 0..2 {
+                let answer = self.ctx.ok(request.clone()).await?;
+                if answer.capacity_bytes < wanted {
+                    let came = format!("{} bytes", answer.capacity_bytes);
+                    return Err(self.ctx.failure(&request, came, format!("at least {wanted}")));
+                }
+                needs_node = answer.node_expansion_required;
+                self.capacity = answer.capacity_bytes;
+            }
+        }
+        let target = if is_offline { self.arrive().await? } else { target };
+        if needs_node && on_node {
+            let range = v1::CapacityRange { required_bytes: wanted, limit_bytes: 0 };
+            for _ in 0..2 {
+                self.ctx.ok(self.growing(&target, Some(range))).await?;
+            }
+        }
+        self.capacity = self.capacity.max(wanted);
+        Ok(target)
     }
 
     /// NodeExpandVolume as the kubelet calls it.

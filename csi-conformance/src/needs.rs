@@ -59,6 +59,17 @@ pub(crate) fn lacking(ctx: &TestContext, need: Need) -> Option<String> {
         Need::MutableParameters => {
             unless(!ctx.settings.mutable_parameters.is_empty(), "no mutable parameters were given")
         }
+        Need::EnforcesSize => unless(ctx.settings.enforces_size, "--enforces-size was not given"),
+        Need::Expands => offered(
+            offers.controller(ControllerCapability::ExpandVolume)
+                || offers.node(NodeCapability::ExpandVolume),
+            "EXPAND_VOLUME",
+        ),
+        Need::Copies => offered(
+            offers.controller(ControllerCapability::CloneVolume)
+                || offers.controller(ControllerCapability::CreateDeleteSnapshot),
+            "CLONE_VOLUME or CREATE_DELETE_SNAPSHOT",
+        ),
         Need::MountFlags => mount_flags(ctx),
         #[allow(deprecated, reason = "drivers of 1.12.0 use it")]
         Need::Condition => {

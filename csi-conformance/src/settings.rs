@@ -100,6 +100,7 @@ pub(crate) struct Settings {
     /// The filesystem of volumes, and their mount flags. The Debug of this type shows no flags.
     pub(crate) mount: MountVolume,
     pub(crate) size: i64,
+    pub(crate) enforces_size: bool,
     pub(crate) deadline: Duration,
     pub(crate) journal: Option<PathBuf>,
     pub(crate) only: Vec<String>,

@@ -32,6 +32,12 @@ pub(crate) enum Need {
     /// A capability that the driver does not support.
     Unsupported,
     MutableParameters,
+    /// A driver whose volumes are limited to their size, as the user says.
+    EnforcesSize,
+    /// Volumes that can be expanded, by the controller or by the node.
+    Expands,
+    /// Volumes that can be created from a volume or from a snapshot.
+    Copies,
     /// Mount flags that are attributes of a mount.
     MountFlags,
     /// Health in the form of v1.12.0, of the controller and of the node.

@@ -40,11 +40,11 @@ async fn reread(life: &mut Life, kind: Kind, letter: u8) -> Outcome {
     life.leave(&target).await
 }
 
-fn from_volume(life: &Life) -> Type {
+pub(super) fn from_volume(life: &Life) -> Type {
     Type::Volume(VolumeSource { volume_id: life.id.clone() })
 }
 
-async fn snapshot_of(life: &Life) -> Outcome<Type> {
+pub(super) async fn snapshot_of(life: &Life) -> Outcome<Type> {
     let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
     let snapshot = cut(&life.ctx, request(&life.ctx, &source)).await?;
     Ok(Type::Snapshot(SnapshotSource { snapshot_id: snapshot.snapshot_id }))
@@ -59,7 +59,7 @@ fn making(origin: &Life, source: Type) -> v1::CreateVolumeRequest {
     }
 }
 
-async fn made_from(origin: &Life, source: Type) -> Outcome<Life> {
+pub(super) async fn made_from(origin: &Life, source: Type) -> Outcome<Life> {
     let volume = origin.ctx.created(making(origin, source)).await?;
     Ok(Life::with(&origin.ctx, origin.capability.clone(), volume))
 }

@@ -31,10 +31,12 @@ mod paging;
 mod same_name;
 mod sequences;
 mod sidecars;
+mod sizes;
 mod snapshot_states;
 mod snapshots;
 mod topology;
 mod unhealthy;
+mod usage;
 
 /// All tests, in the order in which they run. The last ones check the calls of all others.
 pub(crate) fn all() -> Vec<Test> {
@@ -62,7 +64,9 @@ pub(crate) fn all() -> Vec<Test> {
         node_input::tests(),
         node_missing::tests(),
         node_use::tests(),
+        usage::tests(),
         contents::tests(),
+        sizes::tests(),
         mount_flags::tests(),
         mount_group::tests(),
         ephemeral::tests(),

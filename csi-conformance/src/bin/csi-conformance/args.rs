@@ -80,6 +80,9 @@ pub(crate) struct Args {
     /// The size of volumes in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(i64).range(1..1 << 30), help_heading = "What to send")]
     size: i64,
+    /// The driver limits volumes to their size: a write of more than the size must fail.
+    #[arg(long, help_heading = "What to send")]
+    enforces_size: bool,
     /// The time limit of a call in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..), help_heading = "What to send")]
     deadline: u64,
@@ -180,6 +183,9 @@ impl Args {
         }
         if let Some(id) = &self.volume {
             kit = kit.volume(id, pairs(self.volume_context.as_deref())?);
+        }
+        if self.enforces_size {
+            kit = kit.enforces_size();
         }
         kit = given(kit, &self.controller_endpoint, Kit::controller);
         kit = given(kit, &self.second_node, Kit::second_node);

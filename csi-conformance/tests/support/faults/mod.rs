@@ -20,6 +20,7 @@ mod places;
 mod rules;
 mod shapes;
 mod sidecars;
+mod sizes;
 mod snapshots;
 mod volumes;
 
@@ -103,6 +104,7 @@ pub(crate) fn all() -> Vec<Mutant> {
         rules::all(),
         at_once::all(),
         sidecars::all(),
+        sizes::all(),
         health::all(),
     ]
     .into_iter()
@@ -141,6 +143,13 @@ fn only<F: Future<Output = Answer> + Send + 'static>(
 
 pub(crate) fn none() -> Fault {
     fault(|rpc, bytes, behind| async move { behind.call(rpc, bytes).await })
+}
+
+/// Not a fault: the driver refuses to stage without its publish context, whatever the volume's id.
+pub(crate) fn publish_context_first() -> Fault {
+    refuses(Rpc::NodeStageVolume, Code::InvalidArgument, |r: &csi_proto::v1::NodeStageVolumeRequest| {
+        !r.publish_context.contains_key("access")
+    })
 }
 
 /// Changes the request before the driver gets it.
