@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::plugin::exit_code;
-use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result, SocketRemoval};
+use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result, SocketRemoval, Spec};
 
 /// Flags of a driver, to flatten into the vendor's own flags; [`Plugin::run_with`] applies them.
 ///
@@ -41,6 +41,10 @@ pub struct DriverArgs {
     /// Which services this instance serves: all, controller or node
     #[arg(long, env = "DRIVER_MODE", value_name = "MODE", default_value_t)]
     pub mode: Mode,
+
+    /// The version of the spec that callers see: v1.12 or v1.13
+    #[arg(long, env = "DRIVER_SPEC", value_name = "VERSION", default_value_t)]
+    pub spec: Spec,
 
     /// The id of this node [default: the host's name]
     #[arg(long, env = "NODE_ID", value_name = "ID", value_parser = node_id)]
@@ -107,7 +111,7 @@ impl DriverArgs {
 
     fn apply(&self, plugin: Plugin) -> Plugin {
         let mut plugin = plugin.mode(self.mode).grace(self.grace).volume_roots(&self.volume_roots);
-        plugin = plugin.socket_removal(self.socket_removal);
+        plugin = plugin.spec(self.spec).socket_removal(self.socket_removal);
         if let Some(most) = self.max_connections {
             plugin = plugin.max_connections(most);
         }
@@ -194,6 +198,7 @@ mod tests {
         for (bad, mend) in [
             ("--endpoint=tcp://1.2.3.4:5", "unix:///run/csi/csi.sock"),
             ("--mode=both", "all, controller, node"),
+            ("--spec=1.12", "v1.12, v1.13"),
             ("--grace=soon", "30s, 2m"),
             ("--socket-removal=ignore", "recreate, stop"),
             ("--node-id=", "node_id"),
@@ -209,6 +214,7 @@ mod tests {
         let args = parse(&[
             "--endpoint=/csi.sock",
             "--grace=2m",
+            "--spec=v1.13",
             "--socket-removal=stop",
             "--max-connections=7",
             "--node-id=n1",
@@ -218,7 +224,9 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(args.node_info().unwrap().node_id.as_str(), "n1");
-        let settings = Plugin::new("a.b", "1").with_args(&args).settings;
+        let plugin = Plugin::new("a.b", "1").with_args(&args);
+        assert_eq!(plugin.declared.spec, Spec::V1_13);
+        let settings = plugin.settings;
         assert_eq!(settings.grace, Duration::from_secs(120));
         assert_eq!(settings.volume_roots, [Path::new("/data/kubelet"), Path::new("/opt/volumes")]);
         assert_eq!((settings.socket_removal, settings.max_connections), (SocketRemoval::Stop, Some(7)));

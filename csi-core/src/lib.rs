@@ -39,7 +39,7 @@
 //! | report which blocks of a snapshot hold data, or changed | [`SnapshotMetadata`] |
 //! | report the plugin's health | [`Identity`] |
 //! | register what the driver implements | [`ControllerService`], [`NodeService`] |
-//! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`], with a [`Registration`] at the kubelet |
+//! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`], for a [`Spec`], with a [`Registration`] at the kubelet |
 //! | return an error | [`Error`]: the driver names a condition, the crate chooses the status code |
 //! | reuse what every driver needs | [`Pager`], [`IdCodec`], [`CreateRecord`], [`Quantity`], [`Place`], [`AttachLimit`], [`ClaimNames`], [`PodInfo`], [`ServiceAccountTokens`] |
 //! | run blocking work | [`blocking()`], and [`mount`] for mounts, devices and filesystems |
@@ -83,6 +83,7 @@ mod ids;
 
 mod error;
 mod mode;
+mod spec;
 
 mod blocking;
 mod offer;
@@ -171,4 +172,5 @@ pub use snapshot_metadata::{
     BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
     SnapshotMetadata,
 };
+pub use spec::Spec;
 pub use types::*;

@@ -28,6 +28,8 @@ pub(crate) struct Offer {
     pub(crate) expansion: Option<Expansion>,
     pub(crate) controller: BTreeSet<ControllerCapability>,
     pub(crate) node: BTreeSet<NodeCapability>,
+    /// Whether SNAPSHOT_ACCESSIBILITY_CONSTRAINTS is declared, but withheld from callers of an older spec.
+    pub(crate) withholds_snapshot_topology: bool,
     /// The prefix of the first topology key that has one; all other keys of the plugin must have the same
     /// prefix.
     pub(crate) topology_prefix: OnceLock<String>,

@@ -128,6 +128,7 @@ fn plugin(puppet: &Arc<Puppet>) -> Plugin {
         .group_controller(puppet.clone())
         .snapshot_metadata(puppet.clone())
         .volume_accessibility_constraints()
+        .spec(Spec::V1_13)
         .snapshot_accessibility_constraints()
 }
 
@@ -435,4 +436,12 @@ async fn answers_keep_the_spec_or_are_internal() {
         ),
     ];
     check(&served, &puppet, &log, not_offered).await;
+
+    let older = Served::start(plugin(&puppet).spec(Spec::V1_12)).await;
+    let mut placed = snap("s", "v");
+    placed.accessible_topology = vec![in_zone("zone")];
+    *puppet.0.lock().unwrap() = Some(Box::new(placed));
+    let request = csi_core::proto::v1::GetSnapshotRequest { snapshot_id: "s".into(), ..Default::default() };
+    let told = older.controller().get_snapshot(request).await.unwrap().into_inner().snapshot.unwrap();
+    assert_eq!(told.accessible_topology, [], "v1.12.0 has no such field");
 }

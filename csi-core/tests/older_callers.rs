@@ -148,7 +148,8 @@ fn slow() -> Option<v1::VolumeCondition> {
 #[tokio::test]
 async fn health_is_told_as_a_condition_where_older_callers_are_served() {
     let ward = Arc::new(Ward::default());
-    let served = Served::start(plugin(&ward, false).serve_volume_condition()).await;
+    let plugin = plugin(&ward, false).spec(Spec::V1_13).serve_volume_condition();
+    let served = Served::start(plugin).await;
     let unknown = Some(v1::VolumeCondition {
         abnormal: true,
         message: "its health is unknown: the pool does not answer".into(),
@@ -173,7 +174,7 @@ async fn health_is_told_as_a_condition_where_older_callers_are_served() {
 #[tokio::test]
 async fn one_listing_of_what_is_not_well_serves_a_whole_page() {
     let ward = Arc::new(Ward::default());
-    let served = Served::start(plugin(&ward, true).serve_volume_condition()).await;
+    let served = Served::start(plugin(&ward, true)).await;
     assert_eq!(listed(&served).await, [well(), slow(), well(), well()]);
     assert_eq!(ward.asked.load(Ordering::SeqCst), 0, "no volume was asked about by itself");
 }
@@ -181,11 +182,70 @@ async fn one_listing_of_what_is_not_well_serves_a_whole_page() {
 #[tokio::test]
 async fn nothing_of_it_where_they_are_not_served() {
     let ward = Arc::new(Ward::default());
-    let served = Served::start(plugin(&ward, false)).await;
+    let served = Served::start(plugin(&ward, false).spec(Spec::V1_13)).await;
     assert_eq!(listed(&served).await, [None, None, None, None]);
     assert_eq!(of_stats(&served, "b").await, None);
     assert_eq!(ward.asked.load(Ordering::SeqCst), 0);
     let request = v1::ControllerGetCapabilitiesRequest {};
     let told = served.controller().controller_get_capabilities(request).await.unwrap().into_inner();
     assert!(!format!("{told:?}").contains("VolumeCondition"), "{told:?}");
+}
+
+/// The numbers of the capabilities of controller and node.
+async fn capabilities(served: &Served) -> (Vec<i32>, Vec<i32>) {
+    use v1::{controller_service_capability as controller, node_service_capability as node};
+    let request = v1::ControllerGetCapabilitiesRequest {};
+    let answer = served.controller().controller_get_capabilities(request).await.unwrap().into_inner();
+    let of_controller = answer.capabilities.into_iter().map(|one| match one.r#type.unwrap() {
+        controller::Type::Rpc(rpc) => rpc.r#type,
+    });
+    let answer = served.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await.unwrap();
+    let of_node = answer.into_inner().capabilities.into_iter().map(|one| match one.r#type.unwrap() {
+        node::Type::Rpc(rpc) => rpc.r#type,
+    });
+    (of_controller.collect(), of_node.collect())
+}
+
+#[tokio::test]
+async fn by_default_callers_see_v1_12_only() {
+    let ward = Arc::new(Ward::default());
+    let served = Served::start(plugin(&ward, true)).await;
+    let (list, condition, get) = (3, 11, 12);
+    let (stats, node_condition) = (2, 4);
+    assert_eq!(capabilities(&served).await, (vec![list, condition, get], vec![stats, node_condition]));
+    let asked = v1::ControllerGetVolumeHealthRequest { volume_id: "b".into(), ..Default::default() };
+    let refused = served.controller().controller_get_volume_health(asked).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unimplemented);
+    let asked = v1::NodeGetVolumeHealthRequest { volume_id: "b".into(), ..Default::default() };
+    let refused = served.node().node_get_volume_health(asked).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unimplemented);
+    assert_eq!(of_stats(&served, "b").await, slow());
+}
+
+#[tokio::test]
+async fn with_v1_13_the_newer_capabilities_are_offered() {
+    let ward = Arc::new(Ward::default());
+    let served = Served::start(plugin(&ward, true).spec(Spec::V1_13)).await;
+    let (list, get, get_health, list_health) = (3, 12, 16, 17);
+    let (stats, node_health) = (2, 7);
+    let due = (vec![list, get, get_health, list_health], vec![stats, node_health]);
+    assert_eq!(capabilities(&served).await, due);
+}
+
+#[tokio::test]
+async fn a_withdrawn_condition_is_not_served() {
+    let ward = Arc::new(Ward::default());
+    let controller = ControllerService::new(ward.clone())
+        .list_volumes()
+        .get_volume_health()
+        .without(ControllerCapability::VolumeCondition);
+    let node = NodeService::new(ward.clone())
+        .get_volume_stats()
+        .get_volume_health()
+        .without(NodeCapability::VolumeCondition);
+    let served =
+        Served::start(Plugin::new("ward.csi.example.org", "1").controller(controller).node(node)).await;
+    assert_eq!(capabilities(&served).await, (vec![3], vec![2]));
+    assert_eq!(listed(&served).await, [None, None, None, None]);
+    assert_eq!(ward.asked.load(Ordering::SeqCst), 0);
 }

@@ -111,7 +111,9 @@ fn text(path: &Path) -> String {
 fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
     on_tmpfs(async |place| {
         let buckets = Arc::new(Buckets::default());
-        let plugin = Plugin::new("s3.csi.example.org", "1").node(FuseNode::service(Arc::clone(&buckets)));
+        let plugin = Plugin::new("s3.csi.example.org", "1")
+            .spec(Spec::V1_13)
+            .node(FuseNode::service(Arc::clone(&buckets)));
         let served = Served::start(plugin).await;
         let (staging, pod) = (place.join("staging"), place.join("pod"));
         std::fs::create_dir(&staging).unwrap();

@@ -58,5 +58,6 @@ impl NodeGetStorageHealth for Inline {
 pub(crate) fn plugin() -> Plugin {
     let node = Arc::new(Inline(EphemeralNode::new(Arc::new(Greeting))));
     Plugin::new("inline.csi.example.org", "1")
+        .spec(Spec::V1_13)
         .node(NodeService::new(node).get_volume_stats().volume_mount_group().get_storage_health())
 }

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use crate::controller::ControllerTable;
 use crate::node::NodeTable;
 use crate::offer::{Expansion, Offer, PluginService};
+use crate::spec::Spec;
 
 /// What the driver declares for the plugin as a whole.
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,6 +20,7 @@ pub(crate) struct Declared {
     pub(crate) snapshot_topology: bool,
     pub(crate) expansion: Option<Expansion>,
     pub(crate) volume_condition: bool,
+    pub(crate) spec: Spec,
 }
 
 /// What a plugin is made of.
@@ -48,6 +50,7 @@ impl Parts<'_> {
             expansion: self.controller.and_then(|table| table.expansion).or(self.declared.expansion),
             controller: self.controller.map(|table| table.offered.clone()).unwrap_or_default(),
             node: self.node.map(|table| table.offered.clone()).unwrap_or_default(),
+            withholds_snapshot_topology: false,
             topology_prefix: OnceLock::new(),
         };
         implications::check(&offer, self)?;

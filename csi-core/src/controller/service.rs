@@ -28,6 +28,8 @@ pub(crate) struct ControllerTable {
     pub(crate) volume_health: Option<Arc<dyn ControllerGetVolumeHealth>>,
     pub(crate) list_volume_health: Option<Arc<dyn ControllerListVolumeHealth>>,
     pub(crate) conditions: Conditions,
+    /// Whether the driver withdrew VOLUME_CONDITION.
+    without_condition: bool,
     pub(crate) expansion: Option<Expansion>,
     pub(crate) offered: BTreeSet<Capability>,
 }
@@ -49,6 +51,7 @@ impl ControllerTable {
             volume_health: None,
             list_volume_health: None,
             conditions: Conditions::default(),
+            without_condition: false,
             expansion: None,
             offered: BTreeSet::new(),
         }
@@ -62,14 +65,21 @@ impl ControllerTable {
     /// Serves callers of spec v1.12.0, if the driver reports health.
     #[allow(deprecated, reason = "the capability is that of v1.12.0")]
     pub(crate) fn serve_volume_condition(&mut self) {
-        if self.reports_condition() {
+        if self.reports_condition() && !self.without_condition {
             self.conditions =
                 Conditions { get: self.volume_health.clone(), list: self.list_volume_health.clone() };
             self.offered.insert(Capability::VolumeCondition);
         }
     }
 
+    /// Stops serving what is newer than spec v1.12.0.
+    pub(crate) fn withdraw_v1_13(&mut self) {
+        self.withdraw(Capability::GetVolumeHealth);
+        self.withdraw(Capability::ListVolumeHealth);
+    }
+
     /// Stops serving this capability.
+    #[allow(deprecated, reason = "VOLUME_CONDITION is that of v1.12.0")]
     fn withdraw(&mut self, capability: Capability) {
         self.offered.remove(&capability);
         match capability {
@@ -85,6 +95,7 @@ impl ControllerTable {
             Capability::ModifyVolume => self.modify_volume = None,
             Capability::GetVolumeHealth => self.volume_health = None,
             Capability::ListVolumeHealth => self.list_volume_health = None,
+            Capability::VolumeCondition => self.without_condition = true,
             _ => {}
         }
     }
@@ -253,8 +264,7 @@ impl<D: Controller> ControllerService<D> {
         self.offer(Capability::ModifyVolume)
     }
 
-    /// Offers GET_VOLUME_HEALTH. Alpha, new in spec v1.13.0; for older callers see
-    /// [`Plugin::serve_volume_condition`](crate::Plugin::serve_volume_condition).
+    /// Offers GET_VOLUME_HEALTH, or VOLUME_CONDITION with [`Spec::V1_12`](crate::Spec::V1_12). Alpha.
     #[must_use]
     pub fn get_volume_health(mut self) -> Self
     where
@@ -264,7 +274,8 @@ impl<D: Controller> ControllerService<D> {
         self.offer(Capability::GetVolumeHealth)
     }
 
-    /// Offers LIST_VOLUME_HEALTH, and GET_VOLUME_HEALTH, which it implies. Alpha, new in spec v1.13.0.
+    /// Offers LIST_VOLUME_HEALTH, and GET_VOLUME_HEALTH, which it implies. Alpha, new in spec v1.13.0. With
+    /// [`Spec::V1_12`](crate::Spec::V1_12) the list is the source of VOLUME_CONDITION in ListVolumes.
     ///
     /// - spec: `controller-list-volume-health.needs-get`
     #[must_use]
@@ -283,15 +294,14 @@ impl<D: Controller> ControllerService<D> {
         self.offer(Capability::SingleNodeMultiWriter)
     }
 
-    /// Withdraws a capability: it is not advertised and its RPCs are not served. For callers and test
-    /// suites that reject capability numbers they do not know, and for a backend that turns out not to
-    /// support it.
+    /// Withdraws a capability: it is not advertised and its RPCs are not served. For a backend that turns
+    /// out not to support it. For callers of an older spec see [`Plugin::spec`](crate::Plugin::spec).
     ///
     /// ```
     /// # use csi_core::{Result, prelude::*};
-    /// # fn configured<D: ControllerGetVolumeHealth>(service: ControllerService<D>, callers_are_old: bool) -> ControllerService<D> {
+    /// # fn configured<D: ControllerGetVolumeHealth>(service: ControllerService<D>, pool_is_remote: bool) -> ControllerService<D> {
     /// let service = service.get_volume_health();
-    /// if callers_are_old { service.without(ControllerCapability::GetVolumeHealth) } else { service }
+    /// if pool_is_remote { service.without(ControllerCapability::GetVolumeHealth) } else { service }
     /// # }
     /// ```
     #[must_use]

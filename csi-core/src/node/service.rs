@@ -20,6 +20,8 @@ pub(crate) struct NodeTable {
     pub(crate) storage_health: Option<Arc<dyn NodeGetStorageHealth>>,
     /// Reports a volume's health to callers of spec v1.12.0, if they are served.
     pub(crate) condition: Option<Arc<dyn NodeGetVolumeHealth>>,
+    /// Whether the driver withdrew VOLUME_CONDITION.
+    without_condition: bool,
     pub(crate) one_at_a_time: Arc<OneAtATime>,
     pub(crate) offered: BTreeSet<Capability>,
     /// The check of the node at start-up.
@@ -36,7 +38,7 @@ impl NodeTable {
     /// Serves callers of spec v1.12.0, if the driver reports health.
     #[allow(deprecated, reason = "the capability is that of v1.12.0")]
     pub(crate) fn serve_volume_condition(&mut self) {
-        if self.reports_condition() {
+        if self.reports_condition() && !self.without_condition {
             self.condition = self.volume_health.clone();
             self.offered.insert(Capability::VolumeCondition);
         }
@@ -50,7 +52,14 @@ impl NodeTable {
         }
     }
 
+    /// Stops serving what is newer than spec v1.12.0.
+    pub(crate) fn withdraw_v1_13(&mut self) {
+        self.withdraw(Capability::GetVolumeHealth);
+        self.withdraw(Capability::GetStorageHealth);
+    }
+
     /// Stops serving this capability.
+    #[allow(deprecated, reason = "VOLUME_CONDITION is that of v1.12.0")]
     fn withdraw(&mut self, capability: Capability) {
         self.offered.remove(&capability);
         match capability {
@@ -59,6 +68,7 @@ impl NodeTable {
             Capability::ExpandVolume => self.expand_volume = None,
             Capability::GetVolumeHealth => self.volume_health = None,
             Capability::GetStorageHealth => self.storage_health = None,
+            Capability::VolumeCondition => self.without_condition = true,
             _ => {}
         }
     }
@@ -85,6 +95,7 @@ impl<D: Node> NodeService<D> {
             volume_health: None,
             storage_health: None,
             condition: None,
+            without_condition: false,
             one_at_a_time: Arc::default(),
             offered: BTreeSet::new(),
             #[cfg(all(feature = "mount", target_os = "linux"))]
@@ -128,8 +139,8 @@ impl<D: Node> NodeService<D> {
         self.offer(Capability::ExpandVolume)
     }
 
-    /// Offers GET_VOLUME_HEALTH on the node. Alpha, new in spec v1.13.0; for older callers see
-    /// [`Plugin::serve_volume_condition`](crate::Plugin::serve_volume_condition).
+    /// Offers GET_VOLUME_HEALTH on the node, or VOLUME_CONDITION with
+    /// [`Spec::V1_12`](crate::Spec::V1_12). Alpha.
     #[must_use]
     pub fn get_volume_health(mut self) -> Self
     where
@@ -139,7 +150,8 @@ impl<D: Node> NodeService<D> {
         self.offer(Capability::GetVolumeHealth)
     }
 
-    /// Offers GET_STORAGE_HEALTH. Alpha, new in spec v1.13.0.
+    /// Offers GET_STORAGE_HEALTH. Alpha, new in spec v1.13.0; not served with
+    /// [`Spec::V1_12`](crate::Spec::V1_12).
     #[must_use]
     pub fn get_storage_health(mut self) -> Self
     where
@@ -166,9 +178,8 @@ impl<D: Node> NodeService<D> {
         self.offer(Capability::VolumeMountGroup)
     }
 
-    /// Withdraws a capability: it is not advertised and its RPCs are not served. For callers and test
-    /// suites that reject capability numbers they do not know, and for a backend that turns out not to
-    /// support it.
+    /// Withdraws a capability: it is not advertised and its RPCs are not served. For a backend that turns
+    /// out not to support it. For callers of an older spec see [`Plugin::spec`](crate::Plugin::spec).
     #[must_use]
     pub fn without(mut self, capability: Capability) -> Self {
         self.table.withdraw(capability);

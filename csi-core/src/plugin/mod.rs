@@ -54,7 +54,7 @@ pub struct Plugin {
     node: Option<NodeTable>,
     group_controller: Option<Arc<dyn GroupController>>,
     snapshot_metadata: Option<Arc<dyn SnapshotMetadata>>,
-    declared: Declared,
+    pub(crate) declared: Declared,
     mode: Mode,
     pub(crate) settings: Settings,
 }

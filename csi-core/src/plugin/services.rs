@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::Plugin;
 use crate::capabilities::Parts;
 use crate::mode::Mode;
-use crate::offer::Offer;
+use crate::offer::{Offer, PluginService};
+use crate::spec::Spec;
 use crate::{Expansion, GroupController, SnapshotMetadata};
 
 impl Plugin {
@@ -38,7 +39,8 @@ impl Plugin {
     }
 
     /// Declares SNAPSHOT_ACCESSIBILITY_CONSTRAINTS: some snapshots cannot be restored from everywhere. Then
-    /// [`Snapshot`](crate::Snapshot) says from where. Alpha, new in spec v1.13.0.
+    /// [`Snapshot`](crate::Snapshot) says from where. Alpha, new in spec v1.13.0; withheld with
+    /// [`Spec::V1_12`].
     #[must_use]
     pub fn snapshot_accessibility_constraints(mut self) -> Self {
         self.declared.snapshot_topology = true;
@@ -54,9 +56,26 @@ impl Plugin {
         self
     }
 
-    /// Also serves callers of spec v1.12.0: the health that the driver reports through GET_VOLUME_HEALTH is
-    /// also returned as VOLUME_CONDITION, in ListVolumes, ControllerGetVolume and NodeGetVolumeStats.
-    /// Current kubelets and the health monitor read nothing else.
+    /// Chooses the version of the spec that callers see. The default is [`Spec::V1_12`].
+    ///
+    /// With it the plugin has no capability, RPC or field that is newer than v1.12.0, also where the driver
+    /// registered it: GET_VOLUME_HEALTH is served as VOLUME_CONDITION, in ListVolumes, ControllerGetVolume
+    /// and NodeGetVolumeStats. LIST_VOLUME_HEALTH, GET_STORAGE_HEALTH and SNAPSHOT_ACCESSIBILITY_CONSTRAINTS
+    /// are withheld, and so is a snapshot's topology.
+    ///
+    /// ```
+    /// use csi_core::{Plugin, Spec};
+    ///
+    /// let plugin = Plugin::new("driver.csi.example.org", "1").spec(Spec::V1_13);
+    /// ```
+    #[must_use]
+    pub fn spec(mut self, spec: Spec) -> Self {
+        self.declared.spec = spec;
+        self
+    }
+
+    /// With [`Spec::V1_13`], also serves callers of spec v1.12.0: the health that the driver reports through
+    /// GET_VOLUME_HEALTH is also returned as VOLUME_CONDITION, as with [`Spec::V1_12`].
     ///
     /// ListVolumes then also queries the health of the listed volumes: with one listing if the driver has
     /// LIST_VOLUME_HEALTH, else volume by volume. If the health cannot be determined, the condition is
@@ -81,7 +100,8 @@ impl Plugin {
                 ));
             }
         }
-        if self.declared.volume_condition {
+        let oldest = self.declared.spec == Spec::V1_12;
+        if self.declared.volume_condition || oldest {
             self.controller.iter_mut().for_each(crate::controller::ControllerTable::serve_volume_condition);
             self.node.iter_mut().for_each(crate::node::NodeTable::serve_volume_condition);
         }
@@ -92,6 +112,24 @@ impl Plugin {
             snapshot_metadata: self.snapshot_metadata.is_some(),
             declared: self.declared,
         };
-        parts.offer()
+        let mut offer = parts.offer()?;
+        if oldest {
+            self.withdraw_v1_13(&mut offer);
+        }
+        Ok(offer)
+    }
+
+    /// Narrows the plugin to what spec v1.12.0 has, after the check of all that is registered.
+    fn withdraw_v1_13(&mut self, offer: &mut Offer) {
+        if let Some(table) = &mut self.controller {
+            table.withdraw_v1_13();
+            offer.controller.clone_from(&table.offered);
+        }
+        if let Some(table) = &mut self.node {
+            table.withdraw_v1_13();
+            offer.node.clone_from(&table.offered);
+        }
+        offer.withholds_snapshot_topology =
+            offer.services.remove(&PluginService::SnapshotAccessibilityConstraints);
     }
 }

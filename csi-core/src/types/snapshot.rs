@@ -73,7 +73,10 @@ impl VolumeGroupSnapshot {
 impl Snapshot {
     /// Checks the spec's rules and returns the wire's form.
     // spec: create-snapshot.answer-complete, create-snapshot.topology-needs-capability
-    pub(crate) fn answer(self, offer: &Offer) -> Result<v1::Snapshot> {
+    pub(crate) fn answer(mut self, offer: &Offer) -> Result<v1::Snapshot> {
+        if offer.withholds_snapshot_topology {
+            self.accessible_topology.clear();
+        }
         offer.check_places(
             "snapshot.accessible_topology",
             &self.accessible_topology,

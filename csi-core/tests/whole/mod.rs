@@ -282,6 +282,7 @@ pub fn plugin() -> Plugin {
         .group_controller(Arc::new(Whole))
         .snapshot_metadata(Arc::new(Whole))
         .volume_accessibility_constraints()
+        .spec(Spec::V1_13)
         .snapshot_accessibility_constraints()
         .serve_volume_condition()
 }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use csi_core::mount::Filesystem;
-use csi_core::{ControllerService, Expansion, Identity, NodeService, Plugin, Readiness, Result, async_trait};
+use csi_core::{
+    ControllerCapability, ControllerService, Expansion, Identity, NodeCapability, NodeService, Plugin,
+    Readiness, Result, async_trait,
+};
 
 use crate::args::When;
 use crate::features::Features;
@@ -72,11 +75,17 @@ fn controller(driver: Driver, features: &Features, expansion: When) -> Controlle
         (Feature::Health, Controller::get_volume_health),
         (Feature::ListHealth, Controller::list_volume_health),
     ];
-    registered
+    let service = registered
         .into_iter()
         .filter(|(feature, _)| features.has(*feature))
-        .fold(Controller::new(Arc::new(driver)), |service, (_, register)| register(service))
+        .fold(Controller::new(Arc::new(driver)), |service, (_, register)| register(service));
+    if features.has(Feature::Condition) { service } else { service.without(CONDITION.0) }
 }
+
+/// The capabilities of controller and node that `--without condition` takes away.
+#[allow(deprecated, reason = "callers of spec v1.12.0 read them")]
+const CONDITION: (ControllerCapability, NodeCapability) =
+    (ControllerCapability::VolumeCondition, NodeCapability::VolumeCondition);
 
 type Node = NodeService<HostNode>;
 
@@ -92,7 +101,8 @@ fn node(driver: Driver, features: &Features) -> Result<Node> {
     ];
     let service = Node::new(Arc::new(HostNode::new(driver)?)).self_check(&Filesystem::ALL);
     let chosen = registered.into_iter().filter(|(feature, _)| features.has(*feature));
-    Ok(chosen.fold(service, |service, (_, register)| register(service)))
+    let service = chosen.fold(service, |service, (_, register)| register(service));
+    Ok(if features.has(Feature::Condition) { service } else { service.without(CONDITION.1) })
 }
 
 #[async_trait]

@@ -110,6 +110,7 @@ impl Memory {
             .group_controller(memory.clone())
             .volume_accessibility_constraints()
             .volume_roots([std::env::temp_dir()])
+            .spec(Spec::V1_13)
             .serve_volume_condition();
         match memory.storage {
             Storage::Directories => plugin

@@ -121,7 +121,7 @@ impl Run {
             .args(["--volume-roots", &std::env::temp_dir().display().to_string()])
             .args(["--endpoint", &endpoint.to_string(), "--node-id", id, "--data"])
             .arg(self.of("data"))
-            .args(["--log-level", "warn"])
+            .args(["--log-level", "warn", "--spec", "v1.13"])
             .args(flags)
             .kill_on_drop(true)
             .spawn()

@@ -1,0 +1,44 @@
+//! Which version of the spec is served.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// The version of the spec that the plugin serves: [`Plugin::spec`](crate::Plugin::spec).
+///
+/// The default is v1.12.0. All current callers know this version, and test suites for it stop at a
+/// capability number that they do not know. A caller of v1.13.0 loses only optional calls: it reads volumes'
+/// health from VOLUME_CONDITION instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[non_exhaustive]
+pub enum Spec {
+    /// v1.12.0: no capability, RPC or field of a later version. Health that the driver reports through
+    /// GET_VOLUME_HEALTH is returned as VOLUME_CONDITION. Optional fields that test suites for this version
+    /// leave out are not required.
+    #[default]
+    V1_12,
+    /// v1.13.0: also GET_VOLUME_HEALTH, LIST_VOLUME_HEALTH, GET_STORAGE_HEALTH and
+    /// SNAPSHOT_ACCESSIBILITY_CONSTRAINTS.
+    V1_13,
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V1_12 => "v1.12",
+            Self::V1_13 => "v1.13",
+        })
+    }
+}
+
+impl FromStr for Spec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [Self::V1_12, Self::V1_13]
+            .into_iter()
+            .find(|spec| spec.to_string() == text)
+            .ok_or_else(|| Error::invalid("spec", format!("{text:?} is not one of v1.12, v1.13")))
+    }
+}
