@@ -34,6 +34,7 @@ impl Kit {
             enforces_size: false,
             deadline: Duration::from_secs(60),
             journal: None,
+            strict: false,
             only: vec![],
             skip: vec![],
         })
@@ -156,6 +157,13 @@ impl Kit {
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.0.deadline = deadline;
+        self
+    }
+
+    /// Lets failures of every [`Level`](crate::Level) fail the run, not of MUST alone.
+    #[must_use]
+    pub fn strict(mut self) -> Self {
+        self.0.strict = true;
         self
     }
 

@@ -13,6 +13,9 @@
 //!
 //! The same as a program: `csi-conformance --endpoint unix:///run/csi/csi.sock --staging DIR --target DIR`.
 //!
+//! Each test has a [`Level`]. A MUST of the spec that the driver breaks fails the run. A SHOULD and good practice
+//! are shown and counted apart, and fail the run only with [`Kit::strict`].
+//!
 //! The kit asks the driver for its capabilities and runs the tests that apply. The [`Report`] also lists the
 //! tests that do not apply, with the reason. A failure shows the request, the answer and the expected answer,
 //! and names the rule. Everything that a test creates is undone when the test ends, however it ends.
@@ -55,6 +58,6 @@ pub use report::{Entry, Report, Verdict};
 pub use run::{CouldNotRun, Progress};
 pub use settings::{MountAccess, Pairs};
 pub use soak::{Soak, SoakReport};
-pub use test::Test;
+pub use test::{Level, Test};
 
 pub use csi_proto::Endpoint;

@@ -13,7 +13,7 @@ use crate::context::TestContext;
 use crate::failure::{Failure, Outcome};
 use crate::kit::Kit;
 use crate::report::{Entry, Report, Verdict};
-use crate::test::Test;
+use crate::test::{Level, Test};
 
 /// The run could not take place, so it says nothing about the driver.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -88,6 +88,7 @@ impl Kit {
             version: ctx.offers.version.clone(),
             endpoint: settings.endpoint.to_string(),
             entries,
+            strict: settings.strict,
             stopped,
             took: start.elapsed(),
         })
@@ -131,27 +132,30 @@ async fn caught(test: impl Future<Output = Outcome>) -> Outcome {
 /// Runs one test. Returns its entry, and whether it was stopped.
 async fn run_one(ctx: &TestContext, test: &Test, stop: Pin<&mut impl Future<Output = ()>>) -> (Entry, bool) {
     let start = Instant::now();
-    let (verdict, is_stopped) = match test.needs.iter().find_map(|need| crate::needs::lacking(ctx, *need)) {
-        Some(reason) => (Verdict::DoesNotApply(reason), false),
-        None => {
-            ctx.trace.clear();
-            let outcome = tokio::select! {
-                biased;
-                () = stop => None,
-                outcome = caught((test.run)(ctx)) => Some(outcome),
-            };
-            let is_stopped = outcome.is_none();
-            (concluded(ctx, outcome).await, is_stopped)
-        }
-    };
-    (Entry { test: test.clone(), verdict, took: start.elapsed() }, is_stopped)
+    let ((verdict, level), is_stopped) =
+        match test.needs.iter().find_map(|need| crate::needs::lacking(ctx, *need)) {
+            Some(reason) => ((Verdict::DoesNotApply(reason), test.level), false),
+            None => {
+                ctx.trace.clear();
+                let outcome = tokio::select! {
+                    biased;
+                    () = stop => None,
+                    outcome = caught((test.run)(ctx)) => Some(outcome),
+                };
+                let is_stopped = outcome.is_none();
+                (concluded(ctx, test.level, outcome).await, is_stopped)
+            }
+        };
+    (Entry { test: test.clone(), level, verdict, took: start.elapsed() }, is_stopped)
 }
 
-/// Undoes what the test created, and decides its verdict.
-async fn concluded(ctx: &TestContext, outcome: Option<Outcome>) -> Verdict {
+/// Undoes what the test created, and decides its verdict and level. Whatever the test is about, objects that
+/// can't be undone break a MUST.
+async fn concluded(ctx: &TestContext, level: Level, outcome: Option<Outcome>) -> (Verdict, Level) {
     let (calls, last) = (ctx.trace.text(), ctx.trace.last());
     let left = clean_up(ctx).await;
-    match outcome {
+    let level = if left.is_empty() { level } else { Level::Must };
+    let verdict = match outcome {
         Some(Err(failure)) => {
             let mut failure = Failure { calls, ..*failure };
             if let Some((rpc, bytes)) = last.filter(|_| failure.sent.is_empty()) {
@@ -164,7 +168,8 @@ async fn concluded(ctx: &TestContext, outcome: Option<Outcome>) -> Verdict {
         }
         Some(Ok(())) => Verdict::Passed,
         None => Verdict::DoesNotApply("the run was stopped".to_owned()),
-    }
+    };
+    (verdict, level)
 }
 
 #[cfg(test)]

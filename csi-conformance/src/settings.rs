@@ -103,6 +103,7 @@ pub(crate) struct Settings {
     pub(crate) enforces_size: bool,
     pub(crate) deadline: Duration,
     pub(crate) journal: Option<PathBuf>,
+    pub(crate) strict: bool,
     pub(crate) only: Vec<String>,
     pub(crate) skip: Vec<String>,
 }

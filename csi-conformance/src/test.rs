@@ -1,4 +1,4 @@
-//! How a test is declared: a row with its title, the rules that it checks, its needs, and its function.
+//! How a test is declared: a row with its level, its title, the rules that it checks, its needs, and its function.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -49,6 +49,34 @@ pub(crate) enum Need {
     SecondNode,
 }
 
+/// Where a test's rule comes from, and so what its failure means. The spec's words are in [`Test::section`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Level {
+    /// A MUST of the spec for plugins: a driver that breaks it does not conform.
+    Must,
+    /// A SHOULD of the spec for plugins.
+    Should,
+    /// Good practice: what real callers rely on, and rules of the spec for callers, for example the limits of
+    /// fields, that a careful driver checks too.
+    Practice,
+}
+
+impl Level {
+    /// All levels, the strictest one first.
+    pub const ALL: [Self; 3] = [Self::Must, Self::Should, Self::Practice];
+}
+
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Must => "MUST",
+            Self::Should => "SHOULD",
+            Self::Practice => "good practice",
+        })
+    }
+}
+
 /// The two access types of a volume: mount and block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -65,6 +93,8 @@ pub struct Test {
     pub id: String,
     /// What it checks, in one sentence.
     pub title: &'static str,
+    /// Whether the rule is a MUST of the spec.
+    pub level: Level,
     /// The section of the spec that has the rule.
     pub section: &'static str,
     /// The ids of the rules, as in `docs/spec-coverage`.
@@ -75,20 +105,25 @@ pub struct Test {
 
 impl std::fmt::Debug for Test {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Test").field("id", &self.id).field("rules", &self.rules).finish_non_exhaustive()
+        f.debug_struct("Test")
+            .field("id", &self.id)
+            .field("level", &self.level)
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
     }
 }
 
-/// The rows of a group of tests, each with title, function, rules and needs. The id is made of the names of
+/// The rows of a group of tests, each with level, title, function, rules and needs. The id is made of the names of
 /// the group and the function.
 macro_rules! tests {
-    ($group:literal, $section:literal; $($title:literal, $run:ident, [$($rule:literal),+], [$($need:expr),*];)+) => {
+    ($group:literal, $section:literal; $($level:ident $title:literal, $run:ident, [$($rule:literal),+], [$($need:expr),*];)+) => {
         pub(crate) fn tests() -> Vec<$crate::test::Test> {
             #[allow(unused_imports, reason = "not every group needs each")]
             use $crate::test::{Kind::*, Need::*};
             vec![$($crate::test::Test {
                 id: format!("{}.{}", $group, stringify!($run).replace('_', "-")),
                 title: $title,
+                level: $crate::test::Level::$level,
                 section: $section,
                 rules: &[$($rule),+],
                 needs: &[$($need),*],

@@ -119,6 +119,65 @@ fn a_fault_is_told_with_what_was_sent_and_due_and_status_1() {
     });
 }
 
+/// A target path that is not absolute is the caller's mistake, so this driver conforms.
+#[test]
+fn advice_is_shown_and_fails_only_a_strict_run() {
+    in_private(async || {
+        let places = Places::new();
+        let (endpoint, behind) = (places.endpoint("csi.sock"), places.endpoint("behind.sock"));
+        let work = async {
+            let run = async |flags: &[&str]| {
+                let only = ["--only", "node-publish.relative", "--only", "node-publish.matrix"];
+                program(&places).args(only).args(flags).output().await.unwrap()
+            };
+            let output = run(&[]).await;
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+            for words in [
+                "ADVICE  node-publish.relative-paths: ",
+                "(good practice; ",
+                ": 1 passed, 0 failed, 1 not as recommended, ",
+                "\n  MUST            1 passed,   0 failed\n",
+                "\n  good practice   0 passed,   1 failed\n",
+            ] {
+                assert!(
+                    text(&output).contains(&words.replace("(good practice; ", "(good practice; ")),
+                    "{words}"
+                );
+            }
+            let tap = run(&["--format", "tap"]).await;
+            let todo =
+                "\nnot ok 2 - node-publish.relative-paths: A path that is not absolute is refused # TODO";
+            assert!(text(&tap).contains(todo), "{}", text(&tap));
+            assert!(text(&tap).contains("\n  level: \"good practice\"\n"), "{}", text(&tap));
+            let junit = run(&["--format", "junit"]).await;
+            assert!(text(&junit).contains("failures=\"0\" errors=\"0\" skipped=\"1\""), "{}", text(&junit));
+
+            let output = run(&["--strict"]).await;
+            assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+            assert!(text(&output).contains(": 1 passed, 1 failed, 0 not as"), "{}", text(&output));
+            let tap = run(&["--strict", "--format", "tap"]).await;
+            assert!(!text(&tap).contains("TODO"), "{}", text(&tap));
+        };
+        let fault: proxy::Fault = std::sync::Arc::new(|rpc, bytes, behind| {
+            Box::pin(async move {
+                let target =
+                    |bytes: &[u8]| v1::NodeUnpublishVolumeRequest::decode(bytes).unwrap().target_path;
+                let path = match rpc {
+                    csi_proto::Rpc::NodePublishVolume => {
+                        v1::NodePublishVolumeRequest::decode(&*bytes).unwrap().target_path
+                    }
+                    csi_proto::Rpc::NodeUnpublishVolume => target(&bytes),
+                    _ => "/".to_owned(),
+                };
+                if path.starts_with('/') { behind.call(rpc, bytes).await } else { Ok(vec![]) }
+            })
+        });
+        let faulty = proxy::with_fault(fault, &endpoint, &behind, work);
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &behind, faulty).await;
+        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+    });
+}
+
 #[test]
 fn without_mount_access_it_calls_and_does_not_look() {
     in_private(async || {

@@ -26,16 +26,16 @@ use crate::retries::{call_all_at_once, call_with_retries};
 use crate::test::Kind;
 
 crate::test::tests! { "concurrency", "Concurrency, Timeouts";
-    "Concurrent ControllerPublishVolume of one volume and node attach once", same_attach_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "Concurrent NodeStageVolume of one volume stage once", same_stage_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
-    "Concurrent CreateSnapshot of one name create one snapshot", same_snapshot_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteSnapshot)];
-    "Concurrent snapshots of one published volume are all created", snapshots_of_one_volume, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Controller(CreateDeleteSnapshot)];
-    "Concurrent clones of one published volume are all created", clones_of_one_volume, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "Concurrent CreateVolumeGroupSnapshot of one name create one group", same_group_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Groups, Controller(CreateDeleteVolume)];
-    "Concurrent expansions to one size result in that size", same_expand_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "Concurrent streams of one snapshot return the same ranges", streams_at_once, ["concurrency.simultaneous-calls"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "A retry after an abandoned CreateSnapshot returns one snapshot", given_up_snapshot, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "A retry after an abandoned ControllerPublishVolume attaches", given_up_attach, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    Should "Concurrent ControllerPublishVolume of one volume and node attach once", same_attach_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    Should "Concurrent NodeStageVolume of one volume stage once", same_stage_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
+    Should "Concurrent CreateSnapshot of one name create one snapshot", same_snapshot_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteSnapshot)];
+    Should "Concurrent snapshots of one published volume are all created", snapshots_of_one_volume, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Controller(CreateDeleteSnapshot)];
+    Should "Concurrent clones of one published volume are all created", clones_of_one_volume, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    Should "Concurrent CreateVolumeGroupSnapshot of one name create one group", same_group_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Groups, Controller(CreateDeleteVolume)];
+    Should "Concurrent expansions to one size result in that size", same_expand_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    Should "Concurrent streams of one snapshot return the same ranges", streams_at_once, ["concurrency.simultaneous-calls"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    Must "A retry after an abandoned CreateSnapshot returns one snapshot", given_up_snapshot, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    Must "A retry after an abandoned ControllerPublishVolume attaches", given_up_attach, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
 }
 
 const AT_ONCE: usize = 8;

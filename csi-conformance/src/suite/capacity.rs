@@ -10,10 +10,10 @@ use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "get-capacity", "Controller Service RPC: GetCapacity";
-    "The capacity and the limits of a volume's size are not negative", not_negative, ["get-capacity.not-negative"], [Controller(GetCapacity)];
-    "No volume is smaller or larger than the reported limits", sizes, ["get-capacity.sizes", "create-volume.out-of-range"], [Controller(GetCapacity), Controller(CreateDeleteVolume)];
-    "For a capability that the driver does not support the capacity is 0", no_room_for_unsupported, ["get-capacity.for-what-is-asked"], [Controller(GetCapacity), Unsupported];
-    "Raw StorageClass parameters, as the provisioner sends them, are accepted", raw_parameters, ["get-capacity.not-negative"], [Controller(GetCapacity)];
+    Must "The capacity and the limits of a volume's size are not negative", not_negative, ["get-capacity.not-negative"], [Controller(GetCapacity)];
+    Must "No volume is smaller or larger than the reported limits", sizes, ["get-capacity.sizes", "create-volume.out-of-range"], [Controller(GetCapacity), Controller(CreateDeleteVolume)];
+    Must "For a capability that the driver does not support the capacity is 0", no_room_for_unsupported, ["get-capacity.for-what-is-asked"], [Controller(GetCapacity), Unsupported];
+    Practice "Raw StorageClass parameters, as the provisioner sends them, are accepted", raw_parameters, ["get-capacity.not-negative"], [Controller(GetCapacity)];
 }
 
 async fn not_negative(ctx: &TestContext) -> Outcome {

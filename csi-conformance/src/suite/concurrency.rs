@@ -13,10 +13,10 @@ use crate::failure::{Failure, Outcome, check};
 use crate::retries::{call_with_retries, is_retryable};
 
 crate::test::tests! { "concurrency", "Concurrency, Timeouts";
-    "Concurrent CreateVolume of one name create one volume", same_create_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
-    "Concurrent CreateVolume of different names create one volume each", different_creates_at_once, ["concurrency.simultaneous-calls"], [Controller(CreateDeleteVolume)];
-    "Concurrent DeleteVolume of one volume delete it", same_delete_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
-    "A retry after an abandoned CreateVolume returns one volume", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteVolume), Controller(ListVolumes)];
+    Should "Concurrent CreateVolume of one name create one volume", same_create_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
+    Must "Concurrent CreateVolume of different names create one volume each", different_creates_at_once, ["concurrency.simultaneous-calls"], [Controller(CreateDeleteVolume)];
+    Should "Concurrent DeleteVolume of one volume delete it", same_delete_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
+    Must "A retry after an abandoned CreateVolume returns one volume", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteVolume), Controller(ListVolumes)];
 }
 
 const AT_ONCE: usize = 16;

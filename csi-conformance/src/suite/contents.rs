@@ -13,12 +13,12 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "contents", "CreateVolume: volume_content_source";
-    "A clone has the data of its source, and writes to one do not change the other", clone, ["create-volume.from-volume"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "A raw clone has the data of its source, and writes to one do not change the other", device_clone, ["create-volume.from-volume"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "A restored volume has the data of the snapshot's moment, and writes to it or the source do not change the other", restored, ["create-volume.from-snapshot"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
-    "A snapshot of a device in use does not contain data written after CreateSnapshot returned", cut_before_answer, ["create-snapshot.cut-before-answer", "create-volume.from-snapshot"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
-    "A clone larger than its source has a filesystem of that size, or is OUT_OF_RANGE", larger_clone, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "A restored volume larger than its snapshot has a filesystem of that size, or is OUT_OF_RANGE", larger_restored, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    Must "A clone has the data of its source, and writes to one do not change the other", clone, ["create-volume.from-volume"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    Must "A raw clone has the data of its source, and writes to one do not change the other", device_clone, ["create-volume.from-volume"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    Must "A restored volume has the data of the snapshot's moment, and writes to it or the source do not change the other", restored, ["create-volume.from-snapshot"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    Must "A snapshot of a device in use does not contain data written after CreateSnapshot returned", cut_before_answer, ["create-snapshot.cut-before-answer", "create-volume.from-snapshot"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    Must "A clone larger than its source has a filesystem of that size, or is OUT_OF_RANGE", larger_clone, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    Must "A restored volume larger than its snapshot has a filesystem of that size, or is OUT_OF_RANGE", larger_restored, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
 }
 
 /// A volume that holds a piece of this letter, and is on no node.

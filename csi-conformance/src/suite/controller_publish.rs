@@ -15,17 +15,17 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "controller-publish", "Controller Service RPC: ControllerPublishVolume, ControllerUnpublishVolume";
-    "Repeating ControllerPublishVolume and ControllerUnpublishVolume is OK", idempotent, ["controller-publish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "A volume or node that does not exist is NOT_FOUND", not_found, ["controller-publish-volume.volume-missing", "controller-publish-volume.node-missing"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "The same node with different arguments is ALREADY_EXISTS", incompatible, ["controller-publish-volume.differs-is-already-exists"], [Controller(PublishUnpublishVolume), Controller(PublishReadonly), Controller(CreateDeleteVolume), NodeService];
-    "A single-node volume is not attached to a second node", second_node, ["controller-publish-volume.on-another-node"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "An attached volume is listed with its node, and a detached one without", listed_with_node, ["list-volumes.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(ListVolumes), Controller(CreateDeleteVolume), NodeService];
-    "ControllerGetVolume returns the node of an attached volume, and no node of a detached one", told_with_node, ["controller-get-volume.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(GetVolume), Controller(CreateDeleteVolume), NodeService];
-    "A single-node volume is refused on a second node with the name of the first; after detaching it can move", moves, ["controller-publish-volume.on-another-node", "controller-unpublish-volume.all-nodes"], [SecondNode, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "A filesystem that is attached read-only refuses writes", read_only, ["controller-publish-volume.readonly"], [Volume(Files), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
-    "A raw device that is attached read-only refuses writes", device_read_only, ["controller-publish-volume.readonly"], [Volume(Device), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
-    "A node accepts as many volumes as it reports; one more is RESOURCE_EXHAUSTED", limit, ["controller-publish-volume.limit", "node-get-info.max-volumes"], [AttachLimit, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "Detaching from all nodes is OK", from_all_nodes, ["controller-unpublish-volume.all-nodes"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    Must "Repeating ControllerPublishVolume and ControllerUnpublishVolume is OK", idempotent, ["controller-publish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    Must "A volume or node that does not exist is NOT_FOUND", not_found, ["controller-publish-volume.volume-missing", "controller-publish-volume.node-missing"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    Must "The same node with different arguments is ALREADY_EXISTS", incompatible, ["controller-publish-volume.differs-is-already-exists"], [Controller(PublishUnpublishVolume), Controller(PublishReadonly), Controller(CreateDeleteVolume), NodeService];
+    Must "A single-node volume is not attached to a second node", second_node, ["controller-publish-volume.on-another-node"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    Must "An attached volume is listed with its node, and a detached one without", listed_with_node, ["list-volumes.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(ListVolumes), Controller(CreateDeleteVolume), NodeService];
+    Must "ControllerGetVolume returns the node of an attached volume, and no node of a detached one", told_with_node, ["controller-get-volume.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(GetVolume), Controller(CreateDeleteVolume), NodeService];
+    Must "A single-node volume is refused on a second node with the name of the first; after detaching it can move", moves, ["controller-publish-volume.on-another-node", "controller-unpublish-volume.all-nodes"], [SecondNode, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    Must "A filesystem that is attached read-only refuses writes", read_only, ["controller-publish-volume.readonly"], [Volume(Files), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
+    Must "A raw device that is attached read-only refuses writes", device_read_only, ["controller-publish-volume.readonly"], [Volume(Device), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
+    Must "A node accepts as many volumes as it reports; one more is RESOURCE_EXHAUSTED", limit, ["controller-publish-volume.limit", "node-get-info.max-volumes"], [AttachLimit, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    Must "Detaching from all nodes is OK", from_all_nodes, ["controller-unpublish-volume.all-nodes"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
 }
 
 async fn life(ctx: &TestContext) -> Outcome<Life> {

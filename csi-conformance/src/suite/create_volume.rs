@@ -10,22 +10,22 @@ use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume, DeleteVolume";
-    "The same name and arguments again return the same volume", same_name_same_volume, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
-    "The same name with an incompatible size is ALREADY_EXISTS", same_name_other_size, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume)];
-    "Two names result in two volumes", two_names_two_volumes, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
-    "The size is at least the requested size", at_least_the_size, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
-    "A limit below the required size is refused", limit_below_required, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
-    "Names of 128 bytes and of any script are accepted; names that differ in one byte are different", unusual_names, ["fields.names"], [Controller(CreateDeleteVolume)];
-    "A name with a control character is refused", control_characters, ["fields.names"], [Controller(CreateDeleteVolume)];
-    "A capability without access mode or access type is refused", empty_capability, ["fields.one-of"], [Controller(CreateDeleteVolume)];
-    "A source that does not exist is NOT_FOUND", missing_source, ["create-volume.source-missing"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "A clone names its source, and is at least as large", clone, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "Deleting an object that does not exist is OK, also repeatedly", delete_is_idempotent, ["delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
-    "The name of a deleted volume can be used again", again_after_delete, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
-    "A capability that the volume was created with is confirmed, and all capabilities of the request", confirmed, ["validate-volume-capabilities.all-or-none", "validate-volume-capabilities.confirms-what-was-asked"], [Controller(CreateDeleteVolume)];
-    "A capability that the driver does not support is refused, alone and together with a supported one", unsupported, ["create-volume.all-capabilities", "validate-volume-capabilities.all-or-none"], [Controller(CreateDeleteVolume), Unsupported];
-    "A volume's context and size are the same in all answers", context_stays, ["create-volume.context-stays"], [Controller(CreateDeleteVolume)];
-    "ValidateVolumeCapabilities of a volume that does not exist is NOT_FOUND", validate_missing, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
+    Must "The same name and arguments again return the same volume", same_name_same_volume, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
+    Must "The same name with an incompatible size is ALREADY_EXISTS", same_name_other_size, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume)];
+    Must "Two names result in two volumes", two_names_two_volumes, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
+    Must "The size is at least the requested size", at_least_the_size, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
+    Must "A limit below the required size is refused", limit_below_required, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
+    Must "Names of 128 bytes and of any script are accepted; names that differ in one byte are different", unusual_names, ["fields.names"], [Controller(CreateDeleteVolume)];
+    Practice "A name with a control character is refused", control_characters, ["fields.names"], [Controller(CreateDeleteVolume)];
+    Must "A capability without access mode or access type is refused", empty_capability, ["fields.one-of"], [Controller(CreateDeleteVolume)];
+    Must "A source that does not exist is NOT_FOUND", missing_source, ["create-volume.source-missing"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    Must "A clone names its source, and is at least as large", clone, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    Must "Deleting an object that does not exist is OK, also repeatedly", delete_is_idempotent, ["delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
+    Must "The name of a deleted volume can be used again", again_after_delete, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
+    Must "A capability that the volume was created with is confirmed, and all capabilities of the request", confirmed, ["validate-volume-capabilities.all-or-none", "validate-volume-capabilities.confirms-what-was-asked"], [Controller(CreateDeleteVolume)];
+    Must "A capability that the driver does not support is refused, alone and together with a supported one", unsupported, ["create-volume.all-capabilities", "validate-volume-capabilities.all-or-none"], [Controller(CreateDeleteVolume), Unsupported];
+    Must "A volume's context and size are the same in all answers", context_stays, ["create-volume.context-stays"], [Controller(CreateDeleteVolume)];
+    Must "ValidateVolumeCapabilities of a volume that does not exist is NOT_FOUND", validate_missing, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
 }
 
 async fn same_name_same_volume(ctx: &TestContext) -> Outcome {

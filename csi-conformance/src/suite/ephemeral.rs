@@ -10,11 +10,11 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "ephemeral", "NodePublishVolume, with the volume_context of an inline volume";
-    "An inline volume is published and unpublished, each twice", comes_and_goes, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok", "node-publish-volume.needs-staging-path"], [Ephemeral];
-    "An inline volume is a mount, and nothing is left of it after unpublish", leaves_nothing, ["node-publish-volume.directory-at-target", "node-unpublish-volume.deletes-target", "node-unpublish-volume.undoes"], [Ephemeral, Mounts];
-    "Two inline volumes are independent", two_are_two, ["node-publish-volume.usable-as-described"], [Ephemeral];
-    "The usage of an inline volume is reported", stats, ["node-get-volume-stats.usage"], [Ephemeral, Node(GetVolumeStats)];
-    "An inline volume in use can be published repeatedly, as with requiresRepublish", republished, ["node-publish-volume.repeated-is-ok"], [Ephemeral, Mounts];
+    Must "An inline volume is published and unpublished, each twice", comes_and_goes, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok", "node-publish-volume.needs-staging-path"], [Ephemeral];
+    Must "An inline volume is a mount, and nothing is left of it after unpublish", leaves_nothing, ["node-publish-volume.directory-at-target", "node-unpublish-volume.deletes-target", "node-unpublish-volume.undoes"], [Ephemeral, Mounts];
+    Must "Two inline volumes are independent", two_are_two, ["node-publish-volume.usable-as-described"], [Ephemeral];
+    Must "The usage of an inline volume is reported", stats, ["node-get-volume-stats.usage"], [Ephemeral, Node(GetVolumeStats)];
+    Practice "An inline volume in use can be published repeatedly, as with requiresRepublish", republished, ["node-publish-volume.repeated-is-ok"], [Ephemeral, Mounts];
 }
 
 /// The kubelet generates the id, and adds the pod's names.

@@ -8,11 +8,11 @@ use crate::hidden::CANARY;
 use crate::judge::Violation;
 
 crate::test::tests! { "every-call", "Error Scheme; Secrets Requirements; Size Limits";
-    "A status other than OK has a message", message, ["errors.message"], [];
-    "A status has no details", details, ["errors.no-details"], [];
-    "No status and no answer contains a secret", secrets, ["secrets.not-leaked"], [];
-    "Every answer is complete and within the limits", answers, ["size-limits.string", "fields.not-negative", "volume-health.reason", "volume-health.unique", "node-get-storage-health.unique"], [];
-    "Topologies have keys and values of the allowed alphabet, and one prefix in all answers", places, ["topology.keys", "topology.values", "topology.keys-without-case", "topology.one-prefix"], [];
+    Must "A status other than OK has a message", message, ["errors.message"], [];
+    Must "A status has no details", details, ["errors.no-details"], [];
+    Must "No status and no answer contains a secret", secrets, ["secrets.not-leaked"], [];
+    Must "Every answer is complete and within the limits", answers, ["size-limits.string", "fields.not-negative", "volume-health.reason", "volume-health.unique", "node-get-storage-health.unique"], [];
+    Must "Topologies have keys and values of the allowed alphabet, and one prefix in all answers", places, ["topology.keys", "topology.values", "topology.keys-without-case", "topology.one-prefix"], [];
 }
 
 /// Returns the first call that broke the rule. Makes calls of its own first, in case a filter left out all

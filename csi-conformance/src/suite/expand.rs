@@ -11,13 +11,14 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "controller-expand", "Controller Service RPC: ControllerExpandVolume";
-    "A volume becomes at least as large as requested, and never smaller", grows, ["controller-expand-volume.grows", "controller-expand-volume.large-enough-is-ok"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "With OFFLINE expansion only, a published volume is refused", offline, ["controller-expand-volume.in-use"], [Offline, Volume(Files), Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A limit below the required size is refused", limit_below_required, ["controller-expand-volume.out-of-range"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A size below zero is refused", below_zero, ["fields.not-negative"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "If expansion needs the node, the node offers EXPAND_VOLUME", node_part_is_offered, ["services.capabilities-are-served", "controller-expand-volume.grows"], [NodeService, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A capability that the volume does not have is INVALID_ARGUMENT, or does not prevent the expansion", beyond_capabilities, ["controller-expand-volume.beyond-capabilities"], [Unsupported, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A volume that does not exist is NOT_FOUND", not_found, ["controller-expand-volume.missing"], [Controller(ExpandVolume)];
+    Must "A volume becomes at least as large as requested, and repeating the request is OK", grows, ["controller-expand-volume.grows"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    Should "Expansion to a smaller size is OK, and the volume stays as large as it is", large_enough, ["controller-expand-volume.large-enough-is-ok"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    Must "With OFFLINE expansion only, a published volume is refused", offline, ["controller-expand-volume.in-use"], [Offline, Volume(Files), Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    Must "A limit below the required size is refused", limit_below_required, ["controller-expand-volume.out-of-range"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    Practice "A size below zero is refused", below_zero, ["fields.not-negative"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    Must "If expansion needs the node, the node offers EXPAND_VOLUME", node_part_is_offered, ["services.capabilities-are-served", "controller-expand-volume.grows"], [NodeService, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    Must "A capability that the volume does not have is INVALID_ARGUMENT, or does not prevent the expansion", beyond_capabilities, ["controller-expand-volume.beyond-capabilities"], [Unsupported, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    Must "A volume that does not exist is NOT_FOUND", not_found, ["controller-expand-volume.missing"], [Controller(ExpandVolume)];
 }
 
 fn request(volume_id: &str, required_bytes: i64) -> v1::ControllerExpandVolumeRequest {
@@ -32,8 +33,18 @@ fn request(volume_id: &str, required_bytes: i64) -> v1::ControllerExpandVolumeRe
 async fn grows(ctx: &TestContext) -> Outcome {
     let volume = ctx.volume().await?;
     let wanted = volume.capacity_bytes.max(ctx.settings.size) * 2;
-    // Once, again, and then a smaller size: a volume that is large enough stays as it is.
-    for asked in [wanted, wanted, ctx.settings.size] {
+    stays_above(ctx, &volume, wanted, [wanted, wanted]).await
+}
+
+async fn large_enough(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
+    let wanted = volume.capacity_bytes.max(ctx.settings.size) * 2;
+    stays_above(ctx, &volume, wanted, [wanted, ctx.settings.size]).await
+}
+
+/// Expands the volume to these sizes, the largest one first. It must not become smaller than that.
+async fn stays_above(ctx: &TestContext, volume: &v1::Volume, wanted: i64, sizes: [i64; 2]) -> Outcome {
+    for asked in sizes {
         let request = v1::ControllerExpandVolumeRequest {
             volume_capability: Some(ctx.capability(ctx.any_kind())),
             ..request(&volume.volume_id, asked)

@@ -11,13 +11,13 @@ use crate::failure::{Failure, Outcome};
 mod samples;
 
 crate::test::tests! { "fields", "Required/Optional Fields, Size Limits";
-    "A request to the controller without a required field is INVALID_ARGUMENT", controller_required, ["fields.required"], [];
-    "A request to the node without a required field is INVALID_ARGUMENT", node_required, ["fields.required"], [NodeService];
-    "A field that is too large in a request to the controller is INVALID_ARGUMENT", controller_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [];
-    "A field that is too large in a request to the node is INVALID_ARGUMENT", node_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [NodeService];
-    "A negative size or number of entries is refused", negative, ["fields.not-negative"], [];
-    "A negative size is refused by the node", node_negative, ["fields.not-negative"], [NodeService];
-    "An RPC that is not offered is UNIMPLEMENTED", not_offered, ["services.unsupported-is-unimplemented"], [];
+    Must "A request to the controller without a required field is INVALID_ARGUMENT", controller_required, ["fields.required"], [];
+    Must "A request to the node without a required field is INVALID_ARGUMENT", node_required, ["fields.required"], [NodeService];
+    Practice "A field that is too large in a request to the controller is INVALID_ARGUMENT", controller_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [];
+    Practice "A field that is too large in a request to the node is INVALID_ARGUMENT", node_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [NodeService];
+    Practice "A negative size or number of entries is refused", negative, ["fields.not-negative"], [];
+    Practice "A negative size is refused by the node", node_negative, ["fields.not-negative"], [NodeService];
+    Must "An RPC that is not offered is UNIMPLEMENTED", not_offered, ["services.unsupported-is-unimplemented"], [];
 }
 
 /// The fields without which a request must return INVALID_ARGUMENT.

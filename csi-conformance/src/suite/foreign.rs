@@ -15,9 +15,9 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "foreign", "Node Service RPC: NodeUnpublishVolume, NodeUnstageVolume";
-    "NodeUnpublishVolume with another volume's id does not change a published target", another_published, ["node-unpublish-volume.undoes"], [Volume(Files), Mounts];
-    "NodeUnstageVolume with another volume's id does not change a staged volume", another_staged, ["node-unstage-volume.undoes"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
-    "A mount that no driver created stays, with any id in the request", mount_of_nobody, ["node-unpublish-volume.undoes", "node-unstage-volume.undoes"], [Volume(Files), Mounts];
+    Practice "NodeUnpublishVolume with another volume's id does not change a published target", another_published, ["node-unpublish-volume.undoes"], [Volume(Files), Mounts];
+    Practice "NodeUnstageVolume with another volume's id does not change a staged volume", another_staged, ["node-unstage-volume.undoes"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
+    Practice "A mount that no driver created stays, with any id in the request", mount_of_nobody, ["node-unpublish-volume.undoes", "node-unstage-volume.undoes"], [Volume(Files), Mounts];
 }
 
 /// The ids of other volumes: an existing one, if the driver creates volumes, and one that does not exist.

@@ -16,13 +16,13 @@ use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "groups", "GroupController Service RPC; CreateSnapshot: group_snapshot_id";
-    "GetSnapshot returns a member with its group", told_with_group, ["create-snapshot.group-told", "get-snapshot.with-groups"], [Groups, Controller(GetSnapshot), Controller(CreateDeleteVolume)];
-    "ListSnapshots returns a member with its group", listed_with_group, ["create-snapshot.group-told", "list-snapshots.all"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
-    "Deleting a single member is INVALID_ARGUMENT, and the group stays complete", not_deleted_alone, ["delete-snapshot.group-member"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
-    "Deleting a group deletes its members", deleted_together, ["delete-volume-group-snapshot.members-too"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
-    "A volume can be restored from a member", restored, ["create-volume.from-snapshot"], [Groups, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
-    "A group that could not be created leaves no snapshot", failure_leaves_nothing, ["create-volume-group-snapshot.failure-leaves-nothing"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
-    "Deleting a group with the id of another snapshot does not delete that snapshot", others_stay, ["delete-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    Must "GetSnapshot returns a member with its group", told_with_group, ["create-snapshot.group-told", "get-snapshot.with-groups"], [Groups, Controller(GetSnapshot), Controller(CreateDeleteVolume)];
+    Must "ListSnapshots returns a member with its group", listed_with_group, ["create-snapshot.group-told", "list-snapshots.all"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
+    Must "Deleting a single member is INVALID_ARGUMENT, and the group stays complete", not_deleted_alone, ["delete-snapshot.group-member"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    Must "Deleting a group deletes its members", deleted_together, ["delete-volume-group-snapshot.members-too"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    Must "A volume can be restored from a member", restored, ["create-volume.from-snapshot"], [Groups, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    Must "A group that could not be created leaves no snapshot", failure_leaves_nothing, ["create-volume-group-snapshot.failure-leaves-nothing"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
+    Must "Deleting a group with the id of another snapshot does not delete that snapshot", others_stay, ["delete-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
 }
 
 async fn made(ctx: &TestContext) -> Outcome<v1::VolumeGroupSnapshot> {

@@ -10,14 +10,14 @@ use crate::context::TestContext;
 use crate::failure::Outcome;
 
 crate::test::tests! { "groups", "GroupController Service RPC";
-    "A group has a snapshot of each volume, each with the group's id", members, ["create-volume-group-snapshot.answer-complete", "create-volume-group-snapshot.members-name-it"], [Groups, Controller(CreateDeleteVolume)];
-    "A group is ready when all its snapshots are ready, and not before", becomes_ready, ["create-volume-group-snapshot.ready-when-all-are"], [Groups, Controller(CreateDeleteVolume)];
-    "The same name and sources again, in any order, return the same group", same_name_same_group, ["create-volume-group-snapshot.same-name-same-group"], [Groups, Controller(CreateDeleteVolume)];
-    "The same name with different sources is ALREADY_EXISTS", same_name_other_sources, ["create-volume-group-snapshot.differs-is-already-exists"], [Groups, Controller(CreateDeleteVolume)];
-    "A source that does not exist is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Groups, Controller(CreateDeleteVolume)];
-    "GetVolumeGroupSnapshot returns the group as created; a group that does not exist is NOT_FOUND", told, ["get-volume-group-snapshot.current", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
-    "GetVolumeGroupSnapshot with ids of other snapshots is INVALID_ARGUMENT, or returns the group unchanged", other_ids, ["get-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteVolume)];
-    "Deleting a group again is OK, and the group no longer exists", delete_is_idempotent, ["delete-volume-group-snapshot.missing-is-ok", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
+    Must "A group has a snapshot of each volume, each with the group's id", members, ["create-volume-group-snapshot.answer-complete", "create-volume-group-snapshot.members-name-it"], [Groups, Controller(CreateDeleteVolume)];
+    Must "A group is ready when all its snapshots are ready, and not before", becomes_ready, ["create-volume-group-snapshot.ready-when-all-are"], [Groups, Controller(CreateDeleteVolume)];
+    Must "The same name and sources again, in any order, return the same group", same_name_same_group, ["create-volume-group-snapshot.same-name-same-group"], [Groups, Controller(CreateDeleteVolume)];
+    Must "The same name with different sources is ALREADY_EXISTS", same_name_other_sources, ["create-volume-group-snapshot.differs-is-already-exists"], [Groups, Controller(CreateDeleteVolume)];
+    Must "A source that does not exist is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Groups, Controller(CreateDeleteVolume)];
+    Must "GetVolumeGroupSnapshot returns the group as created; a group that does not exist is NOT_FOUND", told, ["get-volume-group-snapshot.current", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
+    Must "GetVolumeGroupSnapshot with ids of other snapshots is INVALID_ARGUMENT, or returns the group unchanged", other_ids, ["get-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteVolume)];
+    Must "Deleting a group again is OK, and the group no longer exists", delete_is_idempotent, ["delete-volume-group-snapshot.missing-is-ok", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
 }
 
 pub(super) async fn request(ctx: &TestContext) -> Outcome<v1::CreateVolumeGroupSnapshotRequest> {

@@ -14,14 +14,14 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "health", "Volume health: ControllerGetVolumeHealth, ControllerListVolumeHealth, NodeGetVolumeHealth, NodeGetStorageHealth";
-    "The controller reports a new volume as healthy; a volume that does not exist is NOT_FOUND", controller, ["controller-get-volume-health.current", "controller-get-volume-health.missing"], [Controller(GetVolumeHealth), Controller(CreateDeleteVolume)];
-    "Callers of 1.12.0 also get a new volume as healthy", condition, ["list-volumes.condition", "controller-get-volume.condition"], [Condition, Controller(CreateDeleteVolume)];
-    "An unknown token for the list of unhealthy volumes is ABORTED", bad_token, ["controller-list-volume-health.pages"], [Controller(ListVolumeHealth)];
-    "Callers of 1.12.0 also get a published volume as healthy", condition_of_published, ["node-get-volume-stats.condition"], [NodeCondition, Volume(Files)];
-    "The node does not report a volume that does not exist as healthy: it is NOT_FOUND, or a problem", node_missing, ["node-get-volume-health.missing"], [Node(N::GetVolumeHealth), Volume(Files)];
-    "Only unhealthy volumes are listed", listed, ["controller-list-volume-health.only-unwell"], [Controller(ListVolumeHealth), Controller(CreateDeleteVolume)];
-    "The node reports a published volume as healthy", node, ["node-get-volume-health.current"], [Node(N::GetVolumeHealth), Volume(Files)];
-    "The node reports the health of its backends, and the same when called again", storage, ["node-get-storage-health.unique"], [Node(N::GetStorageHealth)];
+    Must "The controller reports a new volume as healthy; a volume that does not exist is NOT_FOUND", controller, ["controller-get-volume-health.current", "controller-get-volume-health.missing"], [Controller(GetVolumeHealth), Controller(CreateDeleteVolume)];
+    Must "Callers of 1.12.0 also get a new volume as healthy", condition, ["list-volumes.condition", "controller-get-volume.condition"], [Condition, Controller(CreateDeleteVolume)];
+    Must "An unknown token for the list of unhealthy volumes is ABORTED", bad_token, ["controller-list-volume-health.pages"], [Controller(ListVolumeHealth)];
+    Must "Callers of 1.12.0 also get a published volume as healthy", condition_of_published, ["node-get-volume-stats.condition"], [NodeCondition, Volume(Files)];
+    Must "The node does not report a volume that does not exist as healthy: it is NOT_FOUND, or a problem", node_missing, ["node-get-volume-health.missing"], [Node(N::GetVolumeHealth), Volume(Files)];
+    Must "Only unhealthy volumes are listed", listed, ["controller-list-volume-health.only-unwell"], [Controller(ListVolumeHealth), Controller(CreateDeleteVolume)];
+    Must "The node reports a published volume as healthy", node, ["node-get-volume-health.current"], [Node(N::GetVolumeHealth), Volume(Files)];
+    Must "The node reports the health of its backends, and the same when called again", storage, ["node-get-storage-health.unique"], [Node(N::GetStorageHealth)];
 }
 
 async fn controller(ctx: &TestContext) -> Outcome {

@@ -8,14 +8,14 @@ use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "identity", "Identity Service RPC";
-    "The plugin has a name in reverse domain notation, and a version", name_and_version, ["get-plugin-info.name", "get-plugin-info.version"], [];
-    "Probe of a running plugin is OK", probe, ["probe.ready"], [];
-    "Capabilities do not contradict each other", implications, ["volume-expansion.online-is-served", "volume-expansion.offline-is-served", "list-volumes.published-nodes-needs-publish", "controller-list-volume-health.needs-get"], [];
-    "Capabilities are the same in each call", stable, ["get-plugin-capabilities.same-everywhere"], [];
-    "The node has an id of at most 256 bytes, and a limit that is not negative", node_info, ["size-limits.node-id", "node-get-info.max-volumes", "node-get-info.topology-needs-capability"], [NodeService];
-    "The node reports the same capabilities in each call; only UNIMPLEMENTED means that there is no node service", node_capabilities, ["node-get-capabilities.served", "get-plugin-capabilities.same-everywhere"], [];
-    "Volume capabilities are supported, or refused as INVALID_ARGUMENT; another error does not mean unsupported", ways_of_use, ["errors.code-of-the-condition", "fields.invalid-is-invalid-argument"], [];
-    "Two nodes have different ids", two_nodes, ["node-get-info.id-is-unique"], [SecondNode, NodeService];
+    Must "The plugin has a name in reverse domain notation, and a version", name_and_version, ["get-plugin-info.name", "get-plugin-info.version"], [];
+    Must "Probe of a running plugin is OK", probe, ["probe.ready"], [];
+    Must "Capabilities do not contradict each other", implications, ["volume-expansion.online-is-served", "volume-expansion.offline-is-served", "list-volumes.published-nodes-needs-publish", "controller-list-volume-health.needs-get"], [];
+    Must "Capabilities are the same in each call", stable, ["get-plugin-capabilities.same-everywhere"], [];
+    Must "The node has an id of at most 256 bytes, and a limit that is not negative", node_info, ["size-limits.node-id", "node-get-info.max-volumes", "node-get-info.topology-needs-capability"], [NodeService];
+    Must "The node reports the same capabilities in each call; only UNIMPLEMENTED means that there is no node service", node_capabilities, ["node-get-capabilities.served", "get-plugin-capabilities.same-everywhere"], [];
+    Must "Volume capabilities are supported, or refused as INVALID_ARGUMENT; another error does not mean unsupported", ways_of_use, ["errors.code-of-the-condition", "fields.invalid-is-invalid-argument"], [];
+    Must "Two nodes have different ids", two_nodes, ["node-get-info.id-is-unique"], [SecondNode, NodeService];
 }
 
 async fn name_and_version(ctx: &TestContext) -> Outcome {

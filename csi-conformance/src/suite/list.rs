@@ -11,11 +11,11 @@ use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "list-volumes", "Controller Service RPC: ListVolumes, ControllerGetVolume";
-    "Created volumes are listed, and deleted volumes are not", lists_what_is, ["list-volumes.all"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
-    "Pages have each volume once, and no more than the requested number", pages, ["list-volumes.all", "list-volumes.max-entries"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
-    "Volumes that exist throughout are listed once while others are created and deleted between pages", pages_under_change, ["list-volumes.all", "list-volumes.max-entries"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
-    "An unknown token is ABORTED", bad_token, ["list-volumes.bad-token"], [Controller(ListVolumes)];
-    "ControllerGetVolume returns the volume; a volume that does not exist is NOT_FOUND", one_volume, ["controller-get-volume.current", "controller-get-volume.missing"], [Controller(GetVolume), Controller(CreateDeleteVolume)];
+    Must "Created volumes are listed, and deleted volumes are not", lists_what_is, ["list-volumes.all"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
+    Must "Pages have each volume once, and no more than the requested number", pages, ["list-volumes.all", "list-volumes.max-entries"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
+    Practice "Volumes that exist throughout are listed once while others are created and deleted between pages", pages_under_change, ["list-volumes.all", "list-volumes.max-entries"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
+    Must "An unknown token is ABORTED", bad_token, ["list-volumes.bad-token"], [Controller(ListVolumes)];
+    Must "ControllerGetVolume returns the volume; a volume that does not exist is NOT_FOUND", one_volume, ["controller-get-volume.current", "controller-get-volume.missing"], [Controller(GetVolume), Controller(CreateDeleteVolume)];
 }
 
 async fn page(ctx: &TestContext, max_entries: i32, starting_token: String) -> Outcome<(Vec<String>, String)> {

@@ -14,11 +14,11 @@ use crate::needs::lacking;
 use crate::test::{Kind, Need};
 
 crate::test::tests! { "metadata", "SnapshotMetadata Service RPC";
-    "Allocated ranges ascend, do not overlap, and have one type and capacity", allocated, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results", "snapshot-metadata.size-positive", "snapshot-metadata.fixed-length"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "Changed ranges ascend, do not overlap, and have one type and capacity", delta, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "A snapshot that does not exist is NOT_FOUND", not_found, ["get-metadata-allocated.missing"], [Plugin(SnapshotMetadataService)];
-    "Changes between snapshots of two volumes are INVALID_ARGUMENT", of_two_volumes, ["fields.invalid-is-invalid-argument"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "Changes from or to a snapshot that does not exist are NOT_FOUND", delta_not_found, ["get-metadata-delta.missing"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    Must "Allocated ranges ascend, do not overlap, and have one type and capacity", allocated, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results", "snapshot-metadata.size-positive", "snapshot-metadata.fixed-length"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    Must "Changed ranges ascend, do not overlap, and have one type and capacity", delta, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    Must "A snapshot that does not exist is NOT_FOUND", not_found, ["get-metadata-allocated.missing"], [Plugin(SnapshotMetadataService)];
+    Must "Changes between snapshots of two volumes are INVALID_ARGUMENT", of_two_volumes, ["fields.invalid-is-invalid-argument"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    Must "Changes from or to a snapshot that does not exist are NOT_FOUND", delta_not_found, ["get-metadata-delta.missing"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
 }
 
 struct Part {

@@ -14,9 +14,9 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "metadata", "SnapshotMetadata Service RPC: Metadata Format";
-    "All written data is in the allocated ranges", all_data, ["get-metadata-allocated.all-data"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
-    "All data written between two snapshots is in the changed ranges", all_changes, ["get-metadata-delta.all-changes"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
-    "A stream from an offset returns the rest of the whole stream; an offset past the end is refused", from_offset, ["snapshot-metadata.starting-offset", "snapshot-metadata.offset-out-of-range"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+    Must "All written data is in the allocated ranges", all_data, ["get-metadata-allocated.all-data"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+    Must "All data written between two snapshots is in the changed ranges", all_changes, ["get-metadata-delta.all-changes"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+    Must "A stream from an offset returns the rest of the whole stream; an offset past the end is refused", from_offset, ["snapshot-metadata.starting-offset", "snapshot-metadata.offset-out-of-range"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
 }
 
 /// The offsets of the written pieces: apart from each other, and not aligned to large blocks.

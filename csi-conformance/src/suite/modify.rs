@@ -9,11 +9,11 @@ use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "modify", "Controller Service RPC: ControllerModifyVolume";
-    "The mutable parameters of the run are accepted, also repeatedly", takes, ["controller-modify-volume.repeated-is-ok"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
-    "A volume can be created with mutable parameters, which override the others", taken_at_creation, ["create-volume.mutable-parameters-win", "create-volume.same-name-same-volume"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
-    "A key that is not in the request does not change", absent_keys_stay, ["controller-modify-volume.absent-keys-stay"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
-    "An unknown key is INVALID_ARGUMENT, and nothing is changed", unknown_key, ["controller-modify-volume.invalid-changes-nothing"], [Controller(ModifyVolume), Controller(CreateDeleteVolume)];
-    "A volume that does not exist is NOT_FOUND", not_found, ["controller-modify-volume.missing"], [Controller(ModifyVolume)];
+    Must "The mutable parameters of the run are accepted, also repeatedly", takes, ["controller-modify-volume.repeated-is-ok"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
+    Must "A volume can be created with mutable parameters, which override the others", taken_at_creation, ["create-volume.mutable-parameters-win", "create-volume.same-name-same-volume"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
+    Must "A key that is not in the request does not change", absent_keys_stay, ["controller-modify-volume.absent-keys-stay"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
+    Must "An unknown key is INVALID_ARGUMENT, and nothing is changed", unknown_key, ["controller-modify-volume.invalid-changes-nothing"], [Controller(ModifyVolume), Controller(CreateDeleteVolume)];
+    Must "A volume that does not exist is NOT_FOUND", not_found, ["controller-modify-volume.missing"], [Controller(ModifyVolume)];
 }
 
 const NO_KEY: &str = "csi-conformance-no-such-parameter";

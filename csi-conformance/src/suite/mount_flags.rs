@@ -8,7 +8,7 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-publish", "CreateVolume: MountVolume.mount_flags";
-    "The mount at the target has the attributes of the mount flags", mount_flags, ["node-publish-volume.usable-as-described"], [Volume(Files), Mounts, MountFlags];
+    Must "The mount at the target has the attributes of the mount flags", mount_flags, ["node-publish-volume.usable-as-described"], [Volume(Files), Mounts, MountFlags];
 }
 
 /// The flags that are attributes of a mount, not options of the filesystem. None of them is a secret.

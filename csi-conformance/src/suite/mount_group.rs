@@ -13,8 +13,8 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "mount-group", "CreateVolume: MountVolume.volume_mount_group";
-    "The volume's files belong to the group, which can write to them", files_are_the_groups, ["node.mount-group"], [Volume(Files), Mounts, Node(VolumeMountGroup)];
-    "Repeating a publish with the same group is OK", again, ["node.mount-group", "node-publish-volume.repeated-is-ok"], [Volume(Files), Node(VolumeMountGroup)];
+    Must "The volume's files belong to the group, which can write to them", files_are_the_groups, ["node.mount-group"], [Volume(Files), Mounts, Node(VolumeMountGroup)];
+    Must "Repeating a publish with the same group is OK", again, ["node.mount-group", "node-publish-volume.repeated-is-ok"], [Volume(Files), Node(VolumeMountGroup)];
 }
 
 /// A group id that nothing uses.

@@ -12,10 +12,10 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-publish", "NodeStageVolume, NodePublishVolume: paths; Errors";
-    "Paths of 200 bytes are accepted: the spec requires at least 128, and as many as the system allows", long_paths, ["size-limits.paths"], [Volume(Files)];
-    "A path that is not absolute is refused", relative_paths, ["node.paths-absolute"], [Volume(Files)];
-    "A volume that is staged as a filesystem is not also staged there as a raw device: ALREADY_EXISTS", staged_otherwise, ["node-stage-volume.differs-is-already-exists", "node-stage-volume.beyond-capabilities"], [Volume(Files), Node(StageUnstageVolume)];
-    "Expansion with a capability that the volume does not have is INVALID_ARGUMENT, or OK for a driver that reads only the path", grown_otherwise, ["node-expand-volume.beyond-capabilities"], [Volume(Files), Unsupported, Node(ExpandVolume)];
+    Should "Paths of 200 bytes are accepted: the spec requires at least 128, and as many as the system allows", long_paths, ["size-limits.paths"], [Volume(Files)];
+    Practice "A path that is not absolute is refused", relative_paths, ["node.paths-absolute"], [Volume(Files)];
+    Must "A volume that is staged as a filesystem is not also staged there as a raw device: ALREADY_EXISTS", staged_otherwise, ["node-stage-volume.differs-is-already-exists", "node-stage-volume.beyond-capabilities"], [Volume(Files), Node(StageUnstageVolume)];
+    Must "Expansion with a capability that the volume does not have is INVALID_ARGUMENT, or OK for a driver that reads only the path", grown_otherwise, ["node-expand-volume.beyond-capabilities"], [Volume(Files), Unsupported, Node(ExpandVolume)];
 }
 
 /// The same directory, with a name so long that the path has this many bytes.

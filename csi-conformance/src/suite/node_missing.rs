@@ -12,13 +12,13 @@ use crate::test::Kind;
 use crate::wire::Call;
 
 crate::test::tests! { "node-missing", "Node Service RPC: volumes that do not exist";
-    "Publishing a volume that does not exist is NOT_FOUND, or FAILED_PRECONDITION because it is not staged", publish, ["node-publish-volume.missing"], [Volume(Files)];
-    "Staging a volume that does not exist is NOT_FOUND", stage, ["node-stage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
-    "Unpublishing a volume that does not exist is OK or NOT_FOUND", unpublish, ["node-unpublish-volume.missing"], [Volume(Files)];
-    "Unstaging a volume that does not exist is OK or NOT_FOUND", unstage, ["node-unstage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
-    "Expanding a volume that does not exist is NOT_FOUND", expand, ["node-expand-volume.missing"], [Volume(Files), Node(ExpandVolume)];
-    "An impossible size range is refused", no_range, ["node-expand-volume.out-of-range"], [Volume(Files), Node(ExpandVolume)];
-    "Detaching a volume that does not exist is OK or NOT_FOUND", detach, ["controller-unpublish-volume.missing"], [NodeService, Controller(PublishUnpublishVolume)];
+    Must "Publishing a volume that does not exist is NOT_FOUND, or FAILED_PRECONDITION because it is not staged", publish, ["node-publish-volume.missing"], [Volume(Files)];
+    Must "Staging a volume that does not exist is NOT_FOUND", stage, ["node-stage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
+    Must "Unpublishing a volume that does not exist is OK or NOT_FOUND", unpublish, ["node-unpublish-volume.missing"], [Volume(Files)];
+    Must "Unstaging a volume that does not exist is OK or NOT_FOUND", unstage, ["node-unstage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
+    Must "Expanding a volume that does not exist is NOT_FOUND", expand, ["node-expand-volume.missing"], [Volume(Files), Node(ExpandVolume)];
+    Practice "An impossible size range is refused", no_range, ["node-expand-volume.out-of-range"], [Volume(Files), Node(ExpandVolume)];
+    Must "Detaching a volume that does not exist is OK or NOT_FOUND", detach, ["controller-unpublish-volume.missing"], [NodeService, Controller(PublishUnpublishVolume)];
 }
 
 /// A volume with an id that does not exist.

@@ -13,16 +13,16 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-publish", "Node Service RPC: NodeStageVolume, NodePublishVolume";
-    "Repeating NodeStageVolume and NodeUnstageVolume is OK", stage_is_idempotent, ["node-stage-volume.repeated-is-ok", "node-unstage-volume.not-staged-is-ok"], [Volume(Files), Node(StageUnstageVolume)];
-    "Repeating NodePublishVolume and NodeUnpublishVolume is OK", publish_is_idempotent, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Files)];
-    "Repeating NodePublishVolume and NodeUnpublishVolume of a raw device is OK", device_is_idempotent, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Device)];
-    "A second publish follows the spec's table of access modes", matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Files)];
-    "A second publish of a raw device follows the spec's table of access modes", device_matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Device)];
-    "With STAGE_UNSTAGE_VOLUME, a publish without a staging path is FAILED_PRECONDITION", without_staging_path, ["node-publish-volume.needs-staging-path"], [Volume(Files), Node(StageUnstageVolume)];
-    "A published target is a mount, and does not exist after unpublish", mounts_and_unmounts, ["node-unpublish-volume.deletes-target"], [Volume(Files), Mounts];
-    "A published raw device is a device, and does not exist after unpublish", device_comes_and_goes, ["node-unpublish-volume.deletes-target"], [Volume(Device), Mounts];
-    "Concurrent NodePublishVolume of one volume and target mount once", at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts];
-    "A retry after an abandoned NodePublishVolume mounts once", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Volume(Files), Mounts];
+    Must "Repeating NodeStageVolume and NodeUnstageVolume is OK", stage_is_idempotent, ["node-stage-volume.repeated-is-ok", "node-unstage-volume.not-staged-is-ok"], [Volume(Files), Node(StageUnstageVolume)];
+    Must "Repeating NodePublishVolume and NodeUnpublishVolume is OK", publish_is_idempotent, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Files)];
+    Must "Repeating NodePublishVolume and NodeUnpublishVolume of a raw device is OK", device_is_idempotent, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Device)];
+    Must "A second publish follows the spec's table of access modes", matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Files)];
+    Must "A second publish of a raw device follows the spec's table of access modes", device_matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Device)];
+    Must "With STAGE_UNSTAGE_VOLUME, a publish without a staging path is FAILED_PRECONDITION", without_staging_path, ["node-publish-volume.needs-staging-path"], [Volume(Files), Node(StageUnstageVolume)];
+    Must "A published target is a mount, and does not exist after unpublish", mounts_and_unmounts, ["node-unpublish-volume.deletes-target"], [Volume(Files), Mounts];
+    Must "A published raw device is a device, and does not exist after unpublish", device_comes_and_goes, ["node-unpublish-volume.deletes-target"], [Volume(Device), Mounts];
+    Should "Concurrent NodePublishVolume of one volume and target mount once", at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts];
+    Must "A retry after an abandoned NodePublishVolume mounts once", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Volume(Files), Mounts];
 }
 
 async fn stage_is_idempotent(ctx: &TestContext) -> Outcome {

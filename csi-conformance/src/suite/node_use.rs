@@ -14,13 +14,13 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-use", "Node Service RPC: NodePublishVolume, NodeGetVolumeStats, NodeExpandVolume";
-    "Written data can be read again after unpublish and unstage", data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Files), Mounts];
-    "Data written to a raw device can be read again after unpublish and unstage", device_data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Device), Mounts];
-    "A read-only target refuses writes", read_only, ["node-publish-volume.readonly"], [Volume(Files), Mounts];
-    "A read-only raw device refuses writes, or its publish is refused", device_read_only, ["node-publish-volume.readonly"], [Volume(Device), Mounts];
-    "NodeGetVolumeStats reports the usage of a published volume, and NOT_FOUND if it does not exist", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.missing"], [Volume(Files), Node(GetVolumeStats)];
-    "A published volume can be expanded twice, as by the resizer and the kubelet; each time the target and the usage show the new size", grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "node-expand-volume.large-enough-is-ok"], [Volume(Files), Expands];
-    "A published raw device can be expanded twice, and the new size is visible at the target each time", device_grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "controller-expand-volume.grows"], [Volume(Device), Mounts, Expands];
+    Must "Written data can be read again after unpublish and unstage", data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Files), Mounts];
+    Must "Data written to a raw device can be read again after unpublish and unstage", device_data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Device), Mounts];
+    Must "A read-only target refuses writes", read_only, ["node-publish-volume.readonly"], [Volume(Files), Mounts];
+    Must "A read-only raw device refuses writes, or its publish is refused", device_read_only, ["node-publish-volume.readonly"], [Volume(Device), Mounts];
+    Must "NodeGetVolumeStats reports the usage of a published volume, and NOT_FOUND if it does not exist", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.missing"], [Volume(Files), Node(GetVolumeStats)];
+    Must "A published volume can be expanded twice, as by the resizer and the kubelet; each time the target and the usage show the new size", grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "node-expand-volume.large-enough-is-ok"], [Volume(Files), Expands];
+    Must "A published raw device can be expanded twice, and the new size is visible at the target each time", device_grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "controller-expand-volume.grows"], [Volume(Device), Mounts, Expands];
 }
 
 async fn stays(ctx: &TestContext, kind: Kind) -> Outcome {

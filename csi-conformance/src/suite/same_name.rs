@@ -13,11 +13,11 @@ use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume";
-    "The same name with another source volume is ALREADY_EXISTS", same_name_other_source, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "The same name with another source snapshot is ALREADY_EXISTS", same_name_other_snapshot, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
-    "The same name with another capability is ALREADY_EXISTS, or the volume supports that capability", same_name_other_use, ["create-volume.differs-is-already-exists", "create-volume.all-capabilities"], [Controller(CreateDeleteVolume)];
-    "A driver with SINGLE_NODE_MULTI_WRITER still accepts the mode SINGLE_NODE_WRITER", oldest_mode_stays, ["access-modes.oldest-stays"], [Controller(CreateDeleteVolume), Controller(SingleNodeMultiWriter)];
-    "Volumes have an accessible topology only with VOLUME_ACCESSIBILITY_CONSTRAINTS", places_need_capability, ["create-volume.topology-needs-capability"], [Controller(CreateDeleteVolume)];
+    Must "The same name with another source volume is ALREADY_EXISTS", same_name_other_source, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    Must "The same name with another source snapshot is ALREADY_EXISTS", same_name_other_snapshot, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    Must "The same name with another capability is ALREADY_EXISTS, or the volume supports that capability", same_name_other_use, ["create-volume.differs-is-already-exists", "create-volume.all-capabilities"], [Controller(CreateDeleteVolume)];
+    Must "A driver with SINGLE_NODE_MULTI_WRITER still accepts the mode SINGLE_NODE_WRITER", oldest_mode_stays, ["access-modes.oldest-stays"], [Controller(CreateDeleteVolume), Controller(SingleNodeMultiWriter)];
+    Must "Volumes have an accessible topology only with VOLUME_ACCESSIBILITY_CONSTRAINTS", places_need_capability, ["create-volume.topology-needs-capability"], [Controller(CreateDeleteVolume)];
 }
 
 /// Checks that the first source creates the volume, and that the second is refused because the name exists.

@@ -12,12 +12,12 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "sequences", "Volume Lifecycle";
-    "The first calls of sidecars and kubelet: Probe, GetPluginInfo, capabilities, NodeGetInfo", sidecar, ["probe.ready", "node-get-info.served"], [];
-    "The life cycle of a volume with the calls of provisioner, attacher and kubelet", whole_life, ["node-publish-volume.usable-as-described"], [Volume(Files)];
-    "The life cycle of a raw device with the calls of provisioner, attacher and kubelet", whole_life_of_device, ["node-publish-volume.usable-as-described"], [Volume(Device)];
-    "Undoing a step that was not done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Volume(Files)];
-    "A driver that attaches volumes refuses to delete a volume in use; a refused volume is unchanged", delete_in_use, ["delete-volume.in-use"], [Volume(Files), Controller(CreateDeleteVolume)];
-    "Keys that callers add to the volume's context are accepted", added_context, ["node-publish-volume.usable-as-described"], [Volume(Files), Controller(CreateDeleteVolume)];
+    Must "The first calls of sidecars and kubelet: Probe, GetPluginInfo, capabilities, NodeGetInfo", sidecar, ["probe.ready", "node-get-info.served"], [];
+    Must "The life cycle of a volume with the calls of provisioner, attacher and kubelet", whole_life, ["node-publish-volume.usable-as-described"], [Volume(Files)];
+    Must "The life cycle of a raw device with the calls of provisioner, attacher and kubelet", whole_life_of_device, ["node-publish-volume.usable-as-described"], [Volume(Device)];
+    Must "Undoing a step that was not done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Volume(Files)];
+    Practice "A driver that attaches volumes refuses to delete a volume in use; a refused volume is unchanged", delete_in_use, ["delete-volume.in-use"], [Volume(Files), Controller(CreateDeleteVolume)];
+    Practice "Keys that callers add to the volume's context are accepted", added_context, ["node-publish-volume.usable-as-described"], [Volume(Files), Controller(CreateDeleteVolume)];
 }
 
 async fn sidecar(ctx: &TestContext) -> Outcome {

@@ -17,9 +17,9 @@ use crate::life::Life;
 use crate::wire::Call;
 
 crate::test::tests! { "sequences", "Volume Lifecycle";
-    "The provisioner creates a volume, with the claim's name in the parameters, and deletes it, each twice", provisioner, ["create-volume.same-name-same-volume", "delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
-    "The attacher attaches and detaches, each twice, with the provisioner's identity in the context, and checks the list", attacher, ["controller-publish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "The snapshotter creates a snapshot, waits until it is ready, and deletes it twice", snapshotter, ["create-snapshot.same-name-same-snapshot", "delete-snapshot.missing-is-ok"], [Controller(CreateDeleteSnapshot)];
+    Must "The provisioner creates a volume, with the claim's name in the parameters, and deletes it, each twice", provisioner, ["create-volume.same-name-same-volume", "delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
+    Must "The attacher attaches and detaches, each twice, with the provisioner's identity in the context, and checks the list", attacher, ["controller-publish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    Must "The snapshotter creates a snapshot, waits until it is ready, and deletes it twice", snapshotter, ["create-snapshot.same-name-same-snapshot", "delete-snapshot.missing-is-ok"], [Controller(CreateDeleteSnapshot)];
 }
 
 fn named(keys: &[&str]) -> BTreeMap<String, String> {

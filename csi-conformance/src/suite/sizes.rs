@@ -12,13 +12,13 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "sizes", "CreateVolume: capacity_range; VolumeContentSource; ControllerExpandVolume";
-    "A filesystem has the size of its volume, apart from its own data", created, ["create-volume.capacity-range"], [Volume(Files), Mounts, Controller(CreateDeleteVolume)];
-    "A raw device has the size of its volume", device_created, ["create-volume.capacity-range"], [Volume(Device), Mounts, Controller(CreateDeleteVolume)];
-    "Clones and restored volumes are as large as their source", copies, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Copies, Controller(CreateDeleteVolume)];
-    "Raw clones and restored raw volumes are as large as their source", device_copies, ["create-volume.larger-than-source"], [Volume(Device), Mounts, Copies, Controller(CreateDeleteVolume)];
-    "The size of a volume can be used, and no more than that", enforced, ["create-volume.capacity-range"], [EnforcesSize, Volume(Files), Mounts, Controller(CreateDeleteVolume)];
-    "After an expansion the new size can be used, and no more than that", enforced_after_expansion, ["controller-expand-volume.grows", "node-expand-volume.grows"], [EnforcesSize, Volume(Files), Mounts, Expands, Controller(CreateDeleteVolume)];
-    "The size of a clone or a restored volume can be used, and no more than that", copies_enforced, ["create-volume.capacity-range", "create-volume.larger-than-source"], [EnforcesSize, Volume(Files), Mounts, Copies, Controller(CreateDeleteVolume)];
+    Must "A filesystem has the size of its volume, apart from its own data", created, ["create-volume.capacity-range"], [Volume(Files), Mounts, Controller(CreateDeleteVolume)];
+    Must "A raw device has the size of its volume", device_created, ["create-volume.capacity-range"], [Volume(Device), Mounts, Controller(CreateDeleteVolume)];
+    Must "Clones and restored volumes are as large as their source", copies, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Copies, Controller(CreateDeleteVolume)];
+    Must "Raw clones and restored raw volumes are as large as their source", device_copies, ["create-volume.larger-than-source"], [Volume(Device), Mounts, Copies, Controller(CreateDeleteVolume)];
+    Must "The size of a volume can be used, and no more than that", enforced, ["create-volume.capacity-range"], [EnforcesSize, Volume(Files), Mounts, Controller(CreateDeleteVolume)];
+    Must "After an expansion the new size can be used, and no more than that", enforced_after_expansion, ["controller-expand-volume.grows", "node-expand-volume.grows"], [EnforcesSize, Volume(Files), Mounts, Expands, Controller(CreateDeleteVolume)];
+    Must "The size of a clone or a restored volume can be used, and no more than that", copies_enforced, ["create-volume.capacity-range", "create-volume.larger-than-source"], [EnforcesSize, Volume(Files), Mounts, Copies, Controller(CreateDeleteVolume)];
 }
 
 async fn as_created(ctx: &TestContext, kind: Kind) -> Outcome {

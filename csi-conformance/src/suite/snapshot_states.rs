@@ -13,14 +13,14 @@ use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "snapshots", "The ready_to_use Parameter; DeleteVolume, DeleteSnapshot";
-    "CreateSnapshot returns the same snapshot until it is ready, and it becomes ready or fails", becomes_ready, ["create-snapshot.not-ready-while-processed", "create-snapshot.failure-told", "create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
-    "ListSnapshots returns the current state of a snapshot, also before it is ready", listed_as_it_is, ["list-snapshots.current", "list-snapshots.all"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "GetSnapshot returns the current state of a snapshot, also before it is ready", told_as_it_is, ["get-snapshot.current", "get-snapshot.not-ready-too"], [Controller(CreateDeleteSnapshot), Controller(GetSnapshot)];
-    "A snapshot that could not be created is not listed", uncut_is_not_listed, ["list-snapshots.cut-only"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "Each snapshot has its own id", ids_differ, ["create-snapshot.id-is-unique"], [Controller(CreateDeleteSnapshot)];
-    "A snapshot outlives its volume, or prevents the deletion of the volume", outlives_its_source, ["delete-volume.snapshots-live-on", "delete-volume.in-use"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
-    "A snapshot with a restored volume is deleted, or is in use and stays", in_use, ["delete-snapshot.in-use"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
-    "A deleted snapshot is neither listed nor restored", deleted_is_gone, ["list-snapshots.all", "create-volume.source-missing"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    Must "CreateSnapshot returns the same snapshot until it is ready, and it becomes ready or fails", becomes_ready, ["create-snapshot.not-ready-while-processed", "create-snapshot.failure-told", "create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
+    Must "ListSnapshots returns the current state of a snapshot, also before it is ready", listed_as_it_is, ["list-snapshots.current", "list-snapshots.all"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    Must "GetSnapshot returns the current state of a snapshot, also before it is ready", told_as_it_is, ["get-snapshot.current", "get-snapshot.not-ready-too"], [Controller(CreateDeleteSnapshot), Controller(GetSnapshot)];
+    Must "A snapshot that could not be created is not listed", uncut_is_not_listed, ["list-snapshots.cut-only"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    Must "Each snapshot has its own id", ids_differ, ["create-snapshot.id-is-unique"], [Controller(CreateDeleteSnapshot)];
+    Must "A snapshot outlives its volume, or prevents the deletion of the volume", outlives_its_source, ["delete-volume.snapshots-live-on", "delete-volume.in-use"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    Must "A snapshot with a restored volume is deleted, or is in use and stays", in_use, ["delete-snapshot.in-use"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    Must "A deleted snapshot is neither listed nor restored", deleted_is_gone, ["list-snapshots.all", "create-volume.source-missing"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
 }
 
 pub(super) async fn listed(ctx: &TestContext, snapshot_id: &str) -> Outcome<Option<v1::Snapshot>> {

@@ -10,16 +10,16 @@ use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "snapshots", "Controller Service RPC: CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot";
-    "The same name and source again return the same snapshot", same_name_same_snapshot, ["create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
-    "The same name with another source is ALREADY_EXISTS", same_name_other_source, ["create-snapshot.other-source"], [Controller(CreateDeleteSnapshot)];
-    "A snapshot has the id of its source and its creation time", answer_is_whole, ["create-snapshot.answer-complete"], [Controller(CreateDeleteSnapshot)];
-    "A source that does not exist is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Controller(CreateDeleteSnapshot)];
-    "Deleting an object that does not exist is OK, also repeatedly", delete_is_idempotent, ["delete-snapshot.missing-is-ok"], [Controller(CreateDeleteSnapshot)];
-    "A volume can be restored from a snapshot", restore, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteSnapshot)];
-    "Snapshots are listed, also by id and by source; an unknown id gives an empty list", listed, ["list-snapshots.filters", "list-snapshots.unknown-filter"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "Pages have each snapshot once, and no more than the requested number", pages, ["list-snapshots.all", "list-snapshots.max-entries"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "An unknown token is ABORTED", bad_token, ["list-snapshots.bad-token"], [Controller(ListSnapshots)];
-    "GetSnapshot returns the snapshot; a snapshot that does not exist is NOT_FOUND", get, ["get-snapshot.current", "get-snapshot.missing"], [Controller(GetSnapshot), Controller(CreateDeleteSnapshot)];
+    Must "The same name and source again return the same snapshot", same_name_same_snapshot, ["create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
+    Must "The same name with another source is ALREADY_EXISTS", same_name_other_source, ["create-snapshot.other-source"], [Controller(CreateDeleteSnapshot)];
+    Must "A snapshot has the id of its source and its creation time", answer_is_whole, ["create-snapshot.answer-complete"], [Controller(CreateDeleteSnapshot)];
+    Must "A source that does not exist is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Controller(CreateDeleteSnapshot)];
+    Must "Deleting an object that does not exist is OK, also repeatedly", delete_is_idempotent, ["delete-snapshot.missing-is-ok"], [Controller(CreateDeleteSnapshot)];
+    Must "A volume can be restored from a snapshot", restore, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteSnapshot)];
+    Must "Snapshots are listed, also by id and by source; an unknown id gives an empty list", listed, ["list-snapshots.filters", "list-snapshots.unknown-filter"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    Must "Pages have each snapshot once, and no more than the requested number", pages, ["list-snapshots.all", "list-snapshots.max-entries"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    Must "An unknown token is ABORTED", bad_token, ["list-snapshots.bad-token"], [Controller(ListSnapshots)];
+    Must "GetSnapshot returns the snapshot; a snapshot that does not exist is NOT_FOUND", get, ["get-snapshot.current", "get-snapshot.missing"], [Controller(GetSnapshot), Controller(CreateDeleteSnapshot)];
 }
 
 pub(super) fn request(ctx: &TestContext, source: &v1::Volume) -> v1::CreateSnapshotRequest {

@@ -8,12 +8,12 @@ use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "topology", "CreateVolume: accessibility_requirements; GetCapacity";
-    "A volume for this node's topology is accessible there, and repeating the request returns the same volume", met, ["create-volume.topology-met", "create-volume.same-name-same-volume"], [Place, Controller(CreateDeleteVolume)];
-    "An unknown topology is RESOURCE_EXHAUSTED", unmet, ["create-volume.topology-unmet"], [Place, Controller(CreateDeleteVolume)];
-    "Preferred topologies that are not requisite are INVALID_ARGUMENT", preferred_elsewhere, ["topology.preferred-is-requisite"], [Place, Controller(CreateDeleteVolume)];
-    "A requirement without topologies is INVALID_ARGUMENT", no_places, ["topology.one-list-is-given"], [Place, Controller(CreateDeleteVolume)];
-    "Two keys that differ only in case are INVALID_ARGUMENT", two_cases, ["topology.keys-without-case"], [Place, Controller(CreateDeleteVolume)];
-    "An unknown topology has no capacity", no_room_elsewhere, ["get-capacity.for-what-is-asked"], [Place, Controller(GetCapacity)];
+    Must "A volume for this node's topology is accessible there, and repeating the request returns the same volume", met, ["create-volume.topology-met", "create-volume.same-name-same-volume"], [Place, Controller(CreateDeleteVolume)];
+    Must "An unknown topology is RESOURCE_EXHAUSTED", unmet, ["create-volume.topology-unmet"], [Place, Controller(CreateDeleteVolume)];
+    Practice "Preferred topologies that are not requisite are INVALID_ARGUMENT", preferred_elsewhere, ["topology.preferred-is-requisite"], [Place, Controller(CreateDeleteVolume)];
+    Practice "A requirement without topologies is INVALID_ARGUMENT", no_places, ["topology.one-list-is-given"], [Place, Controller(CreateDeleteVolume)];
+    Practice "Two keys that differ only in case are INVALID_ARGUMENT", two_cases, ["topology.keys-without-case"], [Place, Controller(CreateDeleteVolume)];
+    Must "An unknown topology has no capacity", no_room_elsewhere, ["get-capacity.for-what-is-asked"], [Place, Controller(GetCapacity)];
 }
 
 fn here(ctx: &TestContext) -> v1::Topology {

@@ -8,10 +8,10 @@ use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "health", "Volume health of an unhealthy volume";
-    "The controller reports the problem in each call until it is fixed", entry_stays, ["volume-health.entry-stays", "controller-get-volume-health.current"], [UnwellVolume, Controller(GetVolumeHealth)];
-    "An unhealthy volume is listed with its problem, once in all pages", unwell_is_listed, ["controller-list-volume-health.only-unwell", "controller-list-volume-health.pages"], [UnwellVolume, Controller(ListVolumeHealth), Controller(GetVolumeHealth)];
-    "Callers of 1.12.0 also get the problem, from ListVolumes", condition_is_listed, ["list-volumes.condition"], [UnwellVolume, Condition, Controller(ListVolumes)];
-    "Callers of 1.12.0 also get the problem, from ControllerGetVolume", condition_is_told, ["controller-get-volume.condition"], [UnwellVolume, Condition, Controller(GetVolume)];
+    Must "The controller reports the problem in each call until it is fixed", entry_stays, ["volume-health.entry-stays", "controller-get-volume-health.current"], [UnwellVolume, Controller(GetVolumeHealth)];
+    Must "An unhealthy volume is listed with its problem, once in all pages", unwell_is_listed, ["controller-list-volume-health.only-unwell", "controller-list-volume-health.pages"], [UnwellVolume, Controller(ListVolumeHealth), Controller(GetVolumeHealth)];
+    Must "Callers of 1.12.0 also get the problem, from ListVolumes", condition_is_listed, ["list-volumes.condition"], [UnwellVolume, Condition, Controller(ListVolumes)];
+    Must "Callers of 1.12.0 also get the problem, from ControllerGetVolume", condition_is_told, ["controller-get-volume.condition"], [UnwellVolume, Condition, Controller(GetVolume)];
 }
 
 fn id(ctx: &TestContext) -> String {

@@ -13,9 +13,9 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "usage", "Node Service RPC: NodeGetVolumeStats";
-    "The reported usage grows when a file is written", written, ["node-get-volume-stats.usage"], [Volume(Files), Mounts, Node(GetVolumeStats)];
-    "The reported usage shrinks when the file is deleted", freed, ["node-get-volume-stats.usage"], [Volume(Files), Mounts, Node(GetVolumeStats)];
-    "The used and the available bytes are both reported, which the kubelet needs", reported, ["node-get-volume-stats.usage"], [Volume(Files), Mounts, Node(GetVolumeStats)];
+    Must "The reported usage grows when a file is written", written, ["node-get-volume-stats.usage"], [Volume(Files), Mounts, Node(GetVolumeStats)];
+    Must "The reported usage shrinks when the file is deleted", freed, ["node-get-volume-stats.usage"], [Volume(Files), Mounts, Node(GetVolumeStats)];
+    Practice "The used and the available bytes are both reported, which the kubelet needs", reported, ["node-get-volume-stats.usage"], [Volume(Files), Mounts, Node(GetVolumeStats)];
 }
 
 /// The largest file of these tests in bytes.

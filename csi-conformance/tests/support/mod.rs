@@ -32,7 +32,7 @@ impl Places {
     }
 
     pub(crate) fn kit(&self, endpoint: Endpoint) -> Kit {
-        let kit = Kit::new(endpoint).deadline(Duration::from_secs(30)).journal(self.of("journal"));
+        let kit = Kit::new(endpoint).strict().deadline(Duration::from_secs(30)).journal(self.of("journal"));
         kit.staging(self.of("staging")).target(self.of("target"))
     }
 

@@ -291,7 +291,7 @@ fn controller_and_node_can_be_two_processes_and_no_two_controllers_one_directory
         let run = Run::on_tmpfs(64 << 30);
         let mut controller = run.start(&["--mode=controller"]).await;
         let (mut node, endpoint) = run.start_node("node-1", &[]).await;
-        let kit = csi_conformance::Kit::new(endpoint).controller(run.endpoint());
+        let kit = csi_conformance::Kit::new(endpoint).strict().controller(run.endpoint());
         let kit = kit.staging(run.of("staging")).target(run.of("target")).fs_type("xfs").size(320 << 20);
         let report = kit.only("sequences").only("node-use").run().await.unwrap();
         println!("{}", report.summary());

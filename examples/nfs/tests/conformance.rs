@@ -11,7 +11,7 @@ fn the_controller_conforms_and_nothing_is_left() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let places = Places::new();
-        let kit = Kit::new(places.endpoint()).parameters(class_of_share());
+        let kit = Kit::new(places.endpoint()).strict().parameters(class_of_share());
         let plugin = places.controller(&VolumeArgs::default());
         let report = with_plugin(plugin, &places, async |_| kit.run().await.unwrap()).await;
         println!("{}", report.text());

@@ -70,7 +70,10 @@ fn the_driver_conforms_on_the_kernels_server() {
     let parameters = Pairs::parse(&format!("[CreateVolume]\n{}", parameters.join("\n"))).unwrap();
     run(async || {
         with_driver(VolumeArgs::default(), async |_, places| {
-            let kit = Kit::new(places.endpoint()).staging(places.of("staging")).target(places.of("target"));
+            let kit = Kit::new(places.endpoint())
+                .strict()
+                .staging(places.of("staging"))
+                .target(places.of("target"));
             let report = kit.parameters(parameters).run().await.unwrap();
             println!("{}", report.text());
             report.assert_ok();

@@ -39,7 +39,10 @@ pub(crate) struct Args {
     /// Leave out the tests whose id, rule or section contains this text (repeatable).
     #[arg(long, value_name = "TEXT", help_heading = "Which tests")]
     skip: Vec<String>,
-    /// List the tests with their rules, and run none.
+    /// Also fail for rules that are not a MUST of the spec: its SHOULDs, and good practice.
+    #[arg(long, help_heading = "Which tests")]
+    strict: bool,
+    /// List the tests with their levels and rules, and run none.
     #[arg(long, help_heading = "Which tests")]
     pub(crate) list: bool,
 
@@ -130,9 +133,10 @@ fn time(text: &str) -> Result<Duration, String> {
 
 const AFTER: &str = "\
 Exit status:
-  0  all tests that apply passed
-  1  a test failed, or something could not be undone
+  0  all tests of the level MUST that apply passed; with --strict, all tests
+  1  a MUST failed, or something could not be undone
   2  the run could not start, or was stopped
+  3  with --strict: every MUST passed, and a SHOULD or good practice failed
 
 Examples:
   A driver with controller and node service, on a node:
@@ -183,6 +187,9 @@ impl Args {
         }
         if let Some(id) = &self.volume {
             kit = kit.volume(id, pairs(self.volume_context.as_deref())?);
+        }
+        if self.strict {
+            kit = kit.strict();
         }
         if self.enforces_size {
             kit = kit.enforces_size();

@@ -10,12 +10,14 @@ use std::process::ExitCode;
 
 use args::{Args, Format};
 use clap::Parser as _;
-use csi_conformance::{Kit, Progress, Report, Soak};
+use csi_conformance::{Kit, Level, Progress, Report, Soak};
 use csi_proto::escape;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 const FAILED: u8 = 1;
 const COULD_NOT_RUN: u8 = 2;
+/// With `--strict`: only rules failed that are not a MUST.
+const NOT_STRICT: u8 = 3;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -32,7 +34,8 @@ async fn run(args: Args) -> Result<ExitCode, String> {
     let kit = args.kit()?;
     if args.list {
         for test in kit.tests() {
-            println!("{:<52} {} [{}; {}]", test.id, test.title, test.section, test.rules.join(", "));
+            let rules = test.rules.join(", ");
+            println!("{:<52} {} [{}; {}; {rules}]", test.id, test.title, test.level, test.section);
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -81,8 +84,9 @@ async fn run(args: Args) -> Result<ExitCode, String> {
     write(args.junit.as_deref(), &report, Report::junit)?;
     Ok(match report.is_ok() {
         true => ExitCode::SUCCESS,
-        false if report.stopped && report.failed().next().is_none() => ExitCode::from(COULD_NOT_RUN),
-        false => ExitCode::from(FAILED),
+        false if report.failed_at(Level::Must).next().is_some() => ExitCode::from(FAILED),
+        false if report.stopped || report.passed() == 0 => ExitCode::from(COULD_NOT_RUN),
+        false => ExitCode::from(NOT_STRICT),
     })
 }
 

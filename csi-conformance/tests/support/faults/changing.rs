@@ -1,6 +1,6 @@
 //! Faults in growing and changing volumes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use csi_proto::v1;
@@ -43,6 +43,23 @@ fn tells_growth() -> Fault {
     })
 }
 
+/// Refuses a size below the volume's.
+fn no_less() -> Fault {
+    with_state(Mutex::new(BTreeMap::new()), move |sizes, rpc, bytes, behind| async move {
+        if rpc == Rpc::ControllerExpandVolume {
+            let asked = v1::ControllerExpandVolumeRequest::decode(&*bytes).unwrap();
+            let wanted = asked.capacity_range.unwrap_or_default().required_bytes;
+            let mut sizes = sizes.lock().unwrap();
+            let size = sizes.entry(asked.volume_id).or_insert(wanted);
+            if wanted < *size {
+                return Err(Status::out_of_range("a volume does not shrink"));
+            }
+            *size = wanted;
+        }
+        behind.call(rpc, bytes).await
+    })
+}
+
 pub(super) fn all() -> Vec<Mutant> {
     type Expand = v1::ControllerExpandVolumeRequest;
     vec![
@@ -53,6 +70,7 @@ pub(super) fn all() -> Vec<Mutant> {
                 a.capacity_bytes /= 2;
             }),
         ),
+        mutant("expansion to less than the size is an error", "controller-expand.large-enough", no_less()),
         mutant(
             "the limit of a new size is passed over",
             "controller-expand.limit-below-required",

@@ -138,7 +138,7 @@ impl Run {
     /// The same for directories, which have no filesystem type.
     pub(crate) fn kit_without_filesystem(&self) -> Kit {
         let mutable = Pairs::parse("[ControllerModifyVolume]\ndescription=by the kit\n").unwrap();
-        let kit = Kit::new(self.endpoint()).size(16 << 20).deadline(Duration::from_secs(60));
+        let kit = Kit::new(self.endpoint()).strict().size(16 << 20).deadline(Duration::from_secs(60));
         kit.staging(self.of("staging"))
             .target(self.of("target"))
             .journal(self.of("journal"))
