@@ -12,7 +12,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use csi_mount::flow::fuse::{
-    FuseDaemon, identity_at, is_lost, publish, stage, unpublish, unstage, unstage_within,
+    FuseDaemon, Recovered, identity_at, is_lost, lost_mounts, publish, recover, stage, unpublish, unstage,
+    unstage_within,
 };
 use csi_mount::testing::{Feature, without_features};
 use csi_mount::{
@@ -32,7 +33,12 @@ fn serve_as_daemon() {
     let Ok(mode) = std::env::var(MODE) else { return };
     let at = PathBuf::from(std::env::var_os(AT).unwrap());
     match mode.as_str() {
-        "fail" => std::process::exit(3),
+        "fail" => {
+            let mut secret = String::new();
+            std::io::stdin().read_to_string(&mut secret).unwrap();
+            eprintln!("no bucket\ncan't log in as {secret}");
+            std::process::exit(3)
+        }
         "leave" => std::process::exit(0),
         "idle" => std::thread::sleep(Duration::from_secs(600)),
         "background" => {
@@ -47,6 +53,10 @@ fn serve_as_daemon() {
         "stage" => {
             let staging = Target::new(&at).unwrap();
             stage(&staging, &daemon("late", &staging)).unwrap();
+        }
+        "stage chatty" => {
+            let staging = Target::new(&at).unwrap();
+            stage(&staging, &daemon("chatty", &staging)).unwrap();
         }
         mode => serve(mode, &at),
     }
@@ -75,6 +85,15 @@ fn serve(mode: &str, at: &Path) {
         drop(holder.arg("3").env_clear().stdin(other).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
     }
     answer_init(&device);
+    if mode == "chatty" {
+        let name = test_name(at);
+        std::thread::spawn(move || {
+            for number in 0.. {
+                println!("chat {number} of {name}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+    }
     let mut request = [0; 8192];
     while device.read(&mut request).is_ok() {
         let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
@@ -96,6 +115,11 @@ fn serve(mode: &str, at: &Path) {
     if mode == "stubborn" {
         std::thread::sleep(Duration::from_secs(600));
     }
+}
+
+/// The name of the test's directory. The whole path is a value of the environment, which is hidden in the log.
+fn test_name(at: &Path) -> String {
+    at.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned()
 }
 
 /// Returns a `struct fuse_attr_out` of a directory.
@@ -245,6 +269,150 @@ fn a_lost_daemon_is_found_and_replaced() {
     });
 }
 
+#[test]
+fn a_lost_filesystem_is_recovered_with_its_targets() {
+    in_place(|staging, pod| {
+        let served = daemon("serve", staging);
+        assert_eq!(recover(staging, &served).unwrap(), Recovered::NotLost, "it is not staged");
+        stage(staging, &served).unwrap();
+        publish(staging.path(), pod, MountAttributes::RDONLY).unwrap();
+        assert_eq!(recover(staging, &served).unwrap(), Recovered::NotLost);
+        processes(staging).into_iter().for_each(kill);
+        eventually("the mount is lost", || is_lost(staging.path()).unwrap());
+        let lost: Vec<_> = lost_mounts().unwrap().into_iter().map(|lost| lost.path).collect();
+        assert_eq!(lost, [staging.path(), pod.path()]);
+
+        // A start that fails changes nothing: it can be repeated.
+        let error = recover(staging, &daemon("fail", staging)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
+        assert!(is_lost(staging.path()).unwrap());
+
+        stage(staging, &served).unwrap();
+        assert!(is_lost(pod.path()).unwrap(), "a stage binds no target");
+        processes(staging).into_iter().for_each(kill);
+        eventually("the mount is lost", || is_lost(staging.path()).unwrap());
+        unpublish(pod).unwrap();
+        publish_lost(staging, &served, pod);
+        let targets = vec![pod.path().to_owned()];
+        assert_eq!(recover(staging, &served).unwrap(), Recovered::Restarted { targets });
+        assert_eq!((layers(staging.path()), layers(pod.path())), (1, 1));
+        assert_healthy_and_read_only(pod);
+        unpublish(pod).unwrap();
+        unstage(staging).unwrap();
+    });
+}
+
+fn assert_healthy_and_read_only(pod: &Target) {
+    assert_eq!(health(pod.path()).unwrap(), MountHealth::Healthy);
+    assert!(pod.mounted().unwrap().unwrap().attributes.contains(MountAttributes::RDONLY));
+}
+
+/// Stages, publishes read-only, and kills the daemon.
+fn publish_lost(staging: &Target, served: &FuseDaemon, pod: &Target) {
+    stage(staging, served).unwrap();
+    publish(staging.path(), pod, MountAttributes::RDONLY).unwrap();
+    processes(staging).into_iter().for_each(kill);
+    eventually("the mount is lost", || is_lost(staging.path()).unwrap());
+}
+
+/// With an owner, a target is found even if the process was killed after it had staged again.
+#[test]
+fn marked_targets_of_an_interrupted_recovery_are_bound_again() {
+    in_place(|staging, pod| {
+        let owned = |target: &Target| {
+            Target::new(target.path()).unwrap().owned_by(csi_mount::Owner::new("fuse.example.org", "vol-1"))
+        };
+        let (staging, pod) = (&owned(staging), &owned(pod));
+        let served = daemon("serve", staging);
+        publish_lost(staging, &served, pod);
+        let owner = csi_mount::OwnerId::new("fuse.example.org", "vol-1");
+        assert!(lost_mounts().unwrap().iter().all(|lost| lost.owner.as_ref() == Some(&owner)));
+        stage(staging, &served).unwrap();
+        processes(staging).into_iter().for_each(kill);
+        eventually("the mount is lost", || is_lost(staging.path()).unwrap());
+        recover(staging, &daemon("fail", staging)).unwrap_err();
+        let targets = vec![pod.path().to_owned()];
+        assert_eq!(recover(staging, &served).unwrap(), Recovered::Restarted { targets });
+        assert_healthy_and_read_only(pod);
+        unpublish(pod).unwrap();
+        unstage(staging).unwrap();
+    });
+}
+
+#[test]
+fn a_daemon_that_dies_is_started_again_on_request() {
+    in_place(|staging, pod| {
+        let served = daemon("serve", staging).restart_when_lost();
+        stage(staging, &served).unwrap();
+        publish(staging.path(), pod, MountAttributes::empty()).unwrap();
+        for _ in 0..2 {
+            let died = processes(staging);
+            died.iter().copied().for_each(kill);
+            eventually("another one serves both places", || {
+                let is_healthy = |at: &Target| health(at.path()).is_ok_and(MountHealth::is_healthy);
+                processes(staging) != died && is_healthy(staging) && is_healthy(pod)
+            });
+        }
+        unpublish(pod).unwrap();
+        unstage(staging).unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(processes(staging).is_empty() && layers(staging.path()) == 0, "it was unstaged");
+    });
+}
+
+/// Collects what is logged.
+struct Log;
+
+static LINES: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "csi_mount::fuse_daemon"
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Message;
+        impl tracing::field::Visit for Message {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    LINES.lock().unwrap().push(format!("{value:?}"));
+                }
+            }
+        }
+        event.record(&mut Message);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// The daemon prints all the time, also while no process reads that, and does not end by it.
+#[test]
+fn the_output_of_a_daemon_that_an_earlier_process_started_is_logged() {
+    // Another test of this process can have set it.
+    let _ = tracing::subscriber::set_global_default(Log);
+    in_place(|staging, _| {
+        let other = Command::new(std::env::current_exe().unwrap());
+        assert!(itself("stage chatty", other, staging.path()).status().unwrap().success());
+        let started = processes(staging);
+        let last = || {
+            let end = format!(" of {}", test_name(staging.path()));
+            let lines = LINES.lock().unwrap();
+            let lines = lines.iter().rev().filter_map(|line| line.strip_suffix(&end)?.strip_prefix("chat "));
+            lines.map(|number| number.parse::<u64>().unwrap()).next()
+        };
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(last(), None, "no process reads it");
+        assert_eq!(stage(staging, &daemon("chatty", staging)).unwrap(), Outcome::AlreadyMounted);
+        eventually("old lines and new ones are logged", || last().is_some_and(|number| number > 20));
+        assert_eq!(processes(staging), started);
+        unstage(staging).unwrap();
+    });
+}
+
 /// The newest kernels return another error here than for a daemon that was lost later.
 #[test]
 fn a_daemon_that_ended_before_its_first_answer_is_replaced() {
@@ -280,9 +448,10 @@ fn a_daemon_can_go_into_the_background_or_have_a_launcher() {
 #[test]
 fn a_daemon_that_does_not_start_leaves_nothing() {
     in_place(|staging, _| {
-        let error = stage(staging, &daemon("fail", staging)).unwrap_err();
+        let error = stage(staging, &daemon("fail", staging).secret("me:hunter2")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
-        assert!(error.to_string().contains("exit status: 3"), "{error}");
+        assert!(error.to_string().contains("exit status: 3: "), "{error}");
+        assert!(error.to_string().contains("no bucket | can't log in as ***"), "{error}");
         let error = stage(staging, &daemon("leave", staging)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
         // In the last mode, the mount does not answer for a while after its daemon was killed. This happens

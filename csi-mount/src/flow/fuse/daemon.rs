@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
+use super::output::{Output, Secrets};
 use super::processes::DaemonStart;
 use crate::{Error, ErrorKind, Result};
 
@@ -21,8 +23,14 @@ const READY_TIME_LIMIT: Duration = Duration::from_secs(60);
 /// secret.
 ///
 /// The program can stay in the foreground or put itself into the background. From the driver's environment
-/// it gets only `PATH`, in addition to what is set here. It writes to the driver's standard output and
-/// error.
+/// it gets only `PATH`, in addition to what is set here.
+///
+/// What it prints is copied line by line into the driver's log (`tracing`, target `csi_mount::fuse_daemon`),
+/// and the last lines are in the error of a stage that fails. The secret, each word in it, and values of the
+/// environment from 8 bytes on are replaced there. The daemon writes to a file in memory, so it never waits for
+/// the driver and lives on without it. While no driver process copies the output, the file grows; the next
+/// [`stage`](super::stage) or [`recover`](super::recover()) continues the copy. A launcher that gives its program
+/// another output (`systemd-run` without `--pipe`) takes this over.
 #[derive(Clone, PartialEq, Eq)]
 #[must_use]
 pub struct FuseDaemon {
@@ -33,6 +41,7 @@ pub struct FuseDaemon {
     pub(super) launcher: Vec<OsString>,
     pub(super) identity: Option<OsString>,
     pub(super) ready_time_limit: Duration,
+    pub(super) is_restarted: bool,
 }
 
 impl FuseDaemon {
@@ -46,6 +55,7 @@ impl FuseDaemon {
             launcher: Vec::new(),
             identity: None,
             ready_time_limit: READY_TIME_LIMIT,
+            is_restarted: false,
         }
     }
 
@@ -104,14 +114,32 @@ impl FuseDaemon {
         self
     }
 
+    /// Starts the daemon again when it dies while its filesystem is staged, and binds the filesystem again at
+    /// its targets: see [`recover`](super::recover()). By default its death is only logged.
+    ///
+    /// This lasts as long as the driver's process, which keeps this value with its secret in memory; a later
+    /// process continues it with the next [`stage`](super::stage) or [`recover`](super::recover()). A daemon
+    /// that dies again soon is started after a pause of one second, which doubles each time up to one minute.
+    /// The end of a daemon that is not visible from here is not noticed.
+    pub fn restart_when_lost(mut self) -> Self {
+        self.is_restarted = true;
+        self
+    }
+
+    pub(super) fn secrets(&self) -> Secrets {
+        let values = self.environment.iter().map(|(_, value)| value.as_bytes());
+        Secrets::new(self.secret.as_deref(), values)
+    }
+
     /// Starts the daemon, to mount at the place of this start.
     ///
     /// Invariant: when this returns, the child runs the program, and its close-on-exec descriptors are
     /// closed.
-    pub(super) fn start(&self, start: &DaemonStart) -> Result<Child> {
+    pub(super) fn start(&self, start: &DaemonStart, output: &Output) -> Result<Child> {
         let mut command = self.command(start);
         let failed = |error| Error::os(START, Path::new(&self.program), error);
         command.stdin(self.input()?).process_group(0).current_dir("/");
+        command.stdout(output.stdio().map_err(failed)?).stderr(output.stdio().map_err(failed)?);
         tracing::info!(daemon = ?self, at = %start.place().display(), "start a FUSE daemon");
         command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => failed(error)
@@ -189,10 +217,11 @@ mod tests {
     fn a_secret_is_shown_nowhere() {
         let daemon = FuseDaemon::new("/no/such/daemon").arg("-f").env("TOKEN", "hunter2").secret("hunter2");
         let start = DaemonStart::new(Path::new("/staging"), None);
-        let error = daemon.start(&start).unwrap_err();
+        let output = Output::new().unwrap();
+        let error = daemon.start(&start, &output).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
         assert!(!format!("{daemon:?} {error:?}").contains("hunter2"));
-        let error = daemon.secret(vec![0; 1 << 20]).start(&start).unwrap_err();
+        let error = daemon.secret(vec![0; 1 << 20]).start(&start, &output).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
 }

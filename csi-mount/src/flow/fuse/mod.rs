@@ -14,7 +14,9 @@
 //! what it serves by a second mark ([`FuseDaemon::identity`]). Both need access to the daemon's process: a
 //! daemon in another process namespace is neither waited for nor killed.
 //!
-//! If the daemon of a mount is gone (`ENOTCONN`), [`stage`] unmounts it and mounts again.
+//! If the daemon of a mount is gone (`ENOTCONN`), [`stage`] unmounts it and mounts again. The process that
+//! started a daemon logs its end. [`recover`] starts it again and binds its targets again, for one volume or, by
+//! [`FuseDaemon::restart_when_lost`], whenever it dies; [`lost_mounts`] lists what is lost when a plugin starts.
 //!
 //! ```no_run
 //! use csi_mount::flow::fuse::{FuseDaemon, publish, stage, unpublish, unstage};
@@ -33,9 +35,12 @@
 //! ```
 
 mod daemon;
+mod output;
 mod place_lock;
 mod processes;
+mod recover;
 mod start;
+mod watch;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -46,6 +51,7 @@ use nix::libc;
 use super::{lost, shared};
 
 use crate::health;
+use crate::place::target_lock::{Purpose, TargetLock};
 use crate::table::siblings::siblings;
 use crate::{
     Error, ErrorKind, MountAttributes, MountHealth, Outcome, Removed, Result, Target, UNMOUNT_TIME_LIMIT,
@@ -55,6 +61,7 @@ use place_lock::PlaceLock;
 use processes::Processes;
 
 pub use daemon::FuseDaemon;
+pub use recover::{LostMount, Recovered, lost_mounts, recover};
 pub use start::stage;
 
 const UNSTAGE: &str = "unstage";
@@ -127,6 +134,10 @@ pub fn unstage(staging: &Target) -> Result<Unmounted> {
 /// # Errors
 /// As for [`unstage`].
 pub fn unstage_within(staging: &Target, limit: Duration) -> Result<Unmounted> {
+    let Some(_lock) = TargetLock::take_within(staging, Purpose::StartDaemon, START_TIME_LIMIT) else {
+        let reason = "another thread is starting its daemon";
+        return Err(Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path()));
+    };
     // The lock is taken and released: after that, every daemon of a killed stage is visible by its mark.
     PlaceLock::take(UNSTAGE, staging, START_TIME_LIMIT)?;
     staging.require_own(UNSTAGE)?;

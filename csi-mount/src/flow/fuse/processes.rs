@@ -60,6 +60,7 @@ impl DaemonStart {
 }
 
 /// All processes that serve, or are about to serve, one place.
+#[derive(Clone)]
 pub(super) struct Processes {
     marks: Vec<(&'static str, OsString)>,
 }
@@ -99,10 +100,18 @@ impl Processes {
     }
 
     /// The running processes, each held by a descriptor: no process that later gets its number is meant.
-    fn held(&self) -> Vec<HeldProcess> {
+    pub(super) fn held(&self) -> Vec<HeldProcess> {
         let held = self.running().into_iter().map(HeldProcess::open);
         // The number can have become another process's before it was opened.
         held.filter(|process| self.is_marked(process.pid, Instant::now() + EXEC_TIME_LIMIT)).collect()
+    }
+
+    /// Waits for the end of a child of this process, or up to this limit.
+    pub(super) fn wait_for(child: i32, limit: Duration) {
+        match HeldProcess::open(child).descriptor {
+            Some(descriptor) => drop(is_readable_within(&descriptor, limit)),
+            None => sleep(limit),
+        }
     }
 
     /// Waits for all of them to end, and for those that they start in the meantime. Returns whether they did.
@@ -138,7 +147,7 @@ impl Processes {
 }
 
 /// A process that is held by a descriptor (`pidfd_open(2)`, Linux 5.3), or known by its number only.
-struct HeldProcess {
+pub(super) struct HeldProcess {
     pid: i32,
     descriptor: Option<OwnedFd>,
 }
@@ -161,7 +170,7 @@ impl HeldProcess {
 
     /// Waits until the process has ended, also as a zombie, or until the deadline. Without a descriptor, its
     /// environment is read at intervals.
-    fn has_ended_by(&self, processes: &Processes, deadline: Instant) -> bool {
+    pub(super) fn has_ended_by(&self, processes: &Processes, deadline: Instant) -> bool {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match &self.descriptor {

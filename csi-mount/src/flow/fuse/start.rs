@@ -1,12 +1,14 @@
 //! Staging: from a program to a mount that answers.
 
 use std::process::{Child, ExitStatus};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::output::Output;
 use super::place_lock::{PlaceLock, StartLock};
 use super::processes::{self, DaemonStart, Processes};
+use super::recover::stay_lost;
+use super::watch::{Watched, watch_existing, watch_started};
 use super::{FuseDaemon, unmount_if_lost};
 
 use crate::health;
@@ -27,7 +29,8 @@ const HEALTH_TIME_LIMIT: Duration = Duration::from_secs(5);
 /// its daemon was started for this place and, if both name it, for the same content
 /// ([`FuseDaemon::identity`]). With a launcher, the daemon can be where its process is not visible; then this
 /// is not checked. A mount that has lost its daemon is unmounted first, and a daemon without a mount that a
-/// killed stage left for this place is ended. On failure, the daemon is killed and nothing stays mounted.
+/// killed stage left for this place is ended. On failure, the daemon is killed and nothing stays mounted, except
+/// that a place that had lost its daemon still counts as such ([`is_lost`](super::is_lost)).
 ///
 /// # Errors
 ///
@@ -35,7 +38,7 @@ const HEALTH_TIME_LIMIT: Duration = Duration::from_secs(5);
 ///   there, or a FUSE filesystem that serves something else.
 /// - [`Unresponsive`](ErrorKind::Unresponsive): the mount does not appear in time or does not answer, or an
 ///   existing mount does not answer.
-/// - [`ToolFailed`](ErrorKind::ToolFailed): the daemon ended; its output is in the driver's log.
+/// - [`ToolFailed`](ErrorKind::ToolFailed): the daemon ended; the message has the last lines that it printed.
 /// - [`MissingTool`](ErrorKind::MissingTool): the program does not exist.
 /// - [`Busy`](ErrorKind::Busy): another thread or process is starting the daemon, and does not finish; or
 ///   another process keeps the parent directory locked (`flock(2)`).
@@ -44,17 +47,30 @@ pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
         let reason = "another thread is starting its daemon";
         return Err(Error::new(ErrorKind::Busy, STAGE, reason).at(staging.path()));
     };
+    stage_locked(staging, daemon, 0)
+}
+
+/// As [`stage`], for a thread that holds the lock of the place. `restarts` is how often the daemon was started
+/// again.
+pub(super) fn stage_locked(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Result<Outcome> {
     let (lock, _starting) = begin_start(staging, daemon.ready_time_limit)?;
     let created = staging.create_dir()?;
-    if is_staged(staging, daemon)? {
+    let found = unmount_if_lost(staging)?;
+    let is_restart = matches!(found, MountHealth::Dead(_));
+    if is_staged(staging, daemon, found)? {
+        watch_existing(staging, daemon);
         return Ok(Outcome::AlreadyMounted);
     }
     let start = DaemonStart::new(staging.path(), daemon.identity.as_deref());
     let started = start_daemon(staging, daemon, &start);
     drop(lock);
+    let started = started.map(|(child, output)| {
+        let processes = start.processes().clone();
+        watch_started(child, &output, (staging, daemon), processes, restarts)
+    });
     started
-        .and_then(|child| wait_until_ready(staging, daemon, child, start.processes()))
-        .inspect_err(|_| undo_start(staging, start.processes(), created))
+        .and_then(|watched| wait_until_ready(staging, daemon, &watched, start.processes()))
+        .inspect_err(|_| undo_start(staging, start.processes(), created, is_restart))
 }
 
 /// Waits for the end of a start by another process, with success or without.
@@ -75,10 +91,8 @@ fn begin_start(staging: &Target, limit: Duration) -> Result<(PlaceLock, StartLoc
     }
 }
 
-/// Unmounts a mount that has lost its daemon. Any other existing mount must be a FUSE filesystem that
-/// answers.
-fn is_staged(staging: &Target, daemon: &FuseDaemon) -> Result<bool> {
-    let found = unmount_if_lost(staging)?;
+/// An existing mount must be a FUSE filesystem that answers.
+fn is_staged(staging: &Target, daemon: &FuseDaemon, found: MountHealth) -> Result<bool> {
     if !matches!(staging.state()?, MountState::Mounted(_)) {
         return Ok(false);
     }
@@ -120,14 +134,18 @@ fn accept_daemon(staging: &Target, daemon: &FuseDaemon) -> Result<()> {
 }
 
 /// Ends what a killed stage has left, and starts the daemon.
-fn start_daemon(staging: &Target, daemon: &FuseDaemon, start: &DaemonStart) -> Result<Child> {
+fn start_daemon(staging: &Target, daemon: &FuseDaemon, start: &DaemonStart) -> Result<(Child, Output)> {
     Processes::for_place(staging.path()).kill(staging.path())?;
     // The old daemon can have mounted before it was ended.
     unmount_without_daemon(staging)?;
     if staging.owner().is_some() {
         staging.set_mark(STAGE, &staging.open(STAGE)?.fd, MarkedMount::Fuse)?;
     }
-    daemon.start(start)
+    let output = Output::new().map_err(|error| {
+        Error::os(STAGE, staging.path(), error)
+            .add_reason("no file in memory could be created for the output")
+    })?;
+    Ok((daemon.start(start, &output)?, output))
 }
 
 /// Marks the mount as its owner's, if the place has an owner.
@@ -139,22 +157,23 @@ fn mark_existing(staging: &Target) -> Result<()> {
 fn wait_until_ready(
     staging: &Target,
     daemon: &FuseDaemon,
-    child: Child,
+    watched: &Watched,
     processes: &Processes,
 ) -> Result<Outcome> {
     let deadline = Instant::now() + daemon.ready_time_limit;
-    let ended = watch(child, staging);
     let mut pause = Duration::from_millis(2);
     while !is_ready(staging, deadline)? {
-        if let Ok(status) = ended.try_recv()
+        if let Ok(status) = watched.ended.try_recv()
             && let Some(reason) = failure_reason(status, processes, staging)?
         {
+            let reason = format!("{reason}{}", watched.last_lines.text());
             return Err(Error::new(ErrorKind::ToolFailed, STAGE, reason)
                 .at(staging.path())
                 .hint("the log of this process contains its output"));
         }
         if Instant::now() > deadline {
-            let reason = format!("its daemon did not mount and answer within {:?}", daemon.ready_time_limit);
+            let (limit, last_lines) = (daemon.ready_time_limit, watched.last_lines.text());
+            let reason = format!("its daemon did not mount and answer within {limit:?}{last_lines}");
             return Err(Error::new(ErrorKind::Unresponsive, STAGE, reason).at(staging.path()));
         }
         sleep(pause);
@@ -185,24 +204,6 @@ fn failure_reason(status: ExitStatus, processes: &Processes, staging: &Target) -
     Ok((!is_serving).then(|| "its daemon ended without a mount".to_owned()))
 }
 
-/// Waits for the program in a thread, so that it does not stay a zombie and its end is in the log.
-fn watch(mut child: Child, staging: &Target) -> Receiver<ExitStatus> {
-    let (sender, receiver) = channel();
-    let path = staging.path().to_owned();
-    let watching = std::thread::Builder::new().name("fuse-daemon".to_owned()).spawn(move || {
-        if let Ok(status) = child.wait() {
-            tracing::info!(%status, at = %path.display(), "the program that served a FUSE filesystem has \
-                                                           ended");
-            // Once the mount is ready, nobody receives this.
-            let _ = sender.send(status);
-        }
-    });
-    if let Err(error) = watching {
-        tracing::warn!(%error, "the end of a FUSE daemon will not be logged");
-    }
-    receiver
-}
-
 fn accept(staging: &Target) -> Result<()> {
     match staging.mounted()? {
         Some(entry) if entry.fs_type != "fuse" && !entry.fs_type.starts_with("fuse.") => {
@@ -228,13 +229,16 @@ fn unmount_without_daemon(staging: &Target) -> Result<()> {
 }
 
 /// Undoes this start, and leaves what another process has started in the meantime.
-fn undo_start(staging: &Target, own: &Processes, created: Created) {
+fn undo_start(staging: &Target, own: &Processes, created: Created, is_restart: bool) {
     let undo = || -> Result<()> {
         own.kill(staging.path())?;
         let _lock = PlaceLock::take(STAGE, staging, HEALTH_TIME_LIMIT)?;
         unmount_without_daemon(staging)?;
         if created == Created::Created && Processes::for_place(staging.path()).running().is_empty() {
             staging.remove()?;
+        }
+        if is_restart && matches!(staging.state()?, MountState::NotMounted) {
+            stay_lost(staging)?;
         }
         Ok(())
     };

@@ -1,0 +1,309 @@
+//! What a daemon prints: kept in a file in memory, copied into the log of this process, and found again by a
+//! later process.
+//!
+//! A pipe would tie the daemon to this process: when its reader is gone, a write kills the daemon; when its
+//! reader is slow, a write blocks. A write to a file in memory (`memfd_create(2)`) does neither, and the
+//! daemon itself keeps the file. One process at a time copies it, which a lock on the file ensures, and gives
+//! back the memory of what it has copied. While no process copies it, the file grows.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{
+    FallocateFlags, FlockOperation, MemfdFlags, OFlags, SeekFrom, fallocate, fcntl_setfl, flock,
+    memfd_create, seek,
+};
+use rustix::io::Errno;
+
+const NAME: &str = "csi-mount-fuse-output";
+/// The longest line that is copied, in bytes. The end of a longer line is left out.
+const MAX_LINE: usize = 4 * 1024;
+/// If this many bytes are not copied yet, all but the last ones are left out.
+const MAX_BACKLOG: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+/// How many of the last lines an error contains, and how many letters of each.
+const LAST_LINES: usize = 5;
+const LAST_LETTERS: usize = 300;
+
+/// The file that a daemon writes to.
+pub(super) struct Output {
+    file: File,
+}
+
+impl Output {
+    pub(super) fn new() -> io::Result<Self> {
+        let file = match memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
+            // Before Linux 6.3.
+            Err(Errno::INVAL) => memfd_create(NAME, MemfdFlags::CLOEXEC),
+            made => made,
+        }?;
+        // Standard output and standard error share this open file, and its end moves when one is punched.
+        fcntl_setfl(&file, OFlags::APPEND)?;
+        Ok(Self { file: file.into() })
+    }
+
+    /// The file of a running daemon; none if its output goes elsewhere, or its process is not visible.
+    pub(super) fn of_process(pid: i32) -> Option<Self> {
+        let ours = format!("/memfd:{NAME}");
+        let paths = [2, 1].map(|number| format!("/proc/{pid}/fd/{number}"));
+        let path = paths
+            .into_iter()
+            .find(|path| fs::read_link(path).is_ok_and(|link| link.to_string_lossy().starts_with(&ours)))?;
+        Some(Self { file: File::options().read(true).open(path).ok()? })
+    }
+
+    pub(super) fn stdio(&self) -> io::Result<Stdio> {
+        Ok(self.file.try_clone()?.into())
+    }
+}
+
+/// Copies the output of one daemon into the log.
+pub(super) struct Copier {
+    file: File,
+    /// Everything before it is copied.
+    position: u64,
+    /// The start of a line whose end is not written yet.
+    partial: Vec<u8>,
+    /// The start of the current line is not known, and its rest could be a part of a secret.
+    is_cut: bool,
+    last: LastLines,
+    secrets: Secrets,
+    at: String,
+}
+
+/// The last lines that a daemon has printed, for an error.
+#[derive(Clone, Default)]
+pub(super) struct LastLines(Arc<Mutex<VecDeque<String>>>);
+
+impl LastLines {
+    fn push(&self, line: &str) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == LAST_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line.chars().take(LAST_LETTERS).collect());
+    }
+
+    /// `: line | line`, or nothing.
+    pub(super) fn text(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | ");
+        if lines.is_empty() { lines } else { format!(": {lines}") }
+    }
+}
+
+impl Copier {
+    /// None if another process, or another thread of this one, copies the output already.
+    pub(super) fn new(output: &Output, secrets: Secrets, at: String) -> io::Result<Option<Self>> {
+        // An open file of its own: the lock must not belong to the daemon.
+        let path = format!("/proc/self/fd/{}", output.file.as_raw_fd());
+        let file = File::options().read(true).write(true).open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            result => result?,
+        }
+        // What another process has copied is a hole, except for the last page.
+        let position = seek(&file, SeekFrom::Data(0)).unwrap_or(0);
+        let (partial, last) = (Vec::new(), LastLines::default());
+        Ok(Some(Self { file, position, partial, is_cut: position > 0, last, secrets, at }))
+    }
+
+    pub(super) fn last_lines(&self) -> LastLines {
+        self.last.clone()
+    }
+
+    /// Copies what was written since the last time.
+    pub(super) fn copy(&mut self) {
+        if let Err(error) = self.copy_new() {
+            tracing::debug!(%error, at = self.at, "the output of a FUSE daemon could not be read");
+        }
+    }
+
+    /// Copies the rest, also a last line without an end.
+    pub(super) fn finish(&mut self) {
+        self.copy();
+        if !self.partial.is_empty() {
+            self.end_line();
+        }
+    }
+
+    fn copy_new(&mut self) -> io::Result<()> {
+        let end = self.file.metadata()?.len();
+        if end < self.position {
+            self.position = 0;
+        }
+        if end - self.position > MAX_BACKLOG {
+            let start = end - MAX_BACKLOG / 16;
+            tracing::warn!(
+                bytes = start - self.position,
+                at = self.at,
+                "a FUSE daemon prints too much; a \
+                part of its output is left out"
+            );
+            self.position = start;
+            self.is_cut = true;
+        }
+        let mut buffer = vec![0; 16 * 1024];
+        while self.position < end {
+            let most = buffer.len().min(usize::try_from(end - self.position).unwrap_or(usize::MAX));
+            let length = self.file.read_at(&mut buffer[..most], self.position)?;
+            if length == 0 {
+                break;
+            }
+            self.position += length as u64;
+            for byte in &buffer[..length] {
+                match byte {
+                    b'\n' => self.end_line(),
+                    // Twice the limit is read, so that a secret at the limit is read whole.
+                    _ if self.partial.len() < 2 * MAX_LINE => self.partial.push(*byte),
+                    _ => {}
+                }
+            }
+        }
+        let copied = self.position / PAGE * PAGE;
+        if copied > 0 {
+            fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, copied)?;
+        }
+        Ok(())
+    }
+
+    fn end_line(&mut self) {
+        let line = String::from_utf8_lossy(&self.partial).into_owned();
+        self.partial.clear();
+        if std::mem::take(&mut self.is_cut) {
+            return;
+        }
+        // Other control characters could change a terminal.
+        let line: String =
+            line.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+        let line: String = self.secrets.hide(line.trim_end()).chars().take(MAX_LINE).collect();
+        if !line.is_empty() {
+            tracing::info!(target: "csi_mount::fuse_daemon", at = self.at, "{line}");
+            self.last.push(&line);
+        }
+    }
+}
+
+/// The words that must not be in a log line or an error.
+#[derive(Clone, Default)]
+pub(super) struct Secrets(Vec<String>);
+
+impl Secrets {
+    /// A part of this length of a secret, or a longer one, is hidden. Shorter parts are found in any text.
+    const MIN_PART: usize = 4;
+    /// Values of the environment are mostly no secrets: `RUST_LOG=info`.
+    const MIN_VALUE: usize = 8;
+
+    /// A secret is hidden as a whole, and so is each word in it: `user:password`, JSON.
+    pub(super) fn new<'s>(secret: Option<&[u8]>, values: impl Iterator<Item = &'s [u8]>) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let whole = secret.map(text).unwrap_or_default();
+        let is_between = |letter: char| !letter.is_alphanumeric() && !"+/_-.~=".contains(letter);
+        let parts = whole.split(is_between).filter(|part| part.len() >= Self::MIN_PART).map(str::to_owned);
+        let mut words: Vec<String> = parts.collect();
+        words.extend([whole.trim().to_owned()].into_iter().filter(|whole| whole.len() >= Self::MIN_PART));
+        words.extend(values.map(text).filter(|value| value.len() >= Self::MIN_VALUE));
+        words.sort_by_key(|word| std::cmp::Reverse(word.len()));
+        words.dedup();
+        Self(words)
+    }
+
+    fn hide(&self, line: &str) -> String {
+        self.0.iter().fold(line.to_owned(), |line, word| line.replace(word, "***"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn copier(output: &Output) -> Copier {
+        Copier::new(output, Secrets::default(), "/staging".to_owned()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn lines_are_copied_once_and_their_memory_is_given_back() {
+        let output = Output::new().unwrap();
+        let mut copier = copier(&output);
+        let mut daemon = output.file.try_clone().unwrap();
+        let line = "x".repeat(99);
+        for _ in 0..200 {
+            writeln!(daemon, "{line}").unwrap();
+        }
+        writeln!(daemon, "one\n\ntwo\u{1b}[0m").unwrap();
+        write!(daemon, "no end").unwrap();
+        copier.copy();
+        assert!(copier.last_lines().text().ends_with(" | one | two [0m"), "{}", copier.last_lines().text());
+        assert_eq!(seek(&copier.file, SeekFrom::Data(0)).unwrap(), 4 * PAGE, "20,020 bytes are copied");
+        copier.finish();
+        assert!(copier.last_lines().text().ends_with(" | no end"));
+        writeln!(daemon, "{}", "flood\n".repeat(1 << 18)).unwrap();
+        copier.copy();
+        assert!(copier.last_lines().text().starts_with(": flood"), "{}", copier.last_lines().text());
+    }
+
+    #[test]
+    fn one_process_at_a_time_copies_and_the_next_one_continues() {
+        let output = Output::new().unwrap();
+        writeln!(&output.file, "{}", "early\n".repeat(2000)).unwrap();
+        let mut first = copier(&output);
+        assert!(Copier::new(&output, Secrets::default(), String::new()).unwrap().is_none());
+        first.copy();
+        drop(first);
+        writeln!(&output.file, "late").unwrap();
+        let mut next = copier(&output);
+        assert!(next.position > 0, "it does not start from the beginning");
+        next.copy();
+        assert!(next.last_lines().text().ends_with(" | late"));
+    }
+
+    #[test]
+    fn the_output_of_a_process_is_found() {
+        let output = Output::new().unwrap();
+        let mut sleep = std::process::Command::new("sleep");
+        let mut child = sleep.arg("60").stderr(output.stdio().unwrap()).spawn().unwrap();
+        writeln!(&output.file, "known").unwrap();
+        let found = Output::of_process(child.id().cast_signed());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut copier = copier(&found.unwrap());
+        copier.copy();
+        assert_eq!(copier.last_lines().text(), ": known");
+        assert!(Output::of_process(std::process::id().cast_signed()).is_none());
+    }
+
+    #[test]
+    fn secrets_are_hidden_whole_and_in_parts() {
+        let values = [&b"from the environment"[..], b"info"];
+        let secrets = Secrets::new(Some(b"AKIA123:pa/ss+word\n"), values.into_iter());
+        for (line, shown) in [
+            ("login AKIA123:pa/ss+word failed", "login *** failed"),
+            ("no such key: AKIA123", "no such key: ***"),
+            ("password='pa/ss+word'", "password='***'"),
+            ("got from the environment, info", "got ***, info"),
+        ] {
+            assert_eq!(secrets.hide(line), shown);
+        }
+        assert_eq!(Secrets::new(None, [].into_iter()).hide("line"), "line");
+        assert_eq!(Secrets::new(Some(b""), [].into_iter()).hide("line"), "line");
+    }
+
+    #[test]
+    fn a_secret_at_the_end_of_a_long_line_is_hidden() {
+        let output = Output::new().unwrap();
+        let secrets = Secrets::new(Some(b"hunter2-and-more"), [].into_iter());
+        let mut copier = Copier::new(&output, secrets, String::new()).unwrap().unwrap();
+        let line = format!("{}hunter2-and-more and on", "a".repeat(MAX_LINE - 4));
+        writeln!(&output.file, "{line}").unwrap();
+        copier.copy();
+        assert_eq!(copier.partial.len(), 0);
+        assert!(!copier.last_lines().text().contains("hunt"));
+    }
+}

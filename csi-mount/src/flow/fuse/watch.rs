@@ -1,0 +1,178 @@
+//! Watching a daemon: its output is copied into the log, and its end is noticed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::output::{Copier, LastLines, Output};
+use super::processes::Processes;
+use super::recover::keep_trying;
+use super::{FuseDaemon, is_lost};
+
+use crate::{MountState, Owner, Result, Target};
+
+/// How often the output is copied. A daemon that starts can end at once, so the first pauses are shorter.
+const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
+/// How long after its daemon's end a mount can take to be unmounted or to report it.
+const END_TIME_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the caller of a start learns about the program.
+pub(super) struct Watched {
+    pub(super) ended: Receiver<ExitStatus>,
+    pub(super) last_lines: LastLines,
+}
+
+/// Watches a daemon that this process started, in a thread, so that the program does not stay a zombie.
+pub(super) fn watch_started(
+    child: Child,
+    output: &Output,
+    (staging, daemon): (&Target, &FuseDaemon),
+    processes: Processes,
+    restarts: u32,
+) -> Watched {
+    let (sender, ended) = channel();
+    let copier = Copier::new(output, daemon.secrets(), staging.path().display().to_string());
+    let copier = copier.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the output of a FUSE daemon will not be logged");
+        None
+    });
+    let last_lines = copier.as_ref().map(Copier::last_lines).unwrap_or_default();
+    let launched = if daemon.launcher.is_empty() { Duration::ZERO } else { daemon.ready_time_limit };
+    let watch = Watch::new(staging, daemon, processes, copier, restarts);
+    spawn(move || watch.run(Some((child, sender)), launched));
+    Watched { ended, last_lines }
+}
+
+/// Watches a daemon that an earlier process started, unless a process or thread already does.
+pub(super) fn watch_existing(staging: &Target, daemon: &FuseDaemon) {
+    let processes = Processes::for_place(staging.path());
+    let Some(output) = processes.running().into_iter().find_map(Output::of_process) else { return };
+    let at = staging.path().display().to_string();
+    match Copier::new(&output, daemon.secrets(), at) {
+        Ok(Some(copier)) => {
+            let watch = Watch::new(staging, daemon, processes, Some(copier), 0);
+            spawn(move || watch.run(None, Duration::ZERO));
+        }
+        Ok(None) => {}
+        Err(error) => tracing::debug!(%error, "the output of a FUSE daemon can't be read"),
+    }
+}
+
+fn spawn(run: impl FnOnce() + Send + 'static) {
+    let spawned = std::thread::Builder::new().name("fuse-daemon".to_owned()).spawn(run);
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "the output and the end of a FUSE daemon will not be logged");
+    }
+}
+
+struct Watch {
+    /// The path only: an open directory would keep the mount that it is on busy.
+    staging: PathBuf,
+    owner: Option<Owner>,
+    /// Only if the daemon is to be started again: it has a secret.
+    again: Option<FuseDaemon>,
+    processes: Processes,
+    copier: Option<Copier>,
+    /// How often it was started again without having run for a while.
+    restarts: u32,
+}
+
+impl Watch {
+    fn new(
+        staging: &Target,
+        daemon: &FuseDaemon,
+        processes: Processes,
+        copier: Option<Copier>,
+        restarts: u32,
+    ) -> Self {
+        let again = daemon.is_restarted.then(|| daemon.clone());
+        let owner = staging.owner().cloned();
+        Self { staging: staging.path().to_owned(), owner, again, processes, copier, restarts }
+    }
+
+    /// `launched` is how long a launcher can take until the daemon runs.
+    fn run(mut self, child: Option<(Child, Sender<ExitStatus>)>, launched: Duration) {
+        let start = Instant::now();
+        if let Some((child, sender)) = child {
+            self.until_program_ended(child, &sender);
+        }
+        loop {
+            let held = self.processes.held();
+            if held.is_empty() && start.elapsed() >= launched {
+                break;
+            }
+            let until = Instant::now() + PAUSES[1];
+            if held.is_empty() {
+                sleep(PAUSES[1]);
+            }
+            for process in &held {
+                process.has_ended_by(&self.processes, until);
+            }
+            self.copy();
+        }
+        if let Some(copier) = &mut self.copier {
+            copier.finish();
+        }
+        self.notice_end(start.elapsed());
+    }
+
+    fn copy(&mut self) {
+        if let Some(copier) = &mut self.copier {
+            copier.copy();
+        }
+    }
+
+    fn until_program_ended(&mut self, mut child: Child, sender: &Sender<ExitStatus>) {
+        let mut pause = PAUSES[0];
+        loop {
+            let ended = child.try_wait();
+            self.copy();
+            match ended {
+                Ok(None) => {}
+                Ok(Some(status)) => {
+                    tracing::info!(%status, at = %self.staging.display(), "the program that served a FUSE \
+                        filesystem has ended");
+                    // Once the mount is ready, nobody receives this.
+                    let _ = sender.send(status);
+                    return;
+                }
+                Err(_) => return,
+            }
+            Processes::wait_for(child.id().cast_signed(), pause);
+            pause = (pause * 2).min(PAUSES[1]);
+        }
+    }
+
+    /// A daemon that ends although its filesystem is mounted has died.
+    fn notice_end(self, lived: Duration) {
+        if !has_died(&self.staging) {
+            return;
+        }
+        let last_lines = self.copier.as_ref().map(|copier| copier.last_lines().text()).unwrap_or_default();
+        tracing::warn!(at = %self.staging.display(), "a FUSE daemon has died, and its volume is lost until it \
+            is started again{last_lines}");
+        drop(self.copier);
+        if let Some(daemon) = self.again {
+            keep_trying(&self.staging, self.owner.as_ref(), &daemon, lived, self.restarts);
+        }
+    }
+}
+
+/// Whether the filesystem is still mounted and has no daemon. An unmount that is in progress is waited for.
+fn has_died(staging: &Path) -> bool {
+    let deadline = Instant::now() + END_TIME_LIMIT;
+    let is_mounted =
+        || -> Result<bool> { Ok(matches!(Target::new(staging)?.state()?, MountState::Mounted(_))) };
+    while is_mounted().unwrap_or(false) {
+        if is_lost(staging).unwrap_or(false) {
+            return true;
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+        sleep(Duration::from_millis(100));
+    }
+    false
+}
