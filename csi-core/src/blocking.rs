@@ -18,6 +18,11 @@ use crate::{Error, Result};
 /// Those of `work`, and [`Error::Internal`] when it panics.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let span = tracing::Span::current();
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    let work = {
+        let machine = crate::machine();
+        move || crate::machine::with_machine(machine, work)
+    };
     match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
         Ok(done) => done,
         Err(error) => Err(Error::internal(error)),

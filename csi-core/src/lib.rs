@@ -82,6 +82,8 @@
 mod ids;
 
 mod error;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod machine;
 mod mode;
 mod spec;
 
@@ -152,6 +154,8 @@ pub use identity::{Identity, Readiness};
 pub use kubernetes::{ClaimNames, PodInfo, Quantity, ServiceAccountToken, ServiceAccountTokens, round_up};
 #[cfg(feature = "log")]
 pub use log::{LogFormat, init_log};
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use machine::machine;
 pub use mode::Mode;
 pub use node::{
     AtTarget, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetStorageHealth,

@@ -78,7 +78,7 @@ struct Inner {
 impl Error {
     /// An error of this kind; `operation` is a verb phrase ("mount ext4", "open device").
     ///
-    /// Another implementation of [`MountOps`](crate::MountOps) returns such errors.
+    /// Another implementation of [`Machine`](crate::Machine) returns such errors.
     pub fn new(kind: ErrorKind, operation: &'static str, reason: impl Into<String>) -> Self {
         Self(Box::new(Inner { kind, operation, path: None, reason: reason.into(), hint: None, source: None }))
     }

@@ -47,7 +47,7 @@
 //! | copy the content of a volume | [`copy_file()`], [`Target::copy_tree`], [`data_ranges`]; [`Frozen`] stops writes meanwhile |
 //! | run all steps for a volume | [`flow`] |
 //! | check whether the node has what volumes need | [`self_check()`] |
-//! | test a driver's mount logic | [`MountOps`], `testing::Model` |
+//! | do it on a node that a test can replace | [`Machine`], [`Kernel`] |
 //!
 //! # Rules for the whole crate
 //!
@@ -64,7 +64,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `luks` | no | [`Luks`]: block volumes encrypted on their device, by running `cryptsetup` |
-//! | `testing` | no | the module `testing`: mount namespaces, and a model of the kernel, for the tests of a driver |
+//! | `testing` | no | the module `testing`: mount namespaces for the tests of a driver |
 #![cfg(target_os = "linux")]
 
 mod bounded;
@@ -75,9 +75,9 @@ mod filesystem;
 pub mod flow;
 #[cfg(feature = "luks")]
 mod luks;
+mod machine;
 mod mounted;
 mod mounting;
-mod ops;
 mod path;
 mod place;
 mod self_check;
@@ -103,6 +103,7 @@ pub use filesystem::kind::Filesystem;
 pub use filesystem::probe::{BlankProof, InterruptedFormat, Probe, Progress, Signature};
 #[cfg(feature = "luks")]
 pub use luks::{LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey, LuksPbkdf};
+pub use machine::{Kernel, LoopPath, Machine, VolumePlace};
 pub use mounted::freeze::{Frozen, thaw};
 pub use mounted::health::{MountHealth, health, health_of_filesystem, health_within};
 pub use mounted::stats::{STATS_TIME_LIMIT, Stats, Usage, stats, stats_within};
@@ -112,7 +113,6 @@ pub use mounting::id_map::IdMap;
 pub use mounting::mount::{MOUNT_TIME_LIMIT, Mount};
 pub use mounting::options::{FsOption, MountOptions};
 pub use mounting::unmount::{Detach, UNMOUNT_TIME_LIMIT, Unmount, Unmounted, unmount};
-pub use ops::{Kernel, MountOps};
 pub use place::owner::{Evidence, Owner, OwnerId};
 pub use place::protected::{ProtectedPaths, SYSTEM_DIRECTORIES, SYSTEM_TREES};
 pub use place::root::Root;

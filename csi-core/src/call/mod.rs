@@ -235,7 +235,7 @@ impl CallPath {
         // One boxed type for all RPCs: otherwise the code that tokio and tracing generate per future would
         // exist 36 times.
         let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
-        tokio::spawn(work.in_current_span());
+        tokio::spawn(Arc::clone(&self.plugin).run(work).in_current_span());
         wait(receiver).await
     }
 }

@@ -105,8 +105,9 @@ impl PathGate {
         }
         let files = std::sync::Arc::clone(&self.files);
         crate::blocking(move || {
+            let machine = crate::machine();
             for (field, path) in paths {
-                match files.check(&path) {
+                match machine.check_protected(&files, &path) {
                     Err(error) if error.kind() == csi_mount::ErrorKind::Protected => {
                         return Err(refuse(field, &path, &error.to_string()));
                     }

@@ -37,6 +37,19 @@ pub(crate) struct PluginContext {
     pub(crate) driver: String,
     /// The directories in which the orchestrator keeps targets and staging directories.
     pub(crate) volume_roots: Vec<PathBuf>,
+    /// The machine that the plugin's calls work on.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub(crate) machine: Arc<dyn csi_mount::Machine>,
+}
+
+impl PluginContext {
+    /// Completes the work of a call on the plugin's machine.
+    pub(crate) async fn run<F: Future>(self: Arc<Self>, work: F) -> F::Output {
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        return crate::machine::on_machine(Arc::clone(&self.machine), work).await;
+        #[cfg(not(all(feature = "mount", target_os = "linux")))]
+        work.await
+    }
 }
 
 impl<W: ClearSecrets> Deref for Received<W> {

@@ -62,7 +62,8 @@ impl CallPath {
             let request = C::read(&wire)?;
             tracing::Span::current().record("subject", request.subject());
             let entered = self.running.enter(id, C::RPC, request.subject());
-            Ok((C::open(handler(request).await?, &wire)?, entered))
+            let answer = Arc::clone(&self.plugin).run(handler(request)).await?;
+            Ok((C::open(answer, &wire)?, entered))
         };
         let measured = self.metrics.begin(C::RPC);
         let opened = Caught(AssertUnwindSafe(Box::pin(open))).instrument(span.clone()).await;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use csi_mount::{Filesystem, Verdict, self_check};
+use csi_mount::{Filesystem, Machine, Verdict};
 
 use super::{Node, NodeService};
 
@@ -23,8 +23,8 @@ impl Fitness {
 
     /// Checks the node and logs the result. No finding keeps the plugin from starting: each can be fixed
     /// while it runs, and a call that needs what is missing reports it.
-    pub(crate) fn look(&self) {
-        let report = self_check(&self.kubelet_root, &self.filesystems);
+    pub(crate) fn look(&self, machine: &dyn Machine) {
+        let report = machine.self_check(&self.kubelet_root, &self.filesystems);
         match report.verdict() {
             Verdict::Fine => tracing::info!("{report}"),
             _ => {

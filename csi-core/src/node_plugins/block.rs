@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use csi_mount::flow::block::{self, VolumeUsage};
-use csi_mount::{
-    BlockDevice, DeviceAccess, DeviceUse, ErrorKind, Evidence, LoopDevice, MountAttributes, Target,
-};
+use csi_mount::flow::block::{MountCopies, VolumeUsage};
+use csi_mount::{DeviceAccess, DeviceUse, ErrorKind, Evidence, MountAttributes, VolumePlace};
 
 use super::block_devices::{Attachment, BlockDevices};
 use super::condition::device_gone;
@@ -24,7 +22,7 @@ use crate::node::{
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets,
     StageUnstageVolume,
 };
-use crate::{AbsolutePath, Error, Reason, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
+use crate::{AbsolutePath, Error, Reason, Result, VolumeHealth, VolumeId, VolumeStats, blocking, machine};
 
 /// A node plugin for block devices: stages, formats, mounts, grows and publishes them, as filesystems or
 /// raw.
@@ -67,8 +65,8 @@ impl<D: BlockDevices> BlockNode<D> {
     async fn is_staged(&self, volume_id: &VolumeId, staging: &AbsolutePath) -> Result<bool> {
         let Some(device) = content(&*self.0, volume_id).await? else { return Ok(false) };
         let staging = staging.clone();
-        blocking(move || match block::device_of(&staging) {
-            Ok(found) => Ok(BlockDevice::open(device).map_or(true, |device| device.number() == found)),
+        blocking(move || match machine().device_of(&staging) {
+            Ok(found) => Ok(machine().device_number(&device).map_or(true, |number| number == found)),
             Err(error) => Ok(!matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported)),
         })
         .await
@@ -79,12 +77,12 @@ impl<D: BlockDevices> BlockNode<D> {
     async fn detach_unstaged(
         &self,
         volume_id: &VolumeId,
-        (staging, device): (Target, PathBuf),
+        (staging, device): (VolumePlace, PathBuf),
     ) -> Result<()> {
-        blocking(move || match block::unstage(&staging, Some(&device)) {
+        blocking(move || match machine().block_unstage(&staging, Some(&device), MountCopies::Kept) {
             // What is staged there belongs to another volume, and stays.
             Err(error) if matches!(error.kind(), ErrorKind::WrongDevice | ErrorKind::NotOwned) => {
-                match BlockDevice::open(&device)?.in_use()? {
+                match machine().device_use(&device)? {
                     DeviceUse::Free => Ok(()),
                     DeviceUse::InUse => Err(error.into()),
                 }
@@ -108,14 +106,14 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         let encryption = Encryption::of(&*self.0, &volume)?;
         let was_staged = self.is_staged(&volume.volume_id, &request.staging_target_path).await?;
         let device = self.0.attach(&volume).await?;
-        let place = (request.staging()?, device.clone());
+        let place = (request.place(), device.clone());
         let is_mount = plan.is_some();
         let staged = blocking(move || {
             let Some(plan) = plan else {
                 let access = if is_read_only { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
-                return encryption.stage_device(&device, &request.staging()?, access);
+                return encryption.stage_device(&device, &request.place(), access);
             };
-            let staged = block::stage(&device, &request.staging()?, &encryption.plan(plan))?;
+            let staged = machine().block_stage(&device, &request.place(), &encryption.plan(plan))?;
             tracing::info!(device = %device.display(), ?staged, "staged");
             Ok(())
         })
@@ -141,8 +139,8 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         let volume_id = request.volume_id.clone();
         blocking(move || {
             let owner = owner_known_by(&request.volume_id, request.plugin(), evidence(device.as_deref())?);
-            let staging = Target::new(&request.staging_target_path)?.owned_by(owner);
-            block::unstage_with(&staging, device.as_deref(), copies)?;
+            let staging = VolumePlace::new(&*request.staging_target_path, owner);
+            machine().block_unstage(&staging, device.as_deref(), copies)?;
             Ok(())
         })
         .await?;
@@ -167,7 +165,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             let access =
                 if request.is_read_only() { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
             return blocking(move || {
-                block::publish_device(&device, &request.target()?, access)?;
+                machine().block_publish_device(&device, &request.place(), access)?;
                 Ok(())
             })
             .await;
@@ -187,7 +185,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             )?;
             require_context(&options, &staging)?;
             let id_map = group.apply(&staging, attributes.contains(MountAttributes::RDONLY))?;
-            block::publish_with_id_map(&staging, &request.target()?, attributes, id_map)?;
+            machine().block_publish(&staging, &request.place(), attributes, id_map)?;
             Ok(())
         })
         .await
@@ -219,7 +217,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
         });
         blocking(move || {
             let owner = owner_known_by(&request.volume_id, request.plugin(), evidence(device.as_deref())?);
-            block::unpublish(&Target::new(&request.target_path)?.owned_by(owner))?;
+            machine().block_unpublish(&VolumePlace::new(&*request.target_path, owner))?;
             Ok(())
         })
         .await
@@ -229,8 +227,8 @@ impl<D: BlockDevices> Node for BlockNode<D> {
 /// The evidence that identifies a mount of this device; `None` if the device does not exist.
 fn evidence(device: Option<&Path>) -> Result<Option<Evidence>> {
     let Some(device) = device else { return Ok(None) };
-    match BlockDevice::open(device) {
-        Ok(device) => Ok(Some(Evidence::Device(device.number()))),
+    match machine().device_number(device) {
+        Ok(number) => Ok(Some(Evidence::Device(number))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -238,7 +236,7 @@ fn evidence(device: Option<&Path>) -> Result<Option<Evidence>> {
 
 /// Whether the filesystem or device at `path` is this device.
 fn is_at(path: &Path, device: &Path) -> csi_mount::Result<bool> {
-    Ok(block::device_of(path)? == BlockDevice::open(device)?.number())
+    Ok(machine().device_of(path)? == machine().device_number(device)?)
 }
 
 fn not_staged(error: csi_mount::Error, staging: &Path) -> Error {
@@ -259,7 +257,7 @@ impl<D: BlockDevices> NodeGetVolumeStats for BlockNode<D> {
             if !request.volume_path.is_absolute() {
                 return Err(Error::VolumeNotFound(volume_id));
             }
-            match block::usage(&request.volume_path) {
+            match machine().block_usage(&request.volume_path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::VolumeNotFound(volume_id)),
                 Err(error) => Err(error.into()),
                 Ok((_, found)) if !is_beneath(found, &device)? => Err(Error::VolumeNotFound(volume_id)),
@@ -276,13 +274,13 @@ impl<D: BlockDevices> NodeGetVolumeStats for BlockNode<D> {
 
 /// Whether the device found at a path is the volume's, or a read-only loop device over it.
 fn is_beneath(found: Option<csi_mount::DeviceNumber>, device: &Path) -> Result<bool> {
-    let number = BlockDevice::open(device)?.number();
+    let number = machine().device_number(device)?;
     let Some(found) = found else { return Ok(false) };
     if found == number {
         return Ok(true);
     }
-    let over = LoopDevice::find(device)?;
-    Ok(over.iter().any(|over| over.number() == found))
+    let over = machine().loop_devices(device)?;
+    Ok(over.iter().any(|over| over.number == found))
 }
 
 #[async_trait]
@@ -306,9 +304,7 @@ impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
                 _ => error.into(),
             })?;
             // For a raw read-only publish, the workload sees a loop device over the device.
-            for over in LoopDevice::find(&device)? {
-                over.refresh_size()?;
-            }
+            machine().loop_refresh(&device)?;
             Ok(grown.size())
         })
         .await

@@ -7,7 +7,7 @@ use csi_mount::MountHealth;
 
 use super::places::refuse_stats_of_another;
 use crate::node::NodeGetVolumeHealthRequest;
-use crate::{Result, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, blocking};
+use crate::{Result, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, blocking, machine};
 
 /// The health entry of a volume whose device no longer exists on this node.
 pub(super) fn device_gone() -> VolumeHealthEntry {
@@ -33,9 +33,10 @@ impl NodeGetVolumeHealthRequest {
             for path in published.iter().chain(&staged) {
                 refuse_stats_of_another(path, &self_id, plugin.as_ref())?;
             }
+            let machine = machine();
             let mut entries = BTreeMap::new();
             let mut look = |path: &Path| {
-                let health = csi_mount::health(path)?;
+                let health = machine.health(path)?;
                 Ok::<_, crate::Error>(
                     entry_of(health, path).map(|entry| entries.insert(entry.reason.clone(), entry)),
                 )
@@ -45,7 +46,7 @@ impl NodeGetVolumeHealthRequest {
             }
             // A raw block volume has no staging mount.
             if let Some(path) = staged
-                && csi_mount::mount_state(&path)?.mount_point().is_some()
+                && machine.mount_state(&path)?.mount_point().is_some()
             {
                 look(&path)?;
             }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use csi_mount::{Evidence, MountHealth, MountState, Target, health_of_filesystem};
+use csi_mount::{Evidence, MountHealth, MountState};
 
 use super::mount_group::{MountGroup, MountGroupChange};
 use super::places::owner_known_by;
@@ -14,7 +14,7 @@ use crate::node::{
     Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeUnpublishVolumeRequest, PublishedTargets,
 };
-use crate::{Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
+use crate::{Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking, machine};
 
 /// What only the driver knows about its directories. [`DirectoryNode`] makes a node plugin of it.
 #[async_trait]
@@ -63,11 +63,11 @@ impl<D: Directories> DirectoryNode<D> {
         let path = self.0.directory(volume_id).await?;
         let volume_id = volume_id.clone();
         blocking(move || {
-            let place = Target::new(&path)?;
-            if place.is_directory()? {
+            let machine = machine();
+            if machine.is_directory(&path)? {
                 return Ok(path);
             }
-            match place.state()? {
+            match machine.mount_state(&path)? {
                 MountState::Absent => Err(Error::VolumeNotFound(volume_id)),
                 _ => Err(Error::Internal(format!("{} is not a directory", path.display()).into())),
             }
@@ -119,7 +119,7 @@ impl<D: Directories> NodeGetVolumeStats for DirectoryNode<D> {
         let source = self.existing(&request.volume_id).await?;
         // The filesystem has just answered, so access to the path does not hang.
         let stats = request.statfs().await?;
-        blocking(move || match is_same_file(&source, &request.volume_path)? {
+        blocking(move || match machine().is_same_file(&source, &request.volume_path)? {
             true => Ok(stats),
             false => Err(Error::VolumeNotFound(request.volume_id)),
         })
@@ -136,16 +136,10 @@ impl<D: Directories> NodeGetVolumeHealth for DirectoryNode<D> {
 
 /// Refuses a directory on a filesystem that does not answer, before a workload gets it.
 fn require_alive(directory: &Path) -> Result<()> {
-    match health_of_filesystem(directory)? {
+    match machine().health_of_filesystem(directory)? {
         unhealthy @ (MountHealth::Dead(_) | MountHealth::Unresponsive) => Err(Error::Unavailable(
             format!("the volume's directory {}: {unhealthy}", directory.display()).into(),
         )),
         _ => Ok(()),
     }
-}
-
-fn is_same_file(one: &Path, other: &Path) -> Result<bool> {
-    use std::os::unix::fs::MetadataExt;
-    let (one, other) = (one.metadata()?, other.metadata()?);
-    Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
 }

@@ -3,14 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use csi_mount::flow::block::{self, StagePlan};
-use csi_mount::{DeviceAccess, Grown, Target};
+use csi_mount::flow::block::StagePlan;
+use csi_mount::{DeviceAccess, Grown, VolumePlace};
 #[cfg(feature = "luks")]
 use csi_mount::{Luks, LuksKey};
 
 use super::block_devices::{Attachment, BlockDevices};
 use crate::node::NodePublishVolumeRequest;
-use crate::{Error, Result, Secrets, VolumeId, blocking};
+use crate::{Error, Result, Secrets, VolumeId, blocking, machine};
 
 /// How a volume's device is encrypted, and its key, if it is encrypted.
 pub(super) struct Encryption {
@@ -40,9 +40,14 @@ impl Encryption {
     }
 
     /// Opens an encrypted device that is published raw; an unencrypted device needs nothing.
-    pub(super) fn stage_device(&self, device: &Path, staging: &Target, access: DeviceAccess) -> Result<()> {
+    pub(super) fn stage_device(
+        &self,
+        device: &Path,
+        staging: &VolumePlace,
+        access: DeviceAccess,
+    ) -> Result<()> {
         if let Some((luks, key)) = &self.luks {
-            block::stage_device(device, staging, luks, key, access)?;
+            machine().block_stage_device(device, staging, luks, key, access)?;
         }
         Ok(())
     }
@@ -60,7 +65,7 @@ impl Encryption {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "with the feature it may fail")]
-    pub(super) fn stage_device(&self, _: &Path, _: &Target, _: DeviceAccess) -> Result<()> {
+    pub(super) fn stage_device(&self, _: &Path, _: &VolumePlace, _: DeviceAccess) -> Result<()> {
         Ok(())
     }
 }
@@ -69,7 +74,7 @@ impl Encryption {
 /// volume's own device.
 pub(super) async fn content(devices: &impl BlockDevices, volume_id: &VolumeId) -> Result<Option<PathBuf>> {
     let Some(device) = devices.device(volume_id).await? else { return Ok(None) };
-    blocking(move || Ok(Some(block::opened_device(&device)?.unwrap_or(device)))).await
+    blocking(move || Ok(Some(machine().opened_device(&device)?.unwrap_or(device)))).await
 }
 
 /// Refuses to publish the volume if its encrypted device is not open: nothing is allowed to write to the
@@ -84,7 +89,7 @@ pub(super) async fn refuse_closed(
         return Ok(());
     }
     let inside = match devices.device(id).await? {
-        Some(device) => blocking(move || Ok(block::opened_device(&device)?)).await?,
+        Some(device) => blocking(move || Ok(machine().opened_device(&device)?)).await?,
         None => None,
     };
     let closed = || Error::NotStaged(format!("the encrypted device of volume {id} is not open").into());
@@ -122,8 +127,8 @@ pub(super) fn expander<D: BlockDevices>(
     Ok(move |path: &Path| {
         #[cfg(feature = "luks")]
         if let Some(key) = key {
-            return block::expand_encrypted(path, &key);
+            return machine().block_expand_encrypted(path, &key);
         }
-        block::expand(path)
+        machine().block_expand(path)
     })
 }

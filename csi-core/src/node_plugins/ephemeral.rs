@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use csi_mount::flow::ephemeral::{self, Content, EphemeralPlan};
+use csi_mount::flow::ephemeral::{Content, EphemeralPlan};
 use csi_mount::{Evidence, MountEntry};
 
 use super::kernel::mount_options;
@@ -14,7 +14,7 @@ use crate::node::{
     Node, NodeGetVolumeStats, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
     NodeUnpublishVolumeRequest, PublishedTargets,
 };
-use crate::{Error, Result, VolumeId, VolumeStats, blocking};
+use crate::{Error, Result, VolumeId, VolumeStats, blocking, machine};
 
 /// What only the driver knows about its volumes' content: secrets of a vault, certificates of an authority,
 /// a token. [`EphemeralNode`] makes a node plugin of it.
@@ -118,7 +118,7 @@ impl<C: EphemeralContent> Node for EphemeralNode<C> {
         let plan = self.0.plan(&request)?;
         let content = self.0.content(&request).await?;
         blocking(move || {
-            let change = ephemeral::publish(&request.target()?, &content, &plan)?;
+            let change = machine().ephemeral_publish(&request.place(), &content, &plan)?;
             tracing::debug!(?change, "published");
             Ok(())
         })

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use csi_mount::flow::fuse::{self, FuseDaemon};
-use csi_mount::{ErrorKind, Owner, Target, UNMOUNT_TIME_LIMIT};
+use csi_mount::flow::fuse::FuseDaemon;
+use csi_mount::{ErrorKind, Owner, UNMOUNT_TIME_LIMIT, VolumePlace};
 
 use super::kernel::mount_options;
 use super::selinux::require_context;
@@ -23,6 +23,7 @@ use crate::node::{
 };
 use crate::{
     Error, MountFlags, Reason, Result, VolumeCapability, VolumeHealth, VolumeId, VolumeStats, blocking,
+    machine,
 };
 
 /// What only the driver knows about its FUSE filesystems. [`FuseNode`] makes a node plugin of it.
@@ -129,9 +130,9 @@ impl<F: FuseFilesystems> FuseNode<F> {
         let Some(flags) = flags(capability) else { return Err(no_device()) };
         let daemon = self.filesystems.daemon(volume, flags, staging).await?;
         let daemon = daemon.identity(mark(&volume.volume_id, flags.iter().collect()));
-        let path = staging.to_owned();
+        let place = VolumePlace::new(staging, owner);
         blocking(move || {
-            let outcome = fuse::stage(&Target::new(&path)?.owned_by(owner), &daemon)?;
+            let outcome = machine().fuse_stage(&place, &daemon)?;
             tracing::info!(?daemon, ?outcome, "staged");
             Ok(())
         })
@@ -177,7 +178,7 @@ impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            fuse::unstage_within(&request.staging()?, limit)?;
+            machine().fuse_unstage(&request.place(), limit)?;
             Ok(())
         })
         .await
@@ -205,12 +206,13 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
         let is_lost = blocking(move || {
             refuse_to_publish(&path, &id, &add_to_volume)?;
             // If the path has no mark, its daemon identifies the volume.
-            let is_marked = Target::new(&path)?.marked_owner()?.is_some();
-            let served = (!is_marked).then(|| fuse::identity_at(&path)).flatten();
+            let machine = machine();
+            let is_marked = machine.marked_owner(&path)?.is_some();
+            let served = (!is_marked).then(|| machine.fuse_identity(&path)).flatten();
             if served.is_some_and(|mark| !is_of(&mark.to_string_lossy(), &id)) {
                 return Err(another_is_staged(&path, &id));
             }
-            Ok(fuse::is_lost(&path)?)
+            Ok(machine.fuse_is_lost(&path)?)
         });
         if is_lost.await? {
             let volume = Attachment::from(&request);
@@ -218,7 +220,7 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
         }
         blocking(move || {
             require_context(&options, &staging)?;
-            match fuse::publish(&staging, &request.target()?, attributes) {
+            match machine().fuse_publish(&staging, &request.place(), attributes) {
                 Ok(_) => Ok(()),
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     Err(Error::NotStaged(Reason::from_error(error)))
@@ -239,7 +241,7 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
         blocking(move || {
-            fuse::unpublish(&request.target()?)?;
+            machine().fuse_unpublish(&request.place())?;
             Ok(())
         })
         .await

@@ -5,12 +5,12 @@
 
 use std::path::PathBuf;
 
-use csi_mount::{Bind, IdMap, MountAttributes, MountOptions, MountState, Owner, Removed, Target};
+use csi_mount::{IdMap, MountAttributes, MountOptions, MountState, Owner, VolumePlace};
 
 use super::places::refuse_stats_of_another;
 use super::selinux;
 use crate::node::{NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
-use crate::{Error, Result, Usage, VolumeCapability, VolumeStats, blocking};
+use crate::{Error, Result, Usage, VolumeCapability, VolumeStats, blocking, machine};
 
 /// The mount options that the caller requests.
 pub(crate) fn mount_options(capability: &VolumeCapability) -> Result<MountOptions> {
@@ -53,9 +53,7 @@ impl NodePublishVolumeRequest {
         selinux::refuse_filesystem_options(&options, "a bind of a directory")?;
         let (source, request, attributes) = (source.into(), self.clone(), self.attributes()?);
         blocking(move || {
-            let target = request.target()?;
-            target.create_dir()?;
-            Bind::new(&source).attributes(attributes).id_map(id_map).at(&target)?;
+            machine().directory_publish(&source, &request.place(), attributes, id_map)?;
             Ok(())
         })
         .await
@@ -78,15 +76,13 @@ impl NodeUnpublishVolumeRequest {
 
     /// Like [`unmount`](Self::unmount), with more evidence about the volume.
     pub(crate) async fn unmount_owned(&self, owner: Owner) -> Result<()> {
-        let path = self.target_path.clone();
-        blocking(move || unmount_and_remove(&Target::new(&path)?.owned_by(owner))).await
+        let place = VolumePlace::new(&*self.target_path, owner);
+        blocking(move || {
+            machine().directory_unpublish(&place)?;
+            Ok(())
+        })
+        .await
     }
-}
-
-fn unmount_and_remove(target: &Target) -> Result<()> {
-    csi_mount::unmount(target)?;
-    let _: Removed = target.remove()?;
-    Ok(())
 }
 
 impl NodeGetVolumeStatsRequest {
@@ -100,10 +96,11 @@ impl NodeGetVolumeStatsRequest {
         let plugin = self.plugin().cloned();
         blocking(move || {
             refuse_stats_of_another(&path, &volume_id, plugin.as_ref())?;
-            if !path.is_absolute() || !matches!(csi_mount::mount_state(&path)?, MountState::Mounted(_)) {
+            let machine = machine();
+            if !path.is_absolute() || !matches!(machine.mount_state(&path)?, MountState::Mounted(_)) {
                 return Err(Error::VolumeNotFound(volume_id));
             }
-            let stats = csi_mount::stats(&path)?;
+            let stats = machine.stats(&path)?;
             Ok(VolumeStats::from_usage(usage(stats.bytes), stats.inodes.map(usage)))
         })
         .await

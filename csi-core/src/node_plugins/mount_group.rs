@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use csi_mount::{GroupChange, IdMap, give_to_group};
+use csi_mount::{GroupChange, IdMap};
 
-use crate::{AccessType, Error, Result, VolumeCapability};
+use crate::{AccessType, Error, Result, VolumeCapability, machine};
 
 /// How the group that the caller names gets access to a volume's files, if the plugin declares
 /// VOLUME_MOUNT_GROUP ([`NodeService::volume_mount_group`](crate::NodeService::volume_mount_group)).
@@ -40,7 +40,7 @@ impl MountGroupChange {
         match self.0 {
             Some((group, MountGroup::MapOwners { on_disk })) => IdMap::new().group(on_disk, group),
             Some((group, MountGroup::ChangeFiles)) if !is_read_only => {
-                let given = give_to_group(files, group, GroupChange::OnRootMismatch)?;
+                let given = machine().give_to_group(files, group, GroupChange::OnRootMismatch)?;
                 tracing::info!(group, ?given, "the volume's files are the group's");
                 Ok(IdMap::new())
             }

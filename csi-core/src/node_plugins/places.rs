@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use csi_mount::{ErrorKind, Evidence, Owner, Target};
+use csi_mount::{ErrorKind, Evidence, Owner, Target, VolumePlace};
 
 use crate::call::request::PluginContext;
 use crate::node::{
     NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };
-use crate::{Error, Reason, Result, VolumeId};
+use crate::{Error, Reason, Result, VolumeId, machine};
 
 type Plugin<'a> = Option<&'a Arc<PluginContext>>;
 
@@ -31,6 +31,11 @@ pub(super) fn owner_known_by(id: &VolumeId, plugin: Plugin<'_>, evidence: Option
 }
 
 impl NodeStageVolumeRequest {
+    /// Returns the staging path as this volume's place, for the verbs of [`machine`](crate::machine()).
+    pub fn place(&self) -> VolumePlace {
+        VolumePlace::new(&*self.staging_target_path, owner(&self.volume_id, self.plugin()))
+    }
+
     /// Returns the staging path as this volume's target: what is mounted there is marked as the volume's.
     ///
     /// # Errors
@@ -41,6 +46,11 @@ impl NodeStageVolumeRequest {
 }
 
 impl NodePublishVolumeRequest {
+    /// Returns the target path as this volume's place, for the verbs of [`machine`](crate::machine()).
+    pub fn place(&self) -> VolumePlace {
+        VolumePlace::new(&*self.target_path, owner(&self.volume_id, self.plugin()))
+    }
+
     /// Returns the target path as this volume's target: what is mounted there is marked as the volume's.
     ///
     /// # Errors
@@ -51,6 +61,11 @@ impl NodePublishVolumeRequest {
 }
 
 impl NodeUnpublishVolumeRequest {
+    /// Returns the target path as this volume's place, for the verbs of [`machine`](crate::machine()).
+    pub fn place(&self) -> VolumePlace {
+        VolumePlace::new(&*self.target_path, self.owner())
+    }
+
     /// Returns the target path as this volume's target: only what is marked as the volume's is unmounted
     /// and removed. Mounts without a mark need more evidence: [`Target::owned_by`] with an [`Owner`] that
     /// says how to recognise the volume.
@@ -68,6 +83,11 @@ impl NodeUnpublishVolumeRequest {
 }
 
 impl NodeUnstageVolumeRequest {
+    /// Returns the staging path as this volume's place, for the verbs of [`machine`](crate::machine()).
+    pub fn place(&self) -> VolumePlace {
+        VolumePlace::new(&*self.staging_target_path, self.owner())
+    }
+
     /// Returns the staging path as this volume's target: only what is marked as the volume's is unmounted.
     ///
     /// # Errors
@@ -84,7 +104,7 @@ impl NodeUnstageVolumeRequest {
 
 /// Whether the path is marked as another volume's.
 fn belongs_to_another(path: &Path, owner: &Owner) -> Result<bool> {
-    Ok(Target::new(path)?.marked_owner()?.is_some_and(|found| !owner.has_id(&found)))
+    Ok(machine().marked_owner(path)?.is_some_and(|found| !owner.has_id(&found)))
 }
 
 /// For a publish: FAILED_PRECONDITION if another volume is staged at the staging path, or a mount there
@@ -93,7 +113,7 @@ pub(super) fn refuse_to_publish(staging: &Path, id: &VolumeId, owner: &Owner) ->
     if belongs_to_another(staging, owner)? {
         return Err(another_is_staged(staging, id));
     }
-    match Target::new(staging)?.owned_by(owner.clone()).refuse_foreign() {
+    match machine().refuse_foreign(&VolumePlace::new(staging, owner.clone())) {
         Err(error) if error.kind() == ErrorKind::NotOwned => Err(Error::NotStaged(Reason::from_error(error))),
         known => Ok(known?),
     }

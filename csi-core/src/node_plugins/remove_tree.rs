@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use csi_mount::Target;
-
 use super::targets::MountTable;
-use crate::{Error, Result, blocking};
+use crate::{Error, Result, blocking, machine};
 
 /// Deletes a directory with everything in it; a directory that does not exist is `Ok`.
 ///
@@ -34,7 +32,7 @@ pub async fn remove_tree(directory: impl Into<PathBuf>) -> Result<()> {
                 .into(),
             ));
         }
-        Target::new(&directory)?.remove_tree()?;
+        machine().remove_tree(&directory)?;
         Ok(())
     })
     .await

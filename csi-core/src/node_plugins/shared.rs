@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use csi_mount::flow::shared::{self, SharedSource};
+use csi_mount::flow::shared::SharedSource;
 use csi_mount::{ErrorKind, MountAttributes, UNMOUNT_TIME_LIMIT};
 
 use super::kernel::mount_options;
@@ -20,7 +20,7 @@ use crate::node::{
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
-use crate::{Error, Reason, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
+use crate::{Error, Reason, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking, machine};
 
 /// What only the driver knows about its shared filesystems (NFS, CephFS, SMB and similar). [`SharedNode`]
 /// makes a node plugin of it.
@@ -144,7 +144,7 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
             source = source.with_attributes(MountAttributes::RDONLY);
         }
         blocking(move || {
-            let outcome = shared::stage(&request.staging()?, &source)?;
+            let outcome = machine().shared_mount(&request.place(), &source, MountAttributes::empty())?;
             tracing::info!(?source, ?outcome, "staged");
             Ok(())
         })
@@ -154,7 +154,7 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            shared::unstage_within(&request.staging()?, limit)?;
+            machine().shared_unstage(&request.place(), limit)?;
             Ok(())
         })
         .await
@@ -178,7 +178,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
         if !self.is_bound(&request) {
             let source = self.source_at_target(&request).await?;
             return blocking(move || {
-                shared::publish_directly(&request.target()?, &source, attributes)?;
+                machine().shared_mount(&request.place(), &source, attributes)?;
                 Ok(())
             })
             .await;
@@ -187,7 +187,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
         blocking(move || {
             refuse_to_publish(&staging, &request.volume_id, &owner(&request.volume_id, request.plugin()))?;
             require_context(&options, &staging)?;
-            match shared::publish(&staging, &request.target()?, attributes) {
+            match machine().shared_publish(&staging, &request.place(), attributes) {
                 Ok(_) => Ok(()),
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     Err(Error::NotStaged(Reason::from_error(error)))
@@ -218,7 +218,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            shared::unpublish_within(&request.target()?, limit)?;
+            machine().shared_unpublish(&request.place(), limit)?;
             Ok(())
         })
         .await

@@ -8,10 +8,10 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use csi_mount::{BlockDevice, DeviceNumber, LoopDevice, MountEntry, flow::block};
+use csi_mount::{DeviceNumber, MountEntry};
 
-use crate::Result;
 use crate::node::{AtTarget, PublishedTargets};
+use crate::{Result, machine};
 
 /// A file or directory of a filesystem.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) struct MountTable(Vec<MountEntry>);
 
 impl MountTable {
     pub(super) fn read() -> Result<Self> {
-        Ok(Self(csi_mount::mounts()?))
+        Ok(Self(machine().mounts()?))
     }
 
     /// The topmost mount at a path.
@@ -87,10 +87,12 @@ impl MountTable {
         if self.at(target).is_some_and(|found| !is_node(found)) {
             return Ok(other("a filesystem is mounted there, but a raw device is requested"));
         }
-        let mut numbers = vec![BlockDevice::open(device)?.number()];
-        numbers.extend(LoopDevice::find(device)?.iter().map(LoopDevice::number));
+        let machine = machine();
+        let mut numbers = vec![machine.device_number(device)?];
+        numbers.extend(machine.loop_devices(device)?.iter().map(|over| over.number));
         let is_volume = |entry: &MountEntry| {
-            is_node(entry) && block::device_of(&entry.mount_point).is_ok_and(|found| numbers.contains(&found))
+            is_node(entry)
+                && machine.device_of(&entry.mount_point).is_ok_and(|found| numbers.contains(&found))
         };
         Ok(self.targets(target, &[], is_volume))
     }

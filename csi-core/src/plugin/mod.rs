@@ -56,6 +56,8 @@ pub struct Plugin {
     snapshot_metadata: Option<Arc<dyn SnapshotMetadata>>,
     pub(crate) declared: Declared,
     mode: Mode,
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    machine: Arc<dyn csi_mount::Machine>,
     pub(crate) settings: Settings,
 }
 
@@ -73,6 +75,8 @@ impl Plugin {
             snapshot_metadata: None,
             declared: Declared::default(),
             mode: Mode::All,
+            #[cfg(all(feature = "mount", target_os = "linux"))]
+            machine: crate::machine(),
             settings: Settings::default(),
         }
     }
@@ -163,6 +167,15 @@ impl Plugin {
         self
     }
 
+    /// Sets the machine that the plugin's calls mount on. The default is the kernel
+    /// ([`Kernel`](csi_mount::Kernel)). A test of a driver can pass a simulated node, which needs no root.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    #[must_use]
+    pub fn machine(mut self, machine: impl csi_mount::Machine) -> Self {
+        self.machine = Arc::new(machine);
+        self
+    }
+
     /// Registers the plugin with the kubelet of this node; no node-driver-registrar sidecar is needed.
     #[must_use]
     pub fn register(mut self, registration: Registration) -> Self {
@@ -202,8 +215,12 @@ impl Plugin {
         }
         let offer = self.offer().map_err(ServeError::Plugin)?;
         let gate = self.path_gate(socket);
-        let context =
-            PluginContext { driver: self.name.clone(), volume_roots: self.settings.volume_roots.clone() };
+        let context = PluginContext {
+            driver: self.name.clone(),
+            volume_roots: self.settings.volume_roots.clone(),
+            #[cfg(all(feature = "mount", target_os = "linux"))]
+            machine: self.machine,
+        };
         let info = v1::GetPluginInfoResponse {
             name: self.name,
             vendor_version: self.vendor_version,

@@ -1,6 +1,8 @@
 //! Serves the plugin, and provides a driver's `main`.
 
 use std::process::ExitCode;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+use std::sync::Arc;
 
 use super::Plugin;
 use crate::Endpoint;
@@ -84,7 +86,8 @@ impl Plugin {
         if self.mode.serves(crate::Service::Node)
             && let Some(fitness) = self.node.as_mut().and_then(|node| node.fitness.take())
         {
-            return Some(Box::new(move || fitness.look()));
+            let machine = Arc::clone(&self.machine);
+            return Some(Box::new(move || fitness.look(&*machine)));
         }
         None
     }

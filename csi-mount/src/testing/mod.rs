@@ -1,5 +1,4 @@
-//! Mount namespaces for tests, and [`Model`], which needs no kernel. Whatever a test mounts is gone when
-//! its thread ends.
+//! Mount namespaces for tests. Whatever a test mounts is gone when its thread ends.
 //!
 //! Only with the `testing` feature. Mount namespaces belong to threads, so each test of one process can
 //! have its own. Inside, use `/proc/thread-self` instead of `/proc/self`.
@@ -13,11 +12,8 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, mount_change};
 
 pub mod calls;
-mod model;
-mod table;
 
 pub use crate::sys::features::Feature;
-pub use model::Model;
 
 /// Runs the closure on its own thread, in its own mount namespace, and returns its result.
 ///

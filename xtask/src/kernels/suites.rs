@@ -222,7 +222,6 @@ pub(crate) const SUITES: &[Suite] = &[
         }],
         ..DEVICES
     },
-    Suite { test: "mount_ops", ..DEVICES },
     Suite { test: "mount_stats", ..DEVICES },
     Suite { test: "mount_target", ..MOUNT },
     Suite { test: "mount_unmount", files: &["unshare"], ..MOUNT },
