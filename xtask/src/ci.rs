@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::members::{Member, members};
 use crate::needs::{Install, Work};
 use crate::step::{Step, timed};
-use crate::{Failure, bench, codegen, elf, kernels, needs, target, test};
+use crate::{Failure, bench, codegen, elf, kernels, needs, sanity, target, test};
 
 /// The package whose binary must also build statically, and the test that runs it in an empty root.
 const STATIC: &str = "block";
@@ -51,6 +51,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     Step::cargo("benches build", ["bench", "--no-run", "--package", "benches"]).run(root)?;
     bench::check_instructions(root)?;
     static_build(root)?;
+    let no_sanity = sanity::run(root)?;
     let mut not_run = None;
     timed("tests on the oldest and the newest kernel available", || {
         not_run = kernels::run(root, &kernels::Choice::Ends, "", Install::Nothing)?;
@@ -58,7 +59,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     })?;
 
     println!("all checks passed in {:.0} s", start.elapsed().as_secs_f64());
-    for line in left_out.into_iter().chain(not_run) {
+    for line in left_out.into_iter().chain(no_sanity).chain(not_run) {
         println!("{line}");
     }
     Ok(())

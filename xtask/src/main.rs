@@ -14,6 +14,7 @@ mod needs;
 mod progress;
 mod public_api;
 mod rust_source;
+mod sanity;
 mod step;
 mod system;
 mod target;
@@ -44,8 +45,10 @@ Usage: cargo xtask <command>
                       without long tests, as in `ci`; only suites with SUITE in `package/program`, several
                       separated by commas
   ci                  all checks: missing packages as for `test`, format, generated code, clippy, tests,
-                      docs, each feature alone, a static build, the tests on the oldest and the newest
-                      kernel available
+                      docs, each feature alone, a static build, csi-sanity (if there is a Go toolchain),
+                      the tests on the oldest and the newest kernel available
+  sanity              run csi-sanity, Kubernetes' test suite for CSI drivers, against the examples; it is
+                      built by `go`, into the target folder
   bench [OPTIONS]     compare the toolkit with system calls, programs and other crates; write
                       docs/benchmarks.md. Options: --quick, --only, --compare, --resume, --instructions; see
                       `bench --help`
@@ -98,6 +101,13 @@ fn count_public_api(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+fn run_sanity(root: &Path) -> Result<(), Failure> {
+    match sanity::run(root)? {
+        None => Ok(()),
+        Some(not_run) => Err(Failure::usage(not_run)),
+    }
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -115,6 +125,7 @@ fn main() -> ExitCode {
             };
             kernels::run(&root, &choice, rest.get(1).unwrap_or(&""), Install::Missing).map(drop)
         }
+        ["sanity"] => run_sanity(&root),
         ["ci"] => ci::run(&root),
         ["bench", options @ ..] => {
             bench::Options::parse(options).and_then(|options| bench::run(&root, &options))
