@@ -64,14 +64,9 @@ pub struct DriverArgs {
     pub kubelet_socket_path: Option<PathBuf>,
 
     /// The directories of the orchestrator's target and staging paths, separated by colons. Mounts of a volume
-    /// that the driver no longer knows are unmounted only below them
-    #[arg(
-        long,
-        env = "VOLUME_ROOTS",
-        value_name = "PATH",
-        value_delimiter = ':',
-        default_value = "/var/lib/kubelet"
-    )]
+    /// that the driver no longer knows are unmounted only below them [default: the kubelet's directory, as the
+    /// two flags above show it, else /var/lib/kubelet]
+    #[arg(long, env = "VOLUME_ROOTS", value_name = "PATH", value_delimiter = ':')]
     pub volume_roots: Vec<PathBuf>,
 
     /// What the plugin does if its socket is removed: recreate it, or stop, so that its container is restarted
@@ -110,8 +105,11 @@ impl DriverArgs {
     }
 
     fn apply(&self, plugin: Plugin) -> Plugin {
-        let mut plugin = plugin.mode(self.mode).grace(self.grace).volume_roots(&self.volume_roots);
-        plugin = plugin.spec(self.spec).socket_removal(self.socket_removal);
+        let mut plugin = plugin.mode(self.mode).grace(self.grace).spec(self.spec);
+        plugin = plugin.socket_removal(self.socket_removal);
+        if !self.volume_roots.is_empty() {
+            plugin = plugin.volume_roots(&self.volume_roots);
+        }
         if let Some(most) = self.max_connections {
             plugin = plugin.max_connections(most);
         }
@@ -228,11 +226,30 @@ mod tests {
         assert_eq!(plugin.declared.spec, Spec::V1_13);
         let settings = plugin.settings;
         assert_eq!(settings.grace, Duration::from_secs(120));
-        assert_eq!(settings.volume_roots, [Path::new("/data/kubelet"), Path::new("/opt/volumes")]);
+        assert_eq!(settings.volume_roots(), [Path::new("/data/kubelet"), Path::new("/opt/volumes")]);
         assert_eq!((settings.socket_removal, settings.max_connections), (SocketRemoval::Stop, Some(7)));
         let due =
             Registration::new("/registration").kubelet_socket_path("/var/lib/kubelet/plugins/x/csi.sock");
         assert_eq!(settings.registration, Some(due));
+    }
+
+    #[test]
+    fn the_volume_roots_follow_the_kubelets_paths() {
+        for (flags, root) in [
+            (&[][..], "/var/lib/kubelet"),
+            (&["--registration-dir=/registration"], "/var/lib/kubelet"),
+            (&["--registration-dir=/plugins_registry"], "/var/lib/kubelet"),
+            (&["--registration-dir=/data/kubelet/plugins_registry"], "/data/kubelet"),
+            (
+                &["--registration-dir=/registration", "--kubelet-socket-path=/data/k/plugins/x/csi.sock"],
+                "/data/k",
+            ),
+            (&["--registration-dir=/data/kubelet/plugins_registry", "--volume-roots=/opt/v"], "/opt/v"),
+        ] {
+            let args = parse(&[&["--endpoint=/csi.sock"], flags].concat()).unwrap();
+            let settings = Plugin::new("a.b", "1").with_args(&args).settings;
+            assert_eq!(settings.volume_roots(), [Path::new(root)], "{flags:?}");
+        }
     }
 
     #[cfg(feature = "http")]

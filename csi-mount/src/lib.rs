@@ -118,7 +118,7 @@ pub use place::protected::{ProtectedPaths, SYSTEM_DIRECTORIES, SYSTEM_TREES};
 pub use place::root::Root;
 pub use place::state::mount_state;
 pub use place::target::{Created, Removed, Target};
-pub use self_check::{Finding, SelfCheck, Verdict, self_check};
+pub use self_check::{Finding, NodeNeed, SelfCheck, Verdict, self_check};
 pub use sys::attributes::MountAttributes;
 pub use sys::device_number::DeviceNumber;
 pub use sys::mount_id::MountId;

@@ -91,27 +91,47 @@ impl fmt::Display for Finding {
     }
 }
 
+/// What a driver uses on its node, besides mounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeNeed {
+    /// Block devices: `/sys`.
+    BlockDevices,
+    /// Creating, checking and growing this filesystem: its programs, and for ext4 a capability.
+    Filesystem(Filesystem),
+    /// FUSE: `/dev/fuse`.
+    Fuse,
+}
+
 /// Checks the node and changes nothing.
 ///
-/// The checks are: mount propagation below the kubelet's directory, the capabilities of the process, the
-/// system calls of the kernel, `/proc`, `/sys` and `/dev`, and the programs of these filesystems.
+/// Checks what every driver needs: mount propagation at the directories of the volumes' paths, the
+/// capabilities of the process, the system calls of the kernel, `/proc` and `/dev`; and what this driver
+/// needs besides.
 ///
 /// ```no_run
-/// use csi_mount::{Filesystem, self_check};
+/// use csi_mount::{Filesystem, NodeNeed, self_check};
 ///
 /// # fn main() -> csi_mount::Result<()> {
-/// let report = self_check("/var/lib/kubelet", &[Filesystem::Ext4, Filesystem::Xfs]);
+/// let needs = [NodeNeed::BlockDevices, NodeNeed::Filesystem(Filesystem::Ext4)];
+/// let report = self_check(["/var/lib/kubelet"], &needs);
 /// println!("{report}");
 /// report.into_result()?;
 /// # Ok(())
 /// # }
 /// ```
-pub fn self_check(kubelet_root: impl AsRef<Path>, filesystems: &[Filesystem]) -> SelfCheck {
-    let mut findings = vec![propagation(kubelet_root.as_ref())];
-    findings.extend(capabilities());
+pub fn self_check(roots: impl IntoIterator<Item: AsRef<Path>>, needs: &[NodeNeed]) -> SelfCheck {
+    let mut findings: Vec<_> = roots.into_iter().map(|root| propagation(root.as_ref())).collect();
+    findings.extend(capabilities(needs));
     findings.extend(kernel());
-    findings.extend(["/proc", "/sys", "/dev"].map(pseudo_filesystem));
-    findings.extend(filesystems.iter().flat_map(|filesystem| tools(*filesystem)));
+    findings.extend(["/proc", "/dev"].map(pseudo_filesystem));
+    for need in needs {
+        match need {
+            NodeNeed::BlockDevices => findings.push(pseudo_filesystem("/sys")),
+            NodeNeed::Filesystem(filesystem) => findings.extend(tools(*filesystem)),
+            NodeNeed::Fuse => findings.push(pseudo_filesystem("/dev/fuse")),
+        }
+    }
     SelfCheck { findings }
 }
 
@@ -159,19 +179,24 @@ fn mount_of(path: &Path) -> Result<MountEntry> {
         .ok_or_else(|| Error::new(ErrorKind::NotFound, operation, "its mount is not in the table").at(path))
 }
 
+/// Only a driver that grows ext4 needs this capability.
+const SYS_RESOURCE: u32 = 24;
+
 /// Each capability: its number, its name, and what fails without it.
 const CAPABILITIES: [(u32, &str, Verdict, &str); 4] = [
     (21, "CAP_SYS_ADMIN", Verdict::Broken, "nothing can be mounted; run the container privileged"),
     (1, "CAP_DAC_OVERRIDE", Verdict::Degraded, "directories of other users cannot be opened"),
-    (24, "CAP_SYS_RESOURCE", Verdict::Degraded, "ext4 cannot grow while it is mounted"),
+    (SYS_RESOURCE, "CAP_SYS_RESOURCE", Verdict::Degraded, "ext4 cannot grow while it is mounted"),
     (19, "CAP_SYS_PTRACE", Verdict::Degraded, "the processes that keep a mount busy are not always found"),
 ];
 
-fn capabilities() -> Vec<Finding> {
+fn capabilities(needs: &[NodeNeed]) -> Vec<Finding> {
+    let grows_ext4 = needs.contains(&NodeNeed::Filesystem(Filesystem::Ext4));
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
-    let judged = CAPABILITIES.iter().map(|(number, name, verdict, without)| {
+    let needed = CAPABILITIES.iter().filter(|(number, ..)| *number != SYS_RESOURCE || grows_ext4);
+    let judged = needed.map(|(number, name, verdict, without)| {
         if effective & (1 << number) == 0 {
             finding(*name, *verdict, *without)
         } else {
@@ -207,6 +232,7 @@ fn pseudo_filesystem(path: &'static str) -> Finding {
     let probe = match path {
         "/proc" => "/proc/thread-self/mountinfo",
         "/sys" => "/sys/dev/block",
+        "/dev/fuse" => "/dev/fuse",
         _ => "/dev/null",
     };
     match fs::metadata(probe) {
@@ -254,7 +280,7 @@ mod needs_root {
                 assert!(look().detail.contains("only receives"), "{}", look());
             });
             mount_change(path, MountPropagationFlags::PRIVATE).unwrap();
-            let report = self_check(path, &[Filesystem::Xfs]);
+            let report = self_check([path], &[NodeNeed::Filesystem(Filesystem::Xfs)]);
             assert_eq!(report.verdict(), Verdict::Broken);
             assert!(report.to_string().contains("Bidirectional"), "{report}");
             let error = report.into_result().unwrap_err();
@@ -273,20 +299,40 @@ mod tests {
 
     #[test]
     fn a_missing_capability_is_reported_with_its_purpose() {
-        let judged = || {
-            let mut sets = of_thread(None).unwrap();
-            sets.effective = CapabilitySet::DAC_OVERRIDE.intersection(sets.permitted);
-            set_capabilities(None, sets).unwrap();
-            capabilities()
+        let judged = |needs: &'static [NodeNeed]| {
+            let limited = move || {
+                let mut sets = of_thread(None).unwrap();
+                sets.effective = CapabilitySet::DAC_OVERRIDE.intersection(sets.permitted);
+                set_capabilities(None, sets).unwrap();
+                capabilities(needs)
+            };
+            // Capabilities belong to a thread.
+            std::thread::scope(|scope| scope.spawn(limited).join().unwrap())
         };
-        // Capabilities belong to a thread.
-        let findings = std::thread::scope(|scope| scope.spawn(judged).join().unwrap());
+        let findings = judged(&[NodeNeed::Filesystem(Filesystem::Ext4)]);
         let said = |subject: &str| findings.iter().find(|found| found.subject == subject).unwrap();
         assert_eq!(said("CAP_SYS_ADMIN").verdict, Verdict::Broken);
         assert!(said("CAP_SYS_ADMIN").detail.contains("nothing can be mounted"), "{findings:?}");
         assert_eq!(said("CAP_SYS_RESOURCE").verdict, Verdict::Degraded);
+        for needs in [&[NodeNeed::Fuse][..], &[NodeNeed::Filesystem(Filesystem::Xfs)], &[]] {
+            let subjects: Vec<_> = judged(needs).into_iter().map(|found| found.subject).collect();
+            assert_eq!(subjects, ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE"], "{needs:?}");
+        }
         let report = SelfCheck { findings: findings.clone() };
         assert!(report.into_result().unwrap_err().to_string().contains("CAP_SYS_ADMIN"));
+    }
+
+    #[test]
+    fn only_what_the_driver_uses_is_checked() {
+        let subjects = |needs: &[NodeNeed]| {
+            let report = self_check(["/"], needs);
+            report.findings().iter().map(|found| found.subject.clone()).collect::<Vec<_>>()
+        };
+        let (plain, fuse) = (subjects(&[]), subjects(&[NodeNeed::Fuse]));
+        assert!(!plain.iter().any(|subject| subject == "/sys" || subject.contains("mkfs")), "{plain:?}");
+        assert_eq!(fuse, [plain.clone(), vec!["/dev/fuse".to_owned()]].concat());
+        let xfs = subjects(&[NodeNeed::BlockDevices, NodeNeed::Filesystem(Filesystem::Xfs)]);
+        assert!(xfs.contains(&"/sys".to_owned()) && xfs.contains(&"mkfs.xfs for xfs".to_owned()), "{xfs:?}");
     }
 
     #[test]

@@ -20,8 +20,8 @@ use csi_mount::flow::block::{StageCheck, StagePlan, stage, unstage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, CheckLimits, CheckPolicy, ErrorKind, ExpectedDevice, Filesystem, Format, FormatLimit,
-    FormatStep, KernelVersion, MkfsProfile, Mount, MountOptions, MountState, Probe, Rescan, Target, Verdict,
-    check, self_check,
+    FormatStep, KernelVersion, MkfsProfile, Mount, MountOptions, MountState, NodeNeed, Probe, Rescan, Target,
+    Verdict, check, self_check,
 };
 use devices::{Image, MIB, put_node, run, that_can_fail};
 
@@ -309,7 +309,7 @@ fn a_missing_mkfs_is_named_before_anything_is_written() {
             let text = error.to_string();
             assert!(text.contains(&format!("mkfs.{filesystem}")) && text.contains(package), "{text}");
             // The check at the start of the driver also reports it.
-            let report = self_check("/", &[filesystem]);
+            let report = self_check(["/"], &[NodeNeed::Filesystem(filesystem)]);
             let program = format!("mkfs.{filesystem} for {filesystem}");
             let found = report.findings().iter().find(|found| found.subject == program).unwrap();
             assert!(found.verdict == Verdict::Broken && found.detail.contains(package), "{report}");

@@ -2,29 +2,23 @@
 
 use std::path::PathBuf;
 
-use csi_mount::{Filesystem, Machine, Verdict};
+use csi_mount::{Machine, NodeNeed, Verdict};
 
 use super::{Node, NodeService};
-
-/// The kubelet's default directory.
-const KUBELET_ROOT: &str = "/var/lib/kubelet";
 
 /// The check of the node that is still to run.
 #[derive(Debug)]
 pub(crate) struct Fitness {
-    kubelet_root: PathBuf,
-    filesystems: Vec<Filesystem>,
+    kubelet_root: Option<PathBuf>,
+    needs: Vec<NodeNeed>,
 }
 
 impl Fitness {
-    fn of(filesystems: Vec<Filesystem>) -> Self {
-        Self { kubelet_root: KUBELET_ROOT.into(), filesystems }
-    }
-
     /// Checks the node and logs the result. No finding keeps the plugin from starting: each can be fixed
     /// while it runs, and a call that needs what is missing reports it.
-    pub(crate) fn look(&self, machine: &dyn Machine) {
-        let report = machine.self_check(&self.kubelet_root, &self.filesystems);
+    pub(crate) fn look(&self, machine: &dyn Machine, volume_roots: &[PathBuf]) {
+        let roots = self.kubelet_root.as_ref().map_or(volume_roots, std::slice::from_ref);
+        let report = machine.self_check(roots, &self.needs);
         match report.verdict() {
             Verdict::Fine => tracing::info!("{report}"),
             _ => {
@@ -42,20 +36,23 @@ impl Fitness {
 
 impl<D: Node> NodeService<D> {
     /// Checks the node when the plugin starts, as the ready-made node plugins do, and logs what is missing
-    /// for volumes with these filesystems. For a driver's node plugin that is built on the ready-made ones.
+    /// of the driver's needs ([`csi_mount::self_check`]). For a driver's node plugin that is built on the
+    /// ready-made ones, and for a driver that needs other things than the ready-made one assumes.
+    ///
+    /// What prevents pods of this node from seeing their volumes is looked for at
+    /// [`Plugin::volume_roots`](crate::Plugin::volume_roots).
     #[must_use]
-    pub fn self_check(mut self, filesystems: &[Filesystem]) -> Self {
-        self.table.fitness = Some(Fitness::of(filesystems.to_vec()));
+    pub fn self_check(mut self, needs: &[NodeNeed]) -> Self {
+        self.table.fitness = Some(Fitness { kubelet_root: None, needs: needs.to_vec() });
         self
     }
 
-    /// Sets the kubelet's directory, if it is not `/var/lib/kubelet`. The ready-made node plugins check it
-    /// when they start, and log what prevents pods of this node from seeing their volumes
-    /// ([`csi_mount::self_check`]).
+    /// Has the check of the node look at this directory, not at
+    /// [`Plugin::volume_roots`](crate::Plugin::volume_roots).
     #[must_use]
     pub fn kubelet_root(mut self, path: impl Into<PathBuf>) -> Self {
         if let Some(fitness) = &mut self.table.fitness {
-            fitness.kubelet_root = path.into();
+            fitness.kubelet_root = Some(path.into());
         }
         self
     }

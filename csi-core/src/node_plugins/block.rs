@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_mount::flow::block::{MountCopies, VolumeUsage};
-use csi_mount::{DeviceAccess, DeviceUse, ErrorKind, Evidence, MountAttributes, VolumePlace};
+use csi_mount::{DeviceAccess, DeviceUse, ErrorKind, Evidence, MountAttributes, NodeNeed, VolumePlace};
 
 use super::block_devices::{Attachment, BlockDevices};
 use super::condition::device_gone;
@@ -50,13 +50,14 @@ impl<D: BlockDevices> BlockNode<D> {
 
     /// Creates a Node service for these devices, with all supported capabilities registered.
     pub fn service(devices: Arc<D>) -> NodeService<Self> {
-        let filesystems = devices.filesystems();
+        let filesystems = devices.filesystems().into_iter().map(NodeNeed::Filesystem);
+        let needs: Vec<_> = std::iter::once(NodeNeed::BlockDevices).chain(filesystems).collect();
         NodeService::new(Arc::new(Self::new(devices)))
             .stage_unstage_volume()
             .get_volume_stats()
             .get_volume_health()
             .expand_volume()
-            .self_check(&filesystems)
+            .self_check(&needs)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_mount::flow::fuse::FuseDaemon;
-use csi_mount::{ErrorKind, Owner, UNMOUNT_TIME_LIMIT, VolumePlace};
+use csi_mount::{ErrorKind, NodeNeed, Owner, UNMOUNT_TIME_LIMIT, VolumePlace};
 
 use super::kernel::mount_options;
 use super::selinux::require_context;
@@ -118,7 +118,7 @@ impl<F: FuseFilesystems> FuseNode<F> {
             .stage_unstage_volume()
             .get_volume_stats()
             .get_volume_health()
-            .self_check(&[])
+            .self_check(&[NodeNeed::Fuse])
     }
 
     async fn stage(

@@ -157,13 +157,14 @@ impl Plugin {
     }
 
     /// Sets the directories in which the orchestrator keeps target paths and staging directories. The
-    /// default is `/var/lib/kubelet`. Leftovers of a volume that the driver no longer knows are unmounted
+    /// default is the kubelet's directory as the paths of the [`Registration`] show it
+    /// (`…/plugins_registry`, `…/plugins/NAME/csi.sock`), else `/var/lib/kubelet`. Leftovers of a volume that the driver no longer knows are unmounted
     /// in these directories only. An empty target of unknown origin is removed in these directories only.
     /// Neither these directories nor the directories in them that contain all volumes can be a target or
     /// staging path.
     #[must_use]
     pub fn volume_roots(mut self, roots: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
-        self.settings.volume_roots = roots.into_iter().map(Into::into).collect();
+        self.settings.volume_roots = Some(roots.into_iter().map(Into::into).collect());
         self
     }
 
@@ -195,10 +196,10 @@ impl Plugin {
     }
 
     fn path_gate(&self, socket: &Path) -> PathGate {
-        let Settings { own_directories, volume_roots, registration, .. } = &self.settings;
+        let Settings { own_directories, registration, .. } = &self.settings;
         let sockets = socket.parent().into_iter();
         let sockets = sockets.chain(registration.as_ref().map(Registration::directory)).map(Path::to_owned);
-        PathGate::new(own_directories.clone(), sockets.collect(), volume_roots)
+        PathGate::new(own_directories.clone(), sockets.collect(), &self.settings.volume_roots())
     }
 
     /// Checks the plugin and builds the adapter that the server serves.
@@ -217,7 +218,7 @@ impl Plugin {
         let gate = self.path_gate(socket);
         let context = PluginContext {
             driver: self.name.clone(),
-            volume_roots: self.settings.volume_roots.clone(),
+            volume_roots: self.settings.volume_roots(),
             #[cfg(all(feature = "mount", target_os = "linux"))]
             machine: self.machine,
         };

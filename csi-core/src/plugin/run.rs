@@ -87,7 +87,8 @@ impl Plugin {
             && let Some(fitness) = self.node.as_mut().and_then(|node| node.fitness.take())
         {
             let machine = Arc::clone(&self.machine);
-            return Some(Box::new(move || fitness.look(&*machine)));
+            let roots = self.settings.volume_roots();
+            return Some(Box::new(move || fitness.look(&*machine, &roots)));
         }
         None
     }

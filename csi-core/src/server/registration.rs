@@ -56,6 +56,17 @@ impl Registration {
         &self.directory
     }
 
+    /// The kubelet's own directory, if the paths show it: its `plugins` directory contains the sockets of
+    /// plugins, and its `plugins_registry` lies beside.
+    pub(crate) fn kubelet_root(&self) -> Option<PathBuf> {
+        let beside = |path: &Path, name: &str| {
+            let named = path.ancestors().find(|above| above.file_name().is_some_and(|found| found == name));
+            named.and_then(Path::parent).filter(|root| root.parent().is_some()).map(Path::to_owned)
+        };
+        let socket = self.kubelet_socket_path.as_deref().and_then(|path| beside(path, "plugins"));
+        socket.or_else(|| beside(&self.directory, "plugins_registry"))
+    }
+
     /// Sets the path by which the kubelet reaches the plugin's socket, if it differs from the endpoint's:
     /// the path on the host, for a plugin in a container.
     #[must_use]

@@ -20,8 +20,8 @@ pub(crate) struct Settings {
     pub(crate) registration: Option<Registration>,
     /// The directories in which the driver keeps its own data.
     pub(crate) own_directories: Vec<PathBuf>,
-    /// The directories in which the orchestrator keeps targets and staging directories.
-    pub(crate) volume_roots: Vec<PathBuf>,
+    /// The directories in which the orchestrator keeps targets and staging directories, if they were set.
+    pub(crate) volume_roots: Option<Vec<PathBuf>>,
     #[cfg(feature = "http")]
     pub(crate) http_address: Option<std::net::SocketAddr>,
 }
@@ -35,10 +35,20 @@ impl Default for Settings {
             grace: Duration::from_secs(30),
             registration: None,
             own_directories: Vec::new(),
-            volume_roots: vec!["/var/lib/kubelet".into()],
+            volume_roots: None,
             #[cfg(feature = "http")]
             http_address: None,
         }
+    }
+}
+
+impl Settings {
+    /// The directories in which the orchestrator keeps targets and staging directories. If they were not
+    /// set, it is the kubelet's directory.
+    pub(crate) fn volume_roots(&self) -> Vec<PathBuf> {
+        let kubelet = || self.registration.as_ref().and_then(Registration::kubelet_root);
+        let default = || vec![kubelet().unwrap_or_else(|| "/var/lib/kubelet".into())];
+        self.volume_roots.clone().unwrap_or_else(default)
     }
 }
 

@@ -12,8 +12,8 @@ use crate::flow::fuse::FuseDaemon;
 use crate::flow::shared::SharedSource;
 use crate::flow::{block, ephemeral, fuse, shared};
 use crate::{
-    Bind, BlockDevice, DeviceAccess, DeviceNumber, DeviceUse, Error, Filesystem, GroupChange, GroupOutcome,
-    Grown, IdMap, LoopDevice, LoopOptions, MountAttributes, MountEntry, MountHealth, MountState, Outcome,
+    Bind, BlockDevice, DeviceAccess, DeviceNumber, DeviceUse, Error, GroupChange, GroupOutcome, Grown, IdMap,
+    LoopDevice, LoopOptions, MountAttributes, MountEntry, MountHealth, MountState, NodeNeed, Outcome,
     OwnerId, ProtectedPaths, Removed, Result, SelfCheck, Stats, Target, Unmounted, unmount,
 };
 
@@ -54,8 +54,8 @@ impl Machine for Kernel {
         protected.check(path)
     }
 
-    fn self_check(&self, kubelet_root: &Path, filesystems: &[Filesystem]) -> SelfCheck {
-        crate::self_check(kubelet_root, filesystems)
+    fn self_check(&self, roots: &[PathBuf], needs: &[NodeNeed]) -> SelfCheck {
+        crate::self_check(roots, needs)
     }
 
     fn is_directory(&self, path: &Path) -> Result<bool> {

@@ -16,9 +16,9 @@ use crate::flow::ephemeral::{Change, Content, EphemeralPlan};
 use crate::flow::fuse::FuseDaemon;
 use crate::flow::shared::SharedSource;
 use crate::{
-    DeviceAccess, DeviceNumber, DeviceUse, Filesystem, GroupChange, GroupOutcome, Grown, IdMap, LoopOptions,
-    MountAttributes, MountEntry, MountHealth, MountState, Outcome, Owner, OwnerId, ProtectedPaths, Removed,
-    Result, SelfCheck, Stats, Target, Unmounted,
+    DeviceAccess, DeviceNumber, DeviceUse, GroupChange, GroupOutcome, Grown, IdMap, LoopOptions,
+    MountAttributes, MountEntry, MountHealth, MountState, NodeNeed, Outcome, Owner, OwnerId, ProtectedPaths,
+    Removed, Result, SelfCheck, Stats, Target, Unmounted,
 };
 
 pub use kernel::Kernel;
@@ -121,7 +121,7 @@ pub trait Machine: fmt::Debug + Send + Sync + 'static {
     fn check_protected(&self, protected: &ProtectedPaths, path: &Path) -> Result<()>;
 
     /// Whether the node has what volumes need; see [`self_check`](crate::self_check()).
-    fn self_check(&self, kubelet_root: &Path, filesystems: &[Filesystem]) -> SelfCheck;
+    fn self_check(&self, roots: &[PathBuf], needs: &[NodeNeed]) -> SelfCheck;
 
     /// Whether a path is a directory; see [`Target::is_directory`].
     fn is_directory(&self, path: &Path) -> Result<bool>;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use csi_core::mount::Filesystem;
+use csi_core::mount::{Filesystem, NodeNeed};
 use csi_core::{
     ControllerCapability, ControllerService, Expansion, Identity, NodeCapability, NodeService, Plugin,
     Readiness, Result, async_trait,
@@ -99,7 +99,9 @@ fn node(driver: Driver, features: &Features) -> Result<Node> {
         (Feature::MountGroup, Node::volume_mount_group),
         (Feature::MultiWriter, Node::single_node_multi_writer),
     ];
-    let service = Node::new(Arc::new(HostNode::new(driver)?)).self_check(&Filesystem::ALL);
+    let filesystems = Filesystem::ALL.map(NodeNeed::Filesystem);
+    let needs: Vec<_> = std::iter::once(NodeNeed::BlockDevices).chain(filesystems).collect();
+    let service = Node::new(Arc::new(HostNode::new(driver)?)).self_check(&needs);
     let chosen = registered.into_iter().filter(|(feature, _)| features.has(*feature));
     let service = chosen.fold(service, |service, (_, register)| register(service));
     Ok(if features.has(Feature::Condition) { service } else { service.without(CONDITION.1) })
