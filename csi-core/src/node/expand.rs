@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use csi_proto::v1;
 
-use super::Node;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
@@ -15,7 +14,7 @@ use crate::{AbsolutePath, CapacityRange, Result, Rpc, Secrets, VolumeCapability,
 
 /// Grows the content of a volume to the size of the volume. Spec: "NodeExpandVolume".
 #[async_trait]
-pub trait NodeExpandVolume: Node {
+pub trait NodeExpandVolume: Send + Sync + 'static {
     /// Grows the filesystem or device at the path to fill the volume, and returns the size in bytes; 0 if
     /// the size is unknown. A volume that is already large enough is `Ok`.
     ///

@@ -6,7 +6,6 @@ use async_trait::async_trait;
 
 use csi_proto::v1;
 
-use super::Node;
 use crate::call::Call;
 use crate::call::request::request;
 use crate::offer::Offer;
@@ -15,7 +14,7 @@ use crate::{AbsolutePath, Result, Rpc, Secrets, StorageHealthEntry, VolumeHealth
 
 /// Reports one volume's health on this node. Spec: "NodeGetVolumeHealth".
 #[async_trait]
-pub trait NodeGetVolumeHealth: Node {
+pub trait NodeGetVolumeHealth: Send + Sync + 'static {
     /// Returns the problems of the volume as this node sees them, also when its stage or publish failed.
     ///
     /// - spec: `node-get-volume-health.current`, `node-get-volume-health.missing`
@@ -39,7 +38,7 @@ request! {
 
 /// Reports the backends' health as this node sees it. Spec: "NodeGetStorageHealth".
 #[async_trait]
-pub trait NodeGetStorageHealth: Node {
+pub trait NodeGetStorageHealth: Send + Sync + 'static {
     /// Returns the problems of the backends; empty if all are healthy.
     ///
     /// # Errors

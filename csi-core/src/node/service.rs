@@ -79,6 +79,46 @@ impl NodeTable {
 /// Each method requires the driver to implement the trait of the same name, else the code does not compile.
 ///
 /// A capability that depends on the backend is registered only if the backend has it.
+///
+/// # One method of another implementor
+///
+/// Each method has a second form, `…_by`, that registers another implementor of the same trait and leaves
+/// the rest as it is. So a driver on a ready-made node plugin changes one answer, or adds a capability that
+/// the ready-made plugin does not have, and keeps everything else, including the check of the node at
+/// start-up. The implementor can ask the ready-made plugin first:
+///
+#[cfg_attr(all(feature = "mount", target_os = "linux"), doc = "```")]
+#[cfg_attr(not(all(feature = "mount", target_os = "linux")), doc = "```ignore")]
+/// use csi_core::{Result, Usage, prelude::*};
+/// use std::{path::PathBuf, sync::Arc};
+///
+/// struct Subvolumes(PathBuf);
+///
+/// #[async_trait]
+/// impl Directories for Subvolumes {
+///     async fn directory(&self, id: &VolumeId) -> Result<PathBuf> {
+///         Ok(self.0.join(id.as_file_name()?))
+///     }
+/// }
+///
+/// /// Usage as the quota says, where `statfs` would say the size of the whole pool.
+/// struct Quotas(DirectoryNode<Subvolumes>);
+///
+/// #[async_trait]
+/// impl NodeGetVolumeStats for Quotas {
+///     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
+///         let quota = quota_of(&request.volume_id)?;
+///         let pool = self.0.volume_stats(request).await?; // NOT_FOUND if the volume is not at that path
+///         Ok(VolumeStats::from_usage(quota, pool.inodes))
+///     }
+/// }
+///
+/// let volumes = Arc::new(Subvolumes("/pool".into()));
+/// let quotas = Quotas(DirectoryNode::new(volumes.clone()));
+/// let node = DirectoryNode::service(volumes).get_volume_stats_by(Arc::new(quotas));
+/// # fn quota_of(_: &VolumeId) -> Result<Usage> { unimplemented!() }
+/// # drop(node);
+/// ```
 pub struct NodeService<D> {
     driver: Arc<D>,
     pub(super) table: NodeTable,
@@ -104,6 +144,14 @@ impl<D: Node> NodeService<D> {
         Self { driver, table }
     }
 
+    /// Has `other` answer NodeGetInfo and publish and unpublish the volumes. A node id alone is changed by
+    /// the `info` of the ready-made plugin's own trait.
+    #[must_use]
+    pub fn publish_unpublish_by(mut self, other: Arc<impl Node>) -> Self {
+        self.table.node = other;
+        self
+    }
+
     fn offer(mut self, capability: Capability) -> Self {
         self.table.offered.insert(capability);
         self
@@ -111,53 +159,88 @@ impl<D: Node> NodeService<D> {
 
     /// Offers STAGE_UNSTAGE_VOLUME.
     #[must_use]
-    pub fn stage_unstage_volume(mut self) -> Self
+    pub fn stage_unstage_volume(self) -> Self
     where
         D: StageUnstageVolume,
     {
-        self.table.stage_unstage_volume = Some(Arc::clone(&self.driver) as _);
+        let driver = Arc::clone(&self.driver);
+        self.stage_unstage_volume_by(driver)
+    }
+
+    /// Like [`stage_unstage_volume`](Self::stage_unstage_volume), answered by `other`.
+    #[must_use]
+    pub fn stage_unstage_volume_by(mut self, other: Arc<impl StageUnstageVolume>) -> Self {
+        self.table.stage_unstage_volume = Some(other);
         self.offer(Capability::StageUnstageVolume)
     }
 
     /// Offers GET_VOLUME_STATS.
     #[must_use]
-    pub fn get_volume_stats(mut self) -> Self
+    pub fn get_volume_stats(self) -> Self
     where
         D: NodeGetVolumeStats,
     {
-        self.table.volume_stats = Some(Arc::clone(&self.driver) as _);
+        let driver = Arc::clone(&self.driver);
+        self.get_volume_stats_by(driver)
+    }
+
+    /// Like [`get_volume_stats`](Self::get_volume_stats), answered by `other`.
+    #[must_use]
+    pub fn get_volume_stats_by(mut self, other: Arc<impl NodeGetVolumeStats>) -> Self {
+        self.table.volume_stats = Some(other);
         self.offer(Capability::GetVolumeStats)
     }
 
     /// Offers EXPAND_VOLUME on the node.
     #[must_use]
-    pub fn expand_volume(mut self) -> Self
+    pub fn expand_volume(self) -> Self
     where
         D: NodeExpandVolume,
     {
-        self.table.expand_volume = Some(Arc::clone(&self.driver) as _);
+        let driver = Arc::clone(&self.driver);
+        self.expand_volume_by(driver)
+    }
+
+    /// Like [`expand_volume`](Self::expand_volume), answered by `other`.
+    #[must_use]
+    pub fn expand_volume_by(mut self, other: Arc<impl NodeExpandVolume>) -> Self {
+        self.table.expand_volume = Some(other);
         self.offer(Capability::ExpandVolume)
     }
 
     /// Offers GET_VOLUME_HEALTH on the node, or VOLUME_CONDITION with
     /// [`Spec::V1_12`](crate::Spec::V1_12). Alpha.
     #[must_use]
-    pub fn get_volume_health(mut self) -> Self
+    pub fn get_volume_health(self) -> Self
     where
         D: NodeGetVolumeHealth,
     {
-        self.table.volume_health = Some(Arc::clone(&self.driver) as _);
+        let driver = Arc::clone(&self.driver);
+        self.get_volume_health_by(driver)
+    }
+
+    /// Like [`get_volume_health`](Self::get_volume_health), answered by `other`.
+    #[must_use]
+    pub fn get_volume_health_by(mut self, other: Arc<impl NodeGetVolumeHealth>) -> Self {
+        self.table.volume_health = Some(other);
         self.offer(Capability::GetVolumeHealth)
     }
 
     /// Offers GET_STORAGE_HEALTH. Alpha, new in spec v1.13.0; not served with
     /// [`Spec::V1_12`](crate::Spec::V1_12).
     #[must_use]
-    pub fn get_storage_health(mut self) -> Self
+    pub fn get_storage_health(self) -> Self
     where
         D: NodeGetStorageHealth,
     {
-        self.table.storage_health = Some(Arc::clone(&self.driver) as _);
+        let driver = Arc::clone(&self.driver);
+        self.get_storage_health_by(driver)
+    }
+
+    /// Like [`get_storage_health`](Self::get_storage_health), answered by `other`.
+    #[must_use]
+    pub fn get_storage_health_by(mut self, other: Arc<impl NodeGetStorageHealth>) -> Self {
+        self.table.storage_health = Some(other);
         self.offer(Capability::GetStorageHealth)
     }
 
@@ -194,5 +277,68 @@ impl<D: Node> NodeService<D> {
 impl<D> fmt::Debug for NodeService<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("NodeService").field(&self.table.offered).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use csi_proto::v1;
+
+    use super::*;
+    use crate::{
+        NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Result,
+        VolumeStats,
+    };
+
+    struct Plain;
+
+    #[async_trait]
+    impl Node for Plain {
+        async fn info(&self) -> Result<NodeInfo> {
+            NodeInfo::new("plain")
+        }
+        async fn publish_volume(&self, _: NodePublishVolumeRequest) -> Result<()> {
+            Ok(())
+        }
+        async fn unpublish_volume(&self, _: NodeUnpublishVolumeRequest) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Answers with this size, and implements nothing else of a node plugin.
+    struct Size(u64);
+
+    #[async_trait]
+    impl NodeGetVolumeStats for Size {
+        async fn volume_stats(&self, _: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
+            Ok(VolumeStats::from_device_size(self.0))
+        }
+    }
+
+    #[async_trait]
+    impl NodeGetVolumeStats for Plain {
+        async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
+            Size(1).volume_stats(request).await
+        }
+    }
+
+    #[tokio::test]
+    async fn another_implementor_answers_and_the_rest_stays() {
+        let service = NodeService::new(Arc::new(Plain));
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        let service = service.self_check(&[]);
+        let table = service.get_volume_stats().get_volume_stats_by(Arc::new(Size(7))).into_table();
+        let wire = v1::NodeGetVolumeStatsRequest {
+            volume_id: "v".to_owned(),
+            volume_path: "/v".to_owned(),
+            ..Default::default()
+        };
+        let stats = table.volume_stats.as_ref().unwrap().volume_stats(wire.try_into().unwrap()).await;
+        assert_eq!(stats.unwrap().bytes.unwrap().total, 7);
+        assert_eq!(table.node.info().await.unwrap().node_id.as_str(), "plain");
+        assert_eq!(Vec::from_iter(table.offered), [Capability::GetVolumeStats]);
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        assert!(table.fitness.is_some());
     }
 }

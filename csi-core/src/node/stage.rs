@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use csi_proto::v1;
 
-use super::Node;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
@@ -14,7 +13,7 @@ use crate::{AbsolutePath, PublishContext, Result, Rpc, Secrets, VolumeCapability
 
 /// Prepares a volume on a node, once for all workloads. Spec: "NodeStageVolume", "NodeUnstageVolume".
 #[async_trait]
-pub trait StageUnstageVolume: Node {
+pub trait StageUnstageVolume: Send + Sync + 'static {
     /// Prepares the volume at the staging path, which is an existing directory. A volume that is already
     /// staged there as requested is `Ok`.
     ///

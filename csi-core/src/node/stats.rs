@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use csi_proto::v1;
 
-use super::{Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest};
+use super::{NodeGetVolumeHealth, NodeGetVolumeHealthRequest};
 use crate::call::Call;
 use crate::call::request::request;
 use crate::offer::Offer;
@@ -16,7 +16,7 @@ use crate::{AbsolutePath, Error, Result, Rpc, VolumeId, VolumePath, VolumeStats}
 
 /// Reports a volume's usage. Spec: "NodeGetVolumeStats".
 #[async_trait]
-pub trait NodeGetVolumeStats: Node {
+pub trait NodeGetVolumeStats: Send + Sync + 'static {
     /// Returns the usage of the volume that is published or staged at the path. The kubelet asks every
     /// minute for every volume, so the method must be cheap and must not hang.
     ///

@@ -94,11 +94,15 @@ enum Staging {
 }
 
 impl<S: SharedFilesystems> SharedNode<S> {
+    /// Creates the node plugin that mounts each filesystem once per node.
+    pub fn new(filesystems: Arc<S>) -> Self {
+        Self { filesystems, staging: Staging::Staged }
+    }
+
     /// Creates a Node service that mounts each filesystem once per node, with all supported capabilities
     /// registered.
     pub fn service(filesystems: Arc<S>) -> NodeService<Self> {
-        let node = Self { filesystems, staging: Staging::Staged };
-        NodeService::new(Arc::new(node))
+        NodeService::new(Arc::new(Self::new(filesystems)))
             .stage_unstage_volume()
             .get_volume_stats()
             .get_volume_health()
