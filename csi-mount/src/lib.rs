@@ -48,6 +48,7 @@
 //! | run all steps for a volume | [`flow`] |
 //! | check whether the node has what volumes need | [`self_check()`] |
 //! | do it on a node that a test can replace | [`Machine`], [`Kernel`] |
+//! | test how a driver finds its device | `testing::FakeDisks` |
 //!
 //! # Rules for the whole crate
 //!
@@ -64,7 +65,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `luks` | no | [`Luks`]: block volumes encrypted on their device, by running `cryptsetup` |
-//! | `testing` | no | the module `testing`: mount namespaces for the tests of a driver |
+//! | `testing` | no | the module `testing`: mount namespaces and disks for the tests of a driver |
 #![cfg(target_os = "linux")]
 
 mod bounded;

@@ -96,12 +96,16 @@ fn a_stale_link_does_not_prove_the_disk() {
             assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
             assert!(matches!(other.open().probe(), Probe::Blank(_)), "the wrong disk was formatted");
         }
-        let found = ExpectedDevice::new().number(number).wait(short).unwrap();
+        let found = ExpectedDevice::new().number(number).wait_limit(short).wait().unwrap();
         assert_eq!((found.number(), found.path()), (number, image.path()), "sysfs knows it");
-        let small = ExpectedDevice::new().number(number).min_size(65 * MIB).wait(short).unwrap_err();
+        let small =
+            ExpectedDevice::new().number(number).min_size(65 * MIB).wait_limit(short).wait().unwrap_err();
         assert_eq!(small.kind(), ErrorKind::OutOfRange, "{small}");
-        assert_eq!(ExpectedDevice::new().wait(short).unwrap_err().kind(), ErrorKind::InvalidInput);
-        let absent = ExpectedDevice::new().serial("no disk has this").wait(short).unwrap_err();
+        assert_eq!(
+            ExpectedDevice::new().wait_limit(short).wait().unwrap_err().kind(),
+            ErrorKind::InvalidInput
+        );
+        let absent = ExpectedDevice::new().serial("no disk has this").wait_limit(short).wait().unwrap_err();
         assert_eq!(absent.kind(), ErrorKind::NotFound, "{absent}");
         assert_eq!(found.rescan().unwrap(), Rescan::NotNeeded, "a loop device follows its file");
         assert!(found.holders().unwrap().is_empty());
@@ -114,9 +118,10 @@ fn a_node_with_another_number_is_not_the_disk() {
     let (image, other) = (Image::new(8), Image::new(8));
     let node = image.directory().join("node");
     put_node(&node, other.loop_device().number());
-    let expected = ExpectedDevice::new().number(image.loop_device().number());
+    let number = image.loop_device().number();
+    let expected = ExpectedDevice::new().number(number).wait_limit(Duration::from_secs(60));
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| expected.wait_at(&node, Duration::from_secs(60)).unwrap());
+        let waiting = scope.spawn(|| expected.wait_at(&node).unwrap());
         // The node is replaced atomically, as udev does. The wait looks again until it finds the right node.
         let right = image.directory().join("right");
         put_node(&right, image.loop_device().number());

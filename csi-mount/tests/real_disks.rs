@@ -108,20 +108,27 @@ fn a_scsi_disk_is_recognized_and_waited_for_by_its_identity() {
     let digits = wwn.strip_prefix("naa.").expect("of the kind NAA");
     let by_wwn = |prefix: &str| ExpectedDevice::new().wwn(format!("{prefix}{digits}"));
     for expected in [by_serial.clone(), by_wwn("naa."), by_wwn("wwn-0x"), by_wwn("scsi-3")] {
-        assert_eq!(expected.wait(LONG).unwrap().path(), Path::new(&path), "{expected:?}");
+        assert_eq!(
+            expected.clone().wait_limit(LONG).wait().unwrap().path(),
+            Path::new(&path),
+            "{expected:?}"
+        );
         // A link to another disk does not mislead the wait.
         let other = Image::new(8);
         let link = other.directory().join("by-id");
         symlink(other.path(), &link).unwrap();
-        assert_eq!(expected.wait_at(&link, LONG).unwrap().path(), Path::new(&path));
+        assert_eq!(expected.clone().wait_limit(LONG).wait_at(&link).unwrap().path(), Path::new(&path));
 
         scsi.set_hosts(0);
         assert!(expected.find().unwrap().is_none());
-        let error = expected.wait(SHORT).unwrap_err();
+        let error = expected.clone().wait_limit(SHORT).wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-        assert_eq!(expected.wait_at(&link, SHORT).unwrap_err().kind(), ErrorKind::WrongDevice);
+        assert_eq!(
+            expected.clone().wait_limit(SHORT).wait_at(&link).unwrap_err().kind(),
+            ErrorKind::WrongDevice
+        );
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| expected.wait(LONG).unwrap());
+            let waiting = scope.spawn(|| expected.clone().wait_limit(LONG).wait().unwrap());
             scsi.set_hosts(1);
             assert_eq!(identity(waiting.join().unwrap().path().to_str().unwrap()).0, serial);
         });
@@ -135,11 +142,11 @@ fn a_scsi_disk_has_its_new_size_after_a_rescan() {
     assert_eq!(device.size().unwrap(), 8 * MIB);
     scsi.set("virtual_gb", "1");
     let large = ExpectedDevice::new().serial(device.identity().unwrap().serial.unwrap()).min_size(1 << 30);
-    let error = large.wait(SHORT).unwrap_err();
+    let error = large.clone().wait_limit(SHORT).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
     assert!(error.to_string().contains("rescan"), "{error}");
     assert_eq!(device.rescan().unwrap(), Rescan::Requested);
-    assert_eq!(large.wait(LONG).unwrap().size().unwrap(), 1 << 30);
+    assert_eq!(large.clone().wait_limit(LONG).wait().unwrap().size().unwrap(), 1 << 30);
     assert_eq!(device.size().unwrap(), 1 << 30);
 }
 
@@ -197,7 +204,7 @@ fn a_disk_with_several_paths_is_opened_as_its_multipath_device() {
     assert_eq!(identity(&paths[1]), (serial.clone(), wwn.clone()), "two paths to one disk");
     let both = [ExpectedDevice::new().serial(serial), ExpectedDevice::new().wwn(&wwn)];
     for expected in &both {
-        let error = expected.wait(SHORT).unwrap_err();
+        let error = expected.clone().wait_limit(SHORT).wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
         assert!(error.to_string().contains("2 disks"), "{error}");
     }
@@ -205,7 +212,7 @@ fn a_disk_with_several_paths_is_opened_as_its_multipath_device() {
     let staging = Target::new(directory.path().join("staging")).unwrap();
     let multipath = Multipath::new(&paths, &wwn);
     for expected in both {
-        let device = expected.wait(LONG).unwrap();
+        let device = expected.clone().wait_limit(LONG).wait().unwrap();
         assert!(device.path().to_str().unwrap().starts_with("/dev/dm-"), "{device:?}");
         let plan = StagePlan::new(Filesystem::Ext4).expect(expected);
         let staged = stage("/dev/disk/by-id/no-such-link", &staging, &plan).unwrap();
@@ -277,7 +284,8 @@ fn an_nvme_disk_is_recognized_and_grows() {
     let by_wwn = ExpectedDevice::new().wwn(format!("nvme-uuid.{UUID}"));
     assert!(by_serial.find().unwrap().is_none());
     std::thread::scope(|scope| {
-        let waiting = [&by_serial, &by_wwn].map(|expected| scope.spawn(|| expected.wait(LONG).unwrap()));
+        let waiting = [&by_serial, &by_wwn]
+            .map(|expected| scope.spawn(|| expected.clone().wait_limit(LONG).wait().unwrap()));
         let nvme = Nvme::new();
         let [device, same] = waiting.map(|waiting| waiting.join().unwrap());
         assert_eq!(device.number(), same.number());
@@ -288,7 +296,7 @@ fn an_nvme_disk_is_recognized_and_grows() {
         fs::write(format!("{SUBSYSTEM}/namespaces/1/revalidate_size"), "1").unwrap();
         assert_eq!(device.rescan().unwrap(), Rescan::Requested);
         let large = by_serial.clone().min_size(48 * MIB);
-        assert_eq!(large.wait(LONG).unwrap().size().unwrap(), 48 * MIB);
+        assert_eq!(large.clone().wait_limit(LONG).wait().unwrap().size().unwrap(), 48 * MIB);
         drop((device, same));
     });
 }

@@ -7,6 +7,7 @@
 
 pub(crate) mod block_device;
 pub(crate) mod claimed;
+pub(crate) mod disk_source;
 pub(crate) mod loop_device;
 pub(crate) mod mapping;
 pub(crate) mod same_disk;

@@ -1,8 +1,6 @@
 //! Whether two block devices are the same place of one disk, reached in two ways: paths that multipath did
 //! not combine, a disk that came back under another number, a file that is attached twice.
 
-use std::fs;
-
 use crate::device::sysfs::{DeviceIdentity, Sysfs};
 use crate::{DeviceNumber, LoopDevice, Result};
 
@@ -14,7 +12,11 @@ pub(crate) fn is_same_disk(one: DeviceNumber, other: DeviceNumber) -> Result<boo
     if one == other || LoopDevice::are_of_one_backing(one, other)? {
         return Ok(true);
     }
-    Ok(start(one) == start(other) && is_one(&sysfs.identity(one)?, &sysfs.identity(other)?))
+    is_same_in(&sysfs, one, other)
+}
+
+fn is_same_in(sysfs: &Sysfs, one: DeviceNumber, other: DeviceNumber) -> Result<bool> {
+    Ok(sysfs.start(one) == sysfs.start(other) && is_one(&sysfs.identity(one)?, &sysfs.identity(other)?))
 }
 
 /// If there is a world-wide name, it decides: a serial number can be that of a controller, or of an array
@@ -37,14 +39,10 @@ fn beneath_encryption(sysfs: &Sysfs, number: DeviceNumber) -> Result<DeviceNumbe
     Ok(mapped.and_then(|mapped| mapped.beneath).unwrap_or(number))
 }
 
-/// Where on its disk a partition begins; a whole disk has no such file.
-fn start(number: DeviceNumber) -> Option<String> {
-    fs::read_to_string(format!("/sys/dev/block/{number}/start")).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{FakeDisk, FakeDisks};
 
     #[test]
     fn identities_that_several_disks_can_share_prove_nothing() {
@@ -64,5 +62,19 @@ mod tests {
         ] {
             assert_eq!(is_one(&disk(one.0, one.1), &disk(other.0, other.1)), expected, "{one:?} {other:?}");
         }
+    }
+
+    #[test]
+    fn a_partition_is_the_same_only_as_the_one_at_its_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let disks = FakeDisks::new(directory.path());
+        let path = |name| FakeDisk::scsi(name, 1).wwid("naa.5000c500a1b2c3d4").size(64 << 20);
+        let [one, other] = ["sda", "sdb"].map(|name| disks.add(path(name)));
+        let [first, same] = ["sda", "sdb"].map(|name| disks.add_partition(name, 1, 0..1 << 20));
+        let second = disks.add_partition("sdb", 2, 1 << 20..2 << 20);
+        let is_same =
+            |one, other| is_same_in(&Sysfs::below(&directory.path().join("sys")), one, other).unwrap();
+        assert!(is_same(one, other) && is_same(first, same));
+        assert!(!is_same(first, second) && !is_same(one, second));
     }
 }

@@ -12,8 +12,10 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, mount_change};
 
 pub mod calls;
+mod disks;
 
 pub use crate::sys::features::Feature;
+pub use disks::{FakeDisk, FakeDisks, FoundDisk};
 
 /// Runs the closure on its own thread, in its own mount namespace, and returns its result.
 ///

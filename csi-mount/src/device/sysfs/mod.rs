@@ -1,5 +1,6 @@
 //! What the kernel itself reports about a disk, below `/sys`: links in `/dev` can be stale, this can't.
 
+mod connection;
 mod mapper;
 mod overlap;
 
@@ -23,6 +24,15 @@ pub struct DeviceIdentity {
     /// The world-wide name, as the kernel writes it: `naa.…`, `eui.…`, `uuid.…`, or a device mapper UUID.
     /// The UUID of a multipath device is `mpath-` followed by the name of its paths.
     pub wwn: Option<String>,
+    /// The NGUID of an NVMe namespace, as 32 hexadecimal digits.
+    pub nguid: Option<String>,
+    /// The EUI-64 of an NVMe namespace, as 16 hexadecimal digits.
+    pub eui64: Option<String>,
+    /// The logical unit number of a SCSI disk; for a multipath device that of its paths, if they have one.
+    pub lun: Option<u64>,
+    /// The way from the node to the disk, as the name of its link in `/dev/disk/by-path`; see
+    /// [`ExpectedDevice::by_path`](crate::ExpectedDevice::by_path).
+    pub by_path: Option<String>,
     /// Whether its driver keeps only the start of a serial number.
     pub(crate) may_be_cut: bool,
 }
@@ -38,10 +48,30 @@ impl DeviceIdentity {
         })
     }
 
+    /// Whether the way to the disk is this one. Older versions of udev call virtio's `virtio-pci-…`.
+    pub(crate) fn has_by_path(&self, wanted: &str) -> bool {
+        let wanted = wanted.trim_start_matches("/dev/disk/by-path/");
+        let wanted = wanted.strip_prefix("virtio-").unwrap_or(wanted);
+        self.by_path.as_deref() == Some(wanted)
+    }
+
     /// Whether the world-wide name is this one, in any notation: `wwn-0x5000…`, `naa.5000…`, `35000…`.
     pub(crate) fn has_wwn(&self, wanted: &str) -> bool {
         self.wwn.as_deref().is_some_and(|found| bare_wwn(found) == bare_wwn(wanted))
     }
+}
+
+/// Whether both have the same hexadecimal digits, whatever separates them.
+pub(crate) fn is_same_hex(one: &str, other: &str) -> bool {
+    hex_digits(one) == hex_digits(other)
+}
+
+fn hex_digits(text: &str) -> String {
+    let text = text.trim();
+    let text = ["nvme-", "eui.", "0x"]
+        .into_iter()
+        .fold(text, |text, prefix| text.strip_prefix(prefix).unwrap_or(text));
+    text.chars().filter(char::is_ascii_hexdigit).map(|digit| digit.to_ascii_lowercase()).collect()
 }
 
 fn bare_wwn(name: &str) -> String {
@@ -77,7 +107,7 @@ impl Sysfs {
         Self { root: PathBuf::from("/sys") }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn below(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
@@ -117,6 +147,12 @@ impl Sysfs {
             }
         }
         Ok(disks)
+    }
+
+    /// In bytes.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn size(&self, number: DeviceNumber) -> u64 {
+        text(&self.device(number).join("size")).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) * 512
     }
 
     /// The names of the devices that are built on this one: LVM, multipath, RAID.
@@ -166,8 +202,21 @@ fn identity_in(disk: &Path) -> DeviceIdentity {
             paths.iter().find_map(|path| identity_in(&disk.join("slaves").join(path)).serial)
         }),
         wwn: first(&["wwid", "device/wwid", "dm/uuid"]),
+        nguid: first(&["nguid"]).and_then(|text| known_hex(&text)),
+        eui64: first(&["eui"]).and_then(|text| known_hex(&text)),
+        lun: connection::lun(disk).or_else(|| {
+            let paths = multipath(disk)?;
+            paths.iter().find_map(|path| connection::lun(&disk.join("slaves").join(path)))
+        }),
+        by_path: connection::by_path(disk),
         may_be_cut,
     }
+}
+
+/// A namespace without such a name has only zeros.
+fn known_hex(text: &str) -> Option<String> {
+    let digits = hex_digits(text);
+    digits.bytes().any(|digit| digit != b'0').then_some(digits)
 }
 
 /// The names of the paths of a multipath device; none if it is something else.
@@ -288,6 +337,7 @@ mod tests {
             serial: Some("pvc-0123456789abcdef".into()),
             wwn: Some("naa.5000C500A1B2C3D4".into()),
             may_be_cut: true,
+            ..DeviceIdentity::default()
         };
         assert!(found.has_serial("pvc-0123456789abcdef"));
         assert!(found.has_serial("pvc-0123456789abcdef-of-36-bytes"), "virtio keeps 20 bytes");

@@ -48,6 +48,11 @@ impl Sysfs {
         self.holders(number).unwrap_or_default()
     }
 
+    /// Where on its disk a partition begins, in sectors; a whole disk has no such file.
+    pub(crate) fn start(&self, number: DeviceNumber) -> Option<String> {
+        text(&self.device(number).join("start"))
+    }
+
     /// Whether the kernel refuses all writes to the device.
     pub(crate) fn is_read_only(&self, number: DeviceNumber) -> bool {
         text(&self.device(number).join("ro")).is_some_and(|text| text == "1")

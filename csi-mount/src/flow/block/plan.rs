@@ -6,9 +6,6 @@ use crate::{
     CheckLimits, ExpectedDevice, Filesystem, Format, FormatLimit, FormatStep, MkfsProfile, MountOptions,
 };
 
-/// How long [`stage`](super::stage) waits for a device by default: 10 seconds.
-const WAIT: Duration = Duration::from_secs(10);
-
 /// When an ext4 is checked and repaired (`e2fsck -p`) before it is mounted. XFS and btrfs repair
 /// themselves.
 ///
@@ -33,7 +30,6 @@ pub struct StagePlan {
     pub(super) options: MountOptions,
     pub(super) format: Format,
     pub(super) expected: ExpectedDevice,
-    pub(super) wait: Duration,
     pub(super) check: StageCheck,
     pub(super) check_limits: CheckLimits,
     pub(super) never_format: bool,
@@ -49,7 +45,6 @@ impl StagePlan {
             options: MountOptions::new(),
             format: Format::new(filesystem),
             expected: ExpectedDevice::new(),
-            wait: WAIT,
             check: StageCheck::default(),
             check_limits: CheckLimits::default(),
             never_format: false,
@@ -121,16 +116,16 @@ impl StagePlan {
         self
     }
 
-    /// Sets which disk it must be, by serial number or world-wide name. By default any device at the path
-    /// is accepted.
+    /// Sets which disk it must be, and how long to wait for it ([`ExpectedDevice::wait_limit`]). By default any
+    /// device at the path is accepted.
     pub fn expect(mut self, expected: ExpectedDevice) -> Self {
-        self.expected = expected;
+        self.expected = expected.or_wait_limit(self.expected.limit());
         self
     }
 
-    /// Sets how long to wait for the device to appear. The default is 10 seconds.
+    /// Sets how long to wait for the device to appear: the same limit as [`ExpectedDevice::wait_limit`].
     pub fn wait_for_device(mut self, limit: Duration) -> Self {
-        self.wait = limit;
+        self.expected = self.expected.wait_limit(limit);
         self
     }
 

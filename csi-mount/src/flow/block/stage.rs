@@ -95,7 +95,7 @@ pub enum FilesystemOrigin {
 /// - Those of [`BlockDevice::open`], [`Format::run`](crate::Format::run), [`grow_unmounted_within`],
 ///   [`grow_mounted`] and [`Mount::at`].
 pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Result<Staged> {
-    let device = plan.expected.wait_at(device, plan.wait)?;
+    let device = plan.expected.wait_at(device)?;
     #[cfg(feature = "luks")]
     if let Some(encryption) = &plan.encryption {
         return super::encrypted::stage_inside(encryption, &device, staging, plan);
