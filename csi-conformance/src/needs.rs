@@ -77,6 +77,13 @@ pub(crate) fn lacking(ctx: &TestContext, need: Need) -> Option<String> {
         }
         #[allow(deprecated, reason = "drivers of 1.12.0 use it")]
         Need::NodeCondition => offered(offers.node(NodeCapability::VolumeCondition), "VOLUME_CONDITION"),
+        Need::HealthMonitor => {
+            let lists = offers.controller(ControllerCapability::ListVolumes);
+            lacking(ctx, Need::Condition).or_else(|| {
+                let reads = lists || offers.controller(ControllerCapability::GetVolume);
+                offered(reads, "LIST_VOLUMES or GET_VOLUME")
+            })
+        }
         Need::UnwellVolume => unless(ctx.settings.unwell_volume.is_some(), "no unhealthy volume was given"),
         Need::Ephemeral => unless(
             ctx.settings.ephemeral.is_some() && ctx.settings.target.is_some() && offers.has_node,

@@ -43,6 +43,8 @@ pub(crate) enum Need {
     /// Health in the form of v1.12.0, of the controller and of the node.
     Condition,
     NodeCondition,
+    /// Health as external-health-monitor reads it: VOLUME_CONDITION, with LIST_VOLUMES or GET_VOLUME.
+    HealthMonitor,
     UnwellVolume,
     /// Inline volumes.
     Ephemeral,

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use csi_proto::ControllerCapability::{
-    CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume, ExpandVolume, ListSnapshots,
+    CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume, ExpandVolume, GetVolume, ListSnapshots,
     PublishUnpublishVolume,
 };
-use csi_proto::NodeCapability::StageUnstageVolume;
+use csi_proto::NodeCapability::{GetVolumeStats, StageUnstageVolume};
 use csi_proto::v1;
 use tonic::Code;
 use v1::plugin_capability::service::Type::SnapshotMetadataService;
@@ -19,10 +19,11 @@ use super::metadata::allocated_of;
 use super::node_publish::mounts_at;
 use super::paging::listed_snapshots;
 use super::snapshots::{cut, request, snapshot};
+use crate::content;
 use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 use crate::life::Life;
-use crate::retries::{call_all_at_once, call_with_retries};
+use crate::retries::{call_all_at_once, call_with_retries, is_retryable};
 use crate::test::Kind;
 
 crate::test::tests! { "concurrency", "Concurrency, Timeouts";
@@ -33,6 +34,7 @@ crate::test::tests! { "concurrency", "Concurrency, Timeouts";
     Should "Concurrent clones of one published volume are all created", clones_of_one_volume, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Controller(CreateDeleteVolume), Controller(CloneVolume)];
     Should "Concurrent CreateVolumeGroupSnapshot of one name create one group", same_group_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Groups, Controller(CreateDeleteVolume)];
     Should "Concurrent expansions to one size result in that size", same_expand_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    Should "Different operations on one published volume at the same time each succeed, or are refused and succeed alone; the data stays", different_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts, Controller(CreateDeleteVolume)];
     Should "Concurrent streams of one snapshot return the same ranges", streams_at_once, ["concurrency.simultaneous-calls"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
     Must "A retry after an abandoned CreateSnapshot returns one snapshot", given_up_snapshot, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
     Must "A retry after an abandoned ControllerPublishVolume attaches", given_up_attach, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
@@ -138,6 +140,65 @@ async fn same_expand_at_once(ctx: &TestContext) -> Outcome {
     check(sizes.iter().all(|size| *size >= wanted), &format!("at least {wanted} bytes for each call"), || {
         format!("{sizes:?}")
     })
+}
+
+/// One call among others. It succeeds at once or when it is repeated, or is refused for a volume in use.
+async fn one_of_many<C: crate::wire::Call>(ctx: &TestContext, request: Option<C>) -> Outcome {
+    let Some(request) = request else { return Ok(()) };
+    let mut wait = ctx.retries();
+    loop {
+        match ctx.call(request.clone()).await {
+            Ok(_) => return Ok(()),
+            Err(refusal) if is_retryable(refusal.code) && wait.again().await => {}
+            Err(refusal) if refusal.code == Code::FailedPrecondition => return Ok(()),
+            Err(refusal) => {
+                let due = "OK, ABORTED while another operation is pending, or FAILED_PRECONDITION";
+                return Err(ctx.failure(&request, wait.describe(&ctx.refusal_text(&refusal)), due));
+            }
+        }
+    }
+}
+
+/// The calls of five sidecars and the kubelet, which know nothing of each other.
+async fn different_at_once(ctx: &TestContext) -> Outcome {
+    let mut life = Life::new(ctx, Kind::Files).await?;
+    let target = life.arrive().await?;
+    content::write(&target, Kind::Files, b'd').await?;
+    let (controller, node) = (|one| ctx.offers.controller(one), |one| ctx.offers.node(one));
+    let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
+    let validate = v1::ValidateVolumeCapabilitiesRequest {
+        volume_id: life.id.clone(),
+        volume_context: life.context.clone(),
+        volume_capabilities: vec![life.capability.clone()],
+        ..Default::default()
+    };
+    for _ in 0..4 {
+        let expand = controller(ExpandVolume).then(|| life.expanding(life.size() * 2));
+        let cut = controller(CreateDeleteSnapshot).then(|| request(ctx, &source));
+        let get =
+            controller(GetVolume).then(|| v1::ControllerGetVolumeRequest { volume_id: life.id.clone() });
+        let attach = controller(PublishUnpublishVolume).then(|| life.attaching());
+        let stage = node(StageUnstageVolume).then(|| life.staging());
+        let stats = node(GetVolumeStats).then(|| life.stats(&target));
+        let results = tokio::join!(
+            one_of_many(ctx, expand),
+            one_of_many(ctx, cut),
+            one_of_many(ctx, get),
+            one_of_many(ctx, attach),
+            one_of_many(ctx, stage),
+            one_of_many(ctx, stats),
+            one_of_many(ctx, Some(validate.clone())),
+            one_of_many(ctx, Some(life.publishing(&target))),
+        );
+        let (expanded, cut, got, attached, staged, measured, validated, published) = results;
+        for one in [expanded, cut, got, attached, staged, measured, validated, published] {
+            one?;
+        }
+    }
+    let mounts = mounts_at(&target)?;
+    check(mounts == 1, "one mount at the target", || mounts.to_string())?;
+    content::holds(&target, Kind::Files, b'd').await?;
+    life.leave(&target).await
 }
 
 async fn streams_at_once(ctx: &TestContext) -> Outcome {

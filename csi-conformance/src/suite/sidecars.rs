@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use csi_proto::ControllerCapability::{
-    CreateDeleteSnapshot, CreateDeleteVolume, ListSnapshots, ListVolumes, ListVolumesPublishedNodes,
-    PublishUnpublishVolume,
+    CreateDeleteSnapshot, CreateDeleteVolume, ExpandVolume, GetVolumeHealth, ListSnapshots, ListVolumeHealth,
+    ListVolumes, ListVolumesPublishedNodes, ModifyVolume, PublishUnpublishVolume,
 };
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 use tonic::Code;
 
-use super::paging::{listed_snapshots, listed_volume};
+use super::paging::{listed_snapshots, listed_unhealthy, listed_volume};
 use super::snapshots::{cut, request};
 use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
@@ -19,6 +19,9 @@ use crate::wire::Call;
 crate::test::tests! { "sequences", "Volume Lifecycle";
     Must "The provisioner creates a volume, with the claim's name in the parameters, and deletes it, each twice", provisioner, ["create-volume.same-name-same-volume", "delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
     Must "The attacher attaches and detaches, each twice, with the provisioner's identity in the context, and checks the list", attacher, ["controller-publish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    Must "The resizer expands a volume and changes its mutable parameters, each call twice", resizer, ["controller-expand-volume.grows", "controller-modify-volume.repeated-is-ok"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    Must "The health monitor reads the condition of a volume from the list of all, or volume by volume", health_monitor, ["list-volumes.condition", "controller-get-volume.condition"], [HealthMonitor, Controller(CreateDeleteVolume)];
+    Must "The health monitor of 1.13.0 reads the unhealthy volumes, and then each volume, twice", health_monitor_of_1_13, ["controller-list-volume-health.pages", "controller-get-volume-health.current"], [Controller(GetVolumeHealth), Controller(CreateDeleteVolume)];
     Must "The snapshotter creates a snapshot, waits until it is ready, and deletes it twice", snapshotter, ["create-snapshot.same-name-same-snapshot", "delete-snapshot.missing-is-ok"], [Controller(CreateDeleteSnapshot)];
 }
 
@@ -76,6 +79,66 @@ async fn attacher(ctx: &TestContext) -> Outcome {
                 or_nothing(&nodes)
             })?;
         }
+    }
+    ctx.ok(life.deleting()).await.map(drop)
+}
+
+/// The resizer names the capability of the volume, and repeats a call whose answer it could not store.
+async fn resizer(ctx: &TestContext) -> Outcome {
+    let life = Life::new(ctx, ctx.any_kind()).await?;
+    let wanted = life.size() * 2;
+    for _ in 0..2 {
+        let request = life.expanding(wanted);
+        let answer = ctx.ok(request.clone()).await?;
+        // The claim would never be resized.
+        if answer.capacity_bytes < wanted {
+            let came = format!("{} bytes", answer.capacity_bytes);
+            return Err(ctx.failure(&request, came, format!("at least {wanted} bytes")));
+        }
+    }
+    let mutable_parameters = ctx.settings.mutable_parameters.of(Rpc::ControllerModifyVolume);
+    if ctx.offers.controller(ModifyVolume) && !mutable_parameters.is_empty() {
+        let volume_id = life.id.clone();
+        let request =
+            v1::ControllerModifyVolumeRequest { volume_id, mutable_parameters, ..Default::default() };
+        for _ in 0..2 {
+            ctx.ok(request.clone()).await?;
+        }
+    }
+    ctx.ok(life.deleting()).await.map(drop)
+}
+
+/// It lists the volumes if the driver can, and asks for each of them otherwise. A volume without a condition
+/// is an error for it.
+#[allow(deprecated, reason = "external-health-monitor reads it")]
+async fn health_monitor(ctx: &TestContext) -> Outcome {
+    ctx.ok(v1::ProbeRequest {}).await?;
+    let life = Life::new(ctx, ctx.any_kind()).await?;
+    for _ in 0..2 {
+        let condition = if ctx.offers.controller(ListVolumes) {
+            let entry = listed_volume(ctx, &life.id).await?;
+            entry.and_then(|one| one.status).and_then(|status| status.volume_condition)
+        } else {
+            let answer = ctx.ok(v1::ControllerGetVolumeRequest { volume_id: life.id.clone() }).await?;
+            answer.status.and_then(|status| status.volume_condition)
+        };
+        let is_told = condition.as_ref().is_some_and(|condition| !condition.message.is_empty());
+        check(is_told, "a volume_condition with a message", || or_nothing(&condition))?;
+    }
+    ctx.ok(life.deleting()).await.map(drop)
+}
+
+async fn health_monitor_of_1_13(ctx: &TestContext) -> Outcome {
+    ctx.ok(v1::ProbeRequest {}).await?;
+    let life = Life::new(ctx, ctx.any_kind()).await?;
+    for _ in 0..2 {
+        if ctx.offers.controller(ListVolumeHealth) {
+            listed_unhealthy(ctx, 0).await?;
+        }
+        let request =
+            v1::ControllerGetVolumeHealthRequest { volume_id: life.id.clone(), ..Default::default() };
+        let health = ctx.ok(request.clone()).await?.volume_health.unwrap_or_default();
+        check(health.volume_id == life.id, "the health of this volume", || format!("{health:?}"))?;
     }
     ctx.ok(life.deleting()).await.map(drop)
 }

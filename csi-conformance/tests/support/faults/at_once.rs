@@ -1,5 +1,7 @@
 //! Faults that show when calls run at the same time, or when callers give up.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -44,6 +46,23 @@ fn broken_by_giving_up(of: Rpc) -> Fault {
     })
 }
 
+/// Fails if the volume has another operation of the controller or the node running.
+fn one_operation_at_a_time() -> Fault {
+    with_state(Mutex::new(BTreeSet::new()), move |running, rpc, bytes, behind| async move {
+        let id = id_of(&bytes);
+        if !matches!(rpc, Rpc::NodePublishVolume | Rpc::NodeGetVolumeStats | Rpc::ControllerExpandVolume) {
+            return behind.call(rpc, bytes).await;
+        }
+        if !running.lock().unwrap().insert(id.clone()) {
+            return Err(Status::internal("database is locked"));
+        }
+        tokio::time::sleep(TAKES).await;
+        let answer = behind.call(rpc, bytes).await;
+        running.lock().unwrap().remove(&id);
+        answer
+    })
+}
+
 fn is_copy(bytes: &[u8]) -> bool {
     v1::CreateVolumeRequest::decode(bytes).unwrap().volume_content_source.is_some()
 }
@@ -81,6 +100,11 @@ pub(super) fn all() -> Vec<Mutant> {
             "one expansion at a time",
             "concurrency.same-expand-at-once",
             one_at_a_time(Rpc::ControllerExpandVolume),
+        ),
+        mutant(
+            "one operation of any kind at a time",
+            "concurrency.different-at-once",
+            one_operation_at_a_time(),
         ),
         mutant(
             "one stream at a time",

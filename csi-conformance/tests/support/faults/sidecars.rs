@@ -34,6 +34,26 @@ pub(super) fn all() -> Vec<Mutant> {
             chokes_on(Rpc::ControllerPublishVolume, |r: v1::ControllerPublishVolumeRequest| r.volume_context),
         ),
         mutant(
+            "expanding again is an error",
+            "sequences.resizer",
+            not_again(Rpc::ControllerExpandVolume, Code::InvalidArgument),
+        ),
+        mutant(
+            "the condition has no message",
+            "sequences.health-monitor",
+            answer(Rpc::ListVolumes, |a: &mut v1::ListVolumesResponse| {
+                for status in a.entries.iter_mut().filter_map(|entry| entry.status.as_mut()) {
+                    #[allow(deprecated, reason = "external-health-monitor reads it")]
+                    status.volume_condition.iter_mut().for_each(|condition| condition.message.clear());
+                }
+            }),
+        ),
+        mutant(
+            "the health of one volume is told once",
+            "sequences.health-monitor-of-1-13",
+            not_again(Rpc::ControllerGetVolumeHealth, Code::Unavailable),
+        ),
+        mutant(
             "the snapshot's name makes the driver fail",
             "sequences.snapshotter",
             chokes_on(Rpc::CreateSnapshot, |r: v1::CreateSnapshotRequest| r.parameters),
