@@ -176,6 +176,101 @@ fn block_lives_as_a_filesystem_and_raw() {
     });
 }
 
+/// As Kubernetes' hostpath driver does: it stages, and mounts nothing at the staging path.
+#[test]
+fn a_driver_that_mounts_nothing_to_stage_lives() {
+    in_private(|| {
+        let driver = Driver::new(dirs::plugin);
+        let client = driver.client();
+        let fake = Fake::new(handler(move |rpc, bytes| {
+            let client = client.clone();
+            async move {
+                use v1::node_service_capability::{Rpc as Offered, Type, rpc::Type as NodeRpc};
+                match rpc {
+                    Rpc::NodeGetCapabilities => {
+                        let one = |kind: NodeRpc| v1::NodeServiceCapability {
+                            r#type: Some(Type::Rpc(Offered { r#type: kind.into() })),
+                        };
+                        answer(&v1::NodeGetCapabilitiesResponse {
+                            capabilities: vec![one(NodeRpc::StageUnstageVolume)],
+                        })
+                    }
+                    Rpc::NodeStageVolume | Rpc::NodeUnstageVolume => answer(&v1::NodeStageVolumeResponse {}),
+                    _ => forward(client, rpc, bytes).await,
+                }
+            }
+        }));
+        let text = ok(&driver.lifecycle(&fake.socket(), &[]));
+        assert!(text.contains("NodeStageVolume            staged"), "{text}");
+        assert!(text.contains("NodeUnstageVolume          unstaged") && !text.contains("detached"), "{text}");
+        driver.assert_clean(&text);
+    });
+}
+
+/// A driver that clones the file of a volume, or forgets it.
+fn cloning(driver: &Driver, forgets: bool) -> Fake {
+    let (client, volumes) = (driver.client(), driver.path("volumes"));
+    Fake::new(handler(move |rpc, bytes| {
+        let (client, volumes) = (client.clone(), volumes.clone());
+        async move {
+            use v1::volume_content_source::Type as Source;
+            if rpc == Rpc::ControllerGetCapabilities {
+                use v1::controller_service_capability::{Rpc as Offered, Type, rpc::Type as ControllerRpc};
+                let one = |kind: ControllerRpc| v1::ControllerServiceCapability {
+                    r#type: Some(Type::Rpc(Offered { r#type: kind.into() })),
+                };
+                let capabilities = [ControllerRpc::CreateDeleteVolume, ControllerRpc::CloneVolume].map(one);
+                return answer(&v1::ControllerGetCapabilitiesResponse { capabilities: capabilities.into() });
+            }
+            if rpc != Rpc::CreateVolume {
+                return forward(client, rpc, bytes).await;
+            }
+            let mut request = v1::CreateVolumeRequest::decode(&*bytes).unwrap();
+            let source = request.volume_content_source.take().and_then(|source| source.r#type);
+            let mut done = forward(client, rpc, request.encode_to_vec()).await?;
+            let done = done.recv().await.unwrap()?;
+            if let Some(Source::Volume(source)) = source
+                && !forgets
+            {
+                let made = v1::CreateVolumeResponse::decode(&*done).unwrap().volume.unwrap().volume_id;
+                let file = |id: &str| volumes.join(id).join("hello");
+                std::fs::copy(file(&source.volume_id), file(&made)).unwrap();
+            }
+            one(done)
+        }
+    }))
+}
+
+#[test]
+fn a_clone_has_the_data_of_its_source_or_the_life_fails() {
+    in_private(|| {
+        let driver = Driver::new(dirs::plugin);
+        let shown = ok(&driver.lifecycle(&cloning(&driver, false).socket(), &[]));
+        assert!(
+            shown.contains("CreateVolume, cloned") && shown.contains("the data of its source"),
+            "{shown}"
+        );
+        driver.assert_clean(&shown);
+        let output = driver.lifecycle(&cloning(&driver, true).socket(), &[]);
+        let shown = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{shown}");
+        assert!(shown.contains("read failed") && shown.contains("hello"), "{shown}");
+        driver.assert_clean(&shown);
+    });
+}
+
+/// Relative directories are those of the current directory.
+#[test]
+fn relative_directories_are_resolved() {
+    in_private(|| {
+        let driver = Driver::new(dirs::plugin);
+        let mut command = csi(&driver.path("csi.sock"));
+        command.args(["lifecycle", "--staging", "places", "--target", "./places"]);
+        let text = ok(&command.current_dir(driver.path("")).output().unwrap());
+        driver.assert_clean(&text);
+    });
+}
+
 /// The calls of a life, in the order in which they first appear.
 const CALLS: [Rpc; 12] = [
     Rpc::GetPluginInfo,

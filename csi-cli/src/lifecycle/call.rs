@@ -127,6 +127,22 @@ impl<'r> Caller<'r> {
         Ok(second)
     }
 
+    /// The deadline of a call.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Makes the call once, without a line in the report.
+    pub(crate) async fn unreported<Q: Clone, A>(
+        &self,
+        name: &str,
+        request: &Q,
+        mut call: impl AsyncFnMut(Sockets, Q) -> Result<Response<A>, Status>,
+    ) -> Outcome<A> {
+        let answer = self.with_timeout(name, call(self.sockets.clone(), request.clone())).await;
+        answer.map(|(answer, _)| answer)
+    }
+
     async fn twice<Q: Clone, A>(
         &self,
         name: &str,

@@ -20,6 +20,8 @@ pub struct Offers {
     pub attaches: bool,
     /// The driver takes snapshots.
     pub snapshots: bool,
+    /// The driver clones volumes.
+    pub clones: bool,
     /// A node service is on this socket.
     pub node: bool,
     /// The node's id.
@@ -84,6 +86,7 @@ pub async fn discover(caller: &mut Caller<'_>) -> Outcome<Offers> {
         has_controller: !controller.is_empty(),
         attaches: controller.contains(&ControllerRpc::PublishUnpublishVolume),
         snapshots: controller.contains(&ControllerRpc::CreateDeleteSnapshot),
+        clones: controller.contains(&ControllerRpc::CloneVolume),
         node: node.is_some(),
         several_targets: several_targets(&controller, node.as_deref()),
         stages: on_node(NodeRpc::StageUnstageVolume),

@@ -88,6 +88,7 @@ impl LifeCycle<'_, '_> {
                 },
             )
             .await?;
+        self.capacity = answer.capacity_bytes;
         Ok(answer.node_expansion_required && self.offers.node_expands && !self.targets.is_empty())
     }
 

@@ -29,6 +29,7 @@
 //! ```
 
 mod call;
+mod copies;
 mod discovery;
 mod expand;
 mod on_node;

@@ -27,22 +27,29 @@ impl LifeCycle<'_, '_> {
         };
         self.undo_log.record(Step::Staged(self.unstage_request()));
         let (staging, content, checks) = (&self.staging, self.spec.content, self.checks);
+        let mut mount = None;
         self.caller
             .step(
                 "NodeStageVolume",
                 &request,
                 async |sockets, request| sockets.node().node_stage_volume(request).await,
-                |_| match content {
-                    _ if checks == TargetChecks::Off => Ok("staged".to_owned()),
-                    Content::Device => Ok("attached, as a raw device".to_owned()),
-                    Content::Files => {
-                        let mount = target::mount_at(staging)?;
-                        Ok(format!("{} on {}", mount.fs_type, mount.source.to_string_lossy()))
+                |_| {
+                    // A driver is free to stage in another way than by a mount.
+                    if checks != TargetChecks::Off && content == Content::Files {
+                        mount = target::mount_if_any(staging)?;
                     }
+                    Ok(match (&mount, content) {
+                        (Some(mount), _) => {
+                            format!("{} on {}", mount.fs_type, mount.source.to_string_lossy())
+                        }
+                        (None, Content::Device) => "staged, as a raw device".to_owned(),
+                        (None, Content::Files) => "staged".to_owned(),
+                    })
                 },
             )
-            .await
-            .map(drop)
+            .await?;
+        self.is_mounted_at_staging = mount.is_some();
+        Ok(())
     }
 
     pub(crate) async fn publish(&mut self) -> Outcome<()> {
@@ -140,14 +147,15 @@ impl LifeCycle<'_, '_> {
         }
         let request = self.unstage_request();
         let (staging, checks) = (&self.staging, self.checks);
+        let text = if self.is_mounted_at_staging { "unmounted" } else { "unstaged" };
         self.caller
             .step(
                 "NodeUnstageVolume",
                 &request,
                 async |sockets, request| sockets.node().node_unstage_volume(request).await,
                 |_| match checks {
-                    TargetChecks::Off => Ok("unstaged".to_owned()),
-                    _ => target::is_gone(staging).map(|()| "unmounted, detached".to_owned()),
+                    TargetChecks::Off => Ok(text.to_owned()),
+                    _ => target::is_gone(staging).map(|()| text.to_owned()),
                 },
             )
             .await?;

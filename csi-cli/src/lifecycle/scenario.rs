@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use csi_proto::Rpc;
 use csi_proto::v1;
+use v1::volume_content_source::Type as Source;
 
 use super::call::{Caller, Failure, Outcome};
 use super::discovery::Offers;
@@ -25,6 +26,13 @@ pub(crate) struct LifeCycle<'c, 'r> {
     pub(crate) staging: PathBuf,
     /// The target paths; none if the volume is put on no node.
     pub(crate) targets: Vec<(PathBuf, Access)>,
+    pub(crate) places: Option<&'c Places>,
+    /// The size in bytes, as the driver returned it last.
+    pub(crate) capacity: i64,
+    /// The snapshot, with the size of the volume when it was taken.
+    pub(crate) snapshot: Option<(v1::Snapshot, i64)>,
+    /// Whether the driver mounted the volume at the staging path. It is free to stage in another way.
+    pub(crate) is_mounted_at_staging: bool,
     /// The size at a target before the expansion, if it was measured.
     pub(crate) before: u64,
 }
@@ -56,9 +64,13 @@ async fn run_unredacted(
     undo_log: &mut UndoLog,
 ) -> Outcome<()> {
     caller.report.part(&spec.title);
-    let (id, context) = match &spec.existing {
-        Some(volume) => (volume.id.clone(), volume.context.clone()),
-        None if offers.creates => create(caller, offers, spec, undo_log).await?,
+    let volume = match &spec.existing {
+        Some(volume) => v1::Volume {
+            volume_id: volume.id.clone(),
+            volume_context: volume.context.clone(),
+            ..Default::default()
+        },
+        None if offers.creates => create(caller, offers, spec, None, undo_log).await?,
         None => {
             let hint = "this driver does not create volumes: name an existing one (VolumeSpec::existing, \
                  --volume-id)";
@@ -66,27 +78,8 @@ async fn run_unredacted(
         }
     };
     let places = places.filter(|_| offers.node);
-    let (staging, targets) = match places {
-        Some(places) => make_places(places, offers, spec, undo_log)
-            .map_err(|error| Failure::new("create the staging directory", error.to_string()))?,
-        None => (PathBuf::new(), Vec::new()),
-    };
-    let checks = spec.checks(offers);
-    let publish_context = BTreeMap::new();
-    let mut life = LifeCycle {
-        caller,
-        undo_log,
-        offers,
-        spec,
-        checks,
-        id,
-        context,
-        publish_context,
-        staging,
-        targets,
-        before: 0,
-    };
-    life.live(places.is_some()).await
+    let mut life = LifeCycle::new(caller, undo_log, offers, spec, volume, places)?;
+    life.live().await
 }
 
 /// Creates the staging directory and the parents of the targets, which the orchestrator has to create.
@@ -105,19 +98,26 @@ fn make_places(
     Ok((staging.join("staging"), targets.collect()))
 }
 
-/// Creates the volume. Returns its id and its volume context.
-async fn create(
+/// Creates the volume, from a source if one is given.
+pub(crate) async fn create(
     caller: &mut Caller<'_>,
     offers: &Offers,
     spec: &VolumeSpec,
+    source: Option<v1::VolumeContentSource>,
     undo_log: &mut UndoLog,
-) -> Outcome<(String, BTreeMap<String, String>)> {
+) -> Outcome<v1::Volume> {
+    let name = match source.as_ref().and_then(|source| source.r#type.as_ref()) {
+        None => "CreateVolume",
+        Some(Source::Snapshot(_)) => "CreateVolume, restored",
+        Some(Source::Volume(_)) => "CreateVolume, cloned",
+    };
     let request = v1::CreateVolumeRequest {
         name: spec.name.clone(),
         capacity_range: Some(v1::CapacityRange { required_bytes: spec.size, limit_bytes: 0 }),
         volume_capabilities: vec![spec.capability(offers)],
         parameters: spec.parameters.clone(),
         secrets: spec.secrets.of(Rpc::CreateVolume),
+        volume_content_source: source,
         accessibility_requirements: offers
             .topology
             .clone()
@@ -127,7 +127,7 @@ async fn create(
     undo_log.record(Step::MaybeVolume(request.clone()));
     let answer = caller
         .step(
-            "CreateVolume",
+            name,
             &request,
             async |sockets, request| {
                 let answer = sockets.controller().create_volume(request).await?;
@@ -147,13 +147,48 @@ async fn create(
             },
         )
         .await?;
-    let volume = answer.volume.ok_or_else(|| Failure::new("CreateVolume", "the answer has no volume"))?;
-    Ok((volume.volume_id, volume.volume_context))
+    answer.volume.ok_or_else(|| Failure::new(name, "the answer has no volume"))
+}
+
+impl<'c, 'r> LifeCycle<'c, 'r> {
+    /// An existing volume, and the directories for it.
+    pub(crate) fn new(
+        caller: &'c mut Caller<'r>,
+        undo_log: &'c mut UndoLog,
+        offers: &'c Offers,
+        spec: &'c VolumeSpec,
+        volume: v1::Volume,
+        places: Option<&'c Places>,
+    ) -> Outcome<Self> {
+        let (staging, targets) = match places {
+            Some(places) => make_places(places, offers, spec, undo_log)
+                .map_err(|error| Failure::new("create the staging directory", error.to_string()))?,
+            None => (PathBuf::new(), Vec::new()),
+        };
+        Ok(Self {
+            caller,
+            undo_log,
+            offers,
+            spec,
+            checks: spec.checks(offers),
+            id: volume.volume_id,
+            context: volume.volume_context,
+            publish_context: BTreeMap::new(),
+            staging,
+            targets,
+            places,
+            capacity: volume.capacity_bytes.max(spec.size),
+            snapshot: None,
+            is_mounted_at_staging: false,
+            before: 0,
+        })
+    }
 }
 
 impl LifeCycle<'_, '_> {
     /// Runs all steps from after the creation up to the deletion.
-    async fn live(&mut self, on_node: bool) -> Outcome<()> {
+    async fn live(&mut self) -> Outcome<()> {
+        let on_node = self.places.is_some();
         self.validate().await?;
         if on_node {
             self.put_on_node().await?;
@@ -169,6 +204,8 @@ impl LifeCycle<'_, '_> {
             self.take_off_node().await?;
         }
         self.expand_unused().await?;
+        self.copy().await?;
+        self.delete_snapshot().await?;
         self.delete().await?;
         self.undo_log.remove_directories();
         Ok(())
@@ -269,7 +306,7 @@ impl LifeCycle<'_, '_> {
         Ok(())
     }
 
-    async fn delete(&mut self) -> Outcome<()> {
+    pub(crate) async fn delete(&mut self) -> Outcome<()> {
         if self.spec.existing.is_some() {
             return Ok(());
         }

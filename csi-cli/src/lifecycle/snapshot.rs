@@ -6,19 +6,22 @@ use csi_proto::v1;
 use super::call::{Failure, Outcome};
 use super::scenario::LifeCycle;
 use super::undo::Step;
-use super::volume_spec::Keep;
 
 impl LifeCycle<'_, '_> {
-    pub(crate) async fn snapshot(&mut self) -> Outcome<()> {
-        if !self.offers.snapshots {
-            return Ok(());
-        }
-        let request = v1::CreateSnapshotRequest {
+    pub(crate) fn snapshot_request(&self) -> v1::CreateSnapshotRequest {
+        v1::CreateSnapshotRequest {
             source_volume_id: self.id.clone(),
             name: format!("{}-snapshot", self.spec.name),
             secrets: self.spec.secrets.of(Rpc::CreateSnapshot),
             ..Default::default()
-        };
+        }
+    }
+
+    pub(crate) async fn snapshot(&mut self) -> Outcome<()> {
+        if !self.offers.snapshots {
+            return Ok(());
+        }
+        let request = self.snapshot_request();
         self.undo_log.record(Step::MaybeSnapshot(request.clone()));
         let undo_log = &mut *self.undo_log;
         // `ready_to_use` can change by itself.
@@ -40,11 +43,14 @@ impl LifeCycle<'_, '_> {
                 },
             )
             .await?;
-        if self.spec.keep == Keep::Everything {
-            return Ok(());
-        }
         let snapshot =
             answer.snapshot.ok_or_else(|| Failure::new("CreateSnapshot", "the answer has no snapshot"))?;
+        self.snapshot = Some((snapshot, self.capacity));
+        Ok(())
+    }
+
+    pub(crate) async fn delete_snapshot(&mut self) -> Outcome<()> {
+        let Some((snapshot, _)) = self.snapshot.take() else { return Ok(()) };
         let secrets = self.spec.secrets.of(Rpc::DeleteSnapshot);
         let request = v1::DeleteSnapshotRequest { snapshot_id: snapshot.snapshot_id, secrets };
         self.caller

@@ -27,10 +27,17 @@ pub enum Content {
 /// # Errors
 /// When there is none, or several are stacked.
 pub(crate) fn mount_at(path: &Path) -> Result<MountEntry, String> {
+    mount_if_any(path)?.ok_or_else(|| format!("nothing is mounted at {}", path.display()))
+}
+
+/// Returns the only mount at a path, if there is one.
+///
+/// # Errors
+/// When several are stacked.
+pub(crate) fn mount_if_any(path: &Path) -> Result<Option<MountEntry>, String> {
     let mut found = mounted_at(path)?;
     match found.len() {
-        1 => Ok(found.remove(0)),
-        0 => Err(format!("nothing is mounted at {}", path.display())),
+        0 | 1 => Ok(found.pop()),
         more => Err(format!("{more} mounts are stacked at {}", path.display())),
     }
 }

@@ -60,6 +60,21 @@ fn flag(name: impl Into<String>, value: &'static str, help: impl Into<String>) -
     Arg::new(name.clone()).long(name).value_name(value).help(help.into())
 }
 
+/// Where a published volume is: the name in the requests for usage and expansion. The request for health has
+/// another one for the same.
+const VOLUME_PATH: &str = "volume-path";
+const HEALTH_PATH: &str = "volume-publish-path";
+
+/// A path on the node. Drivers need absolute paths, so a relative one is resolved against the current
+/// directory.
+fn path(name: impl Into<String>, help: impl Into<String>) -> Arg {
+    let absolute = |text: &str| {
+        let path = std::path::absolute(text).map_err(|error| error.to_string())?;
+        path.into_os_string().into_string().map_err(|_| "the current directory is not UTF-8".to_owned())
+    };
+    flag(name, "PATH", help).value_hint(ValueHint::AnyPath).value_parser(ValueParser::from(absolute))
+}
+
 fn of_field(field: &FieldDescriptor) -> Vec<Arg> {
     let name = field.name().replace('_', "-");
     let words = field.name().replace('_', " ");
@@ -84,8 +99,11 @@ fn of_field(field: &FieldDescriptor) -> Vec<Arg> {
         }
         Some(Form::Range) => vec![
             flag("size", "SIZE", "The minimum size: 1Gi, 500M, 4096")
+                .visible_alias("required-bytes")
                 .value_parser(ValueParser::from(values::size)),
-            flag("limit", "SIZE", "The maximum size").value_parser(ValueParser::from(values::size)),
+            flag("limit", "SIZE", "The maximum size")
+                .visible_alias("limit-bytes")
+                .value_parser(ValueParser::from(values::size)),
         ],
         Some(Form::Source) => vec![
             flag("from-snapshot", "ID", "Restore this snapshot"),
@@ -111,9 +129,10 @@ fn of_field(field: &FieldDescriptor) -> Vec<Arg> {
         Some(Form::Text) if field.is_list() => {
             vec![flag(name, "ID", format!("One of the {words} (repeatable)")).action(ArgAction::Append)]
         }
-        Some(Form::Text) if name.ends_with("-path") => {
-            vec![flag(name, "PATH", format!("The {words}")).value_hint(ValueHint::AnyPath)]
+        Some(Form::Text) if name == HEALTH_PATH => {
+            vec![path(VOLUME_PATH, "The volume path, where it is published").visible_alias(HEALTH_PATH)]
         }
+        Some(Form::Text) if name.ends_with("-path") => vec![path(name, format!("The {words}"))],
         Some(Form::Text) => vec![flag(name, "TEXT", format!("The {words}"))],
         None => Vec::new(),
     }
@@ -203,6 +222,7 @@ fn value_of(
         Form::Text if field.is_list() => {
             Value::List(matches.get_many::<String>(&name)?.cloned().map(Value::String).collect())
         }
+        Form::Text if name == HEALTH_PATH => Value::String(matches.get_one::<String>(VOLUME_PATH)?.clone()),
         Form::Text => Value::String(matches.get_one::<String>(&name)?.clone()),
     })
 }

@@ -22,8 +22,8 @@ pub(crate) const NAME: &str = "lifecycle";
 
 const HELP: &str = "\
 Runs the whole life cycle of a volume, each call twice: create, validate, attach, stage, publish to one or two
-targets, write and read, stats, snapshot, expand, then unpublish, unstage, detach and delete. Steps that the
-driver does not offer are left out and reported as such. When a step fails, and after Ctrl-C, all steps are
+targets, write and read, stats, snapshot, expand, unpublish, unstage, detach, restore the snapshot and clone the
+volume, each with a look at its data, and delete. Steps that the driver does not offer are left out and reported as such. When a step fails, and after Ctrl-C, all steps are
 undone. Those that can't be undone are listed, with the commands that undo them.";
 
 const EXAMPLES: &str = "\
@@ -58,6 +58,7 @@ fn volume_arguments() -> [Arg; 7] {
             .long_help(format!("The capability: rwo,mount,ext4 or rwx,block\n{}", values::CAPABILITY_HELP))
             .value_parser(ValueParser::from(values::capability)),
         flag("size", "SIZE", "The initial size")
+            .visible_alias("required-bytes")
             .default_value("512Mi")
             .value_parser(ValueParser::from(values::size)),
         flag("grown", "SIZE", "The size after the expansion [default: twice the initial size]")

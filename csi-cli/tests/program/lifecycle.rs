@@ -29,9 +29,11 @@ fn controller(rpc: Rpc, bytes: &[u8], capabilities: &[ControllerRpc]) -> Result<
                 capabilities: capabilities.iter().map(one).collect(),
             })
         }
-        Rpc::CreateVolume => answer(&v1::CreateVolumeResponse {
-            volume: Some(v1::Volume { volume_id: "id-1".into(), ..Default::default() }),
-        }),
+        Rpc::CreateVolume => {
+            let request = v1::CreateVolumeRequest::decode(bytes).unwrap();
+            let volume_id = if request.volume_content_source.is_some() { "copy-1" } else { "id-1" }.into();
+            answer(&v1::CreateVolumeResponse { volume: Some(v1::Volume { volume_id, ..Default::default() }) })
+        }
         Rpc::ValidateVolumeCapabilities => {
             let request = v1::ValidateVolumeCapabilitiesRequest::decode(bytes).unwrap();
             let volume_capabilities = request.volume_capabilities;
@@ -44,7 +46,11 @@ fn controller(rpc: Rpc, bytes: &[u8], capabilities: &[ControllerRpc]) -> Result<
             })
         }
         Rpc::CreateSnapshot => answer(&v1::CreateSnapshotResponse {
-            snapshot: Some(v1::Snapshot { snapshot_id: "snap-1".into(), ..Default::default() }),
+            snapshot: Some(v1::Snapshot {
+                snapshot_id: "snap-1".into(),
+                ready_to_use: true,
+                ..Default::default()
+            }),
         }),
         Rpc::DeleteVolume | Rpc::DeleteSnapshot => answer(&v1::DeleteVolumeResponse {}),
         other => Err(Status::unimplemented(other.name())),
@@ -89,8 +95,9 @@ fn a_volume_that_may_be_there_is_asked_for_again_before_it_is_deleted() {
 fn a_driver_that_is_busy_is_asked_again_and_one_that_fails_is_told_of() {
     let busy = std::sync::atomic::AtomicUsize::new(0);
     let fake = Fake::new(handler(move |rpc, bytes| {
+        let is_the_volume = || v1::DeleteVolumeRequest::decode(&*bytes).unwrap().volume_id == "id-1";
         let count = match rpc {
-            Rpc::DeleteVolume => busy.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
+            Rpc::DeleteVolume if is_the_volume() => busy.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
             _ => usize::MAX,
         };
         async move {
@@ -126,6 +133,48 @@ fn what_is_kept_is_named_with_what_takes_it_back() {
         ]
     );
     assert!(fake.asked().iter().all(|(rpc, _)| !matches!(rpc, Rpc::DeleteVolume | Rpc::DeleteSnapshot)));
+}
+
+#[test]
+fn a_volume_is_restored_and_cloned_where_the_driver_offers_it() {
+    let looks = std::sync::atomic::AtomicUsize::new(0);
+    let fake = Fake::new(handler(move |rpc, bytes| {
+        // The snapshot becomes ready later.
+        let is_cut = rpc == Rpc::CreateSnapshot;
+        let ready_to_use = is_cut && looks.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 2;
+        let offers = [
+            ControllerRpc::CreateDeleteVolume,
+            ControllerRpc::CreateDeleteSnapshot,
+            ControllerRpc::CloneVolume,
+        ];
+        async move {
+            match rpc {
+                Rpc::CreateSnapshot => answer(&v1::CreateSnapshotResponse {
+                    snapshot: Some(v1::Snapshot {
+                        snapshot_id: "snap-1".into(),
+                        size_bytes: 3 << 30,
+                        ready_to_use,
+                        ..Default::default()
+                    }),
+                }),
+                _ => controller(rpc, &bytes, &offers),
+            }
+        }
+    }));
+    let shown = ok(&run(&fake.socket(), &["lifecycle", "--no-node", "--name", "v"]));
+    assert!(shown.contains("CreateVolume, restored") && shown.contains("CreateVolume, cloned"), "{shown}");
+    let asked = fake.asked();
+    let created = asked.iter().filter(|(rpc, _)| *rpc == Rpc::CreateVolume);
+    let mut created: Vec<_> =
+        created.map(|(_, bytes)| v1::CreateVolumeRequest::decode(&**bytes).unwrap()).collect();
+    created.dedup();
+    let [_, restored, cloned] = &created[..] else { panic!("{created:#?}") };
+    let size = |request: &v1::CreateVolumeRequest| request.capacity_range.unwrap().required_bytes;
+    assert_eq!((&*restored.name, size(restored)), ("v-restored", 3 << 30));
+    assert_eq!((&*cloned.name, size(cloned)), ("v-clone", 512 << 20));
+    let mut deleted: Vec<_> = asked.iter().map(|(rpc, _)| *rpc).rev().take(4).collect();
+    deleted.dedup();
+    assert_eq!(deleted, [Rpc::DeleteVolume, Rpc::DeleteSnapshot], "the copies are deleted before");
 }
 
 /// A driver with topology whose volumes grow only offline (published on no node).

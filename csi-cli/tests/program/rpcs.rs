@@ -46,6 +46,26 @@ fn answering(message: impl Message + Clone + 'static) -> Fake {
 }
 
 #[test]
+fn sizes_and_the_volume_path_have_the_names_of_the_spec_too() {
+    let fake = filling();
+    let words = ["controller", "expand-volume", "--volume-id", "v", "--required-bytes", "5", "--limit-bytes"];
+    ok(&csi(&fake.socket()).args(words).arg("6").output().unwrap());
+    let expand = v1::ControllerExpandVolumeRequest::decode(&*fake.asked()[0].1).unwrap();
+    assert_eq!(expand.capacity_range, Some(v1::CapacityRange { required_bytes: 5, limit_bytes: 6 }));
+    for flag in ["--volume-path", "--volume-publish-path"] {
+        ok(&run(&fake.socket(), &["node", "get-volume-health", "--volume-id", "v", flag, "/mnt"]));
+        let health = v1::NodeGetVolumeHealthRequest::decode(&*fake.asked().pop().unwrap().1).unwrap();
+        assert_eq!(health.volume_publish_path, "/mnt", "{flag}");
+    }
+    // A relative path is that of the current directory, because drivers need absolute paths.
+    let mut command = csi(&fake.socket());
+    command.args(["node", "get-volume-stats", "--volume-id", "v", "--volume-path", "target"]);
+    ok(&command.current_dir("/usr").output().unwrap());
+    let stats = v1::NodeGetVolumeStatsRequest::decode(&*fake.asked().pop().unwrap().1).unwrap();
+    assert_eq!(stats.volume_path, "/usr/target");
+}
+
+#[test]
 fn every_rpc_has_a_command_and_its_example_says_what_it_seems_to() {
     let fake = filling();
     let due = examples();
