@@ -10,7 +10,7 @@ use crate::call::Call;
 use crate::call::request::{question, request};
 use crate::offer::Offer;
 use crate::{
-    Error, GroupSnapshotId, GroupSnapshotName, Parameters, Result, Rpc, Secrets, SnapshotId,
+    Error, GroupSnapshotId, GroupSnapshotName, Parameters, Result, Rpc, Secrets, SnapshotId, Spec,
     VolumeGroupSnapshot, VolumeId,
 };
 
@@ -38,7 +38,9 @@ pub trait GroupController: Send + Sync + 'static {
         request: CreateVolumeGroupSnapshotRequest,
     ) -> Result<VolumeGroupSnapshot>;
 
-    /// Deletes the group and its snapshots. A group that does not exist counts as deleted.
+    /// Deletes the group and its snapshots. A group that does not exist counts as deleted. If the caller
+    /// names no members, which only [`Spec::V1_12`] allows, the framework takes them from
+    /// [`volume_group_snapshot`](Self::volume_group_snapshot).
     ///
     /// - spec: `delete-volume-group-snapshot.members-too`, `delete-volume-group-snapshot.mismatch`
     /// - spec: `delete-volume-group-snapshot.in-use`
@@ -48,14 +50,13 @@ pub trait GroupController: Send + Sync + 'static {
     /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION).
     async fn delete_volume_group_snapshot(&self, request: DeleteVolumeGroupSnapshotRequest) -> Result<()>;
 
-    /// Returns the group.
+    /// Returns the group. The framework compares its members with the ids in the request.
     ///
     /// - spec: `get-volume-group-snapshot.current`, `get-volume-group-snapshot.missing`
     /// - spec: `get-volume-group-snapshot.mismatch`
     ///
     /// # Errors
-    /// [`Error::GroupSnapshotNotFound`](crate::Error::GroupSnapshotNotFound) (NOT_FOUND);
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the ids are not the group's members.
+    /// [`Error::GroupSnapshotNotFound`](crate::Error::GroupSnapshotNotFound) (NOT_FOUND).
     async fn volume_group_snapshot(
         &self,
         request: GetVolumeGroupSnapshotRequest,
@@ -71,8 +72,8 @@ request! {
         source_volume_ids: Vec<VolumeId>,
         /// Credentials.
         secrets: Secrets,
-        /// The driver's own parameters.
-        parameters: Parameters,
+        /// The driver's own parameters. [`parse`](Parameters::parse) ignores unknown keys, with a warning.
+        parameters: Parameters = Parameters::read_of_snapshots,
     }
 }
 
@@ -93,7 +94,8 @@ request! {
     GetVolumeGroupSnapshotRequest {
         /// The group.
         group_snapshot_id: GroupSnapshotId,
-        /// All members of the group.
+        /// All members of the group, as the caller knows them; empty if the caller names none. The framework
+        /// compares them with the answer.
         snapshot_ids: Vec<SnapshotId>,
         /// Credentials.
         secrets: Secrets,
@@ -111,6 +113,30 @@ fn check_sources(group: &VolumeGroupSnapshot, asked: &[String]) -> Result<()> {
                 .to_owned()
                 .into(),
         )),
+    }
+}
+
+/// The spec requires the members; test suites for v1.12.0 leave them out.
+fn check_members_given(members: &[SnapshotId], offer: &Offer) -> Result<()> {
+    match members.is_empty() && offer.spec > Spec::V1_12 {
+        true => Err(Error::invalid("snapshot_ids", "is required and must not be empty")),
+        false => Ok(()),
+    }
+}
+
+impl DeleteVolumeGroupSnapshotRequest {
+    /// Fills in the members of the group if the caller named none.
+    pub(crate) async fn with_members(mut self, driver: &dyn GroupController) -> Result<Self> {
+        if self.snapshot_ids.is_empty() {
+            let wire = v1::GetVolumeGroupSnapshotRequest {
+                group_snapshot_id: self.group_snapshot_id.to_string(),
+                secrets: self.raw.secrets.clone(),
+                ..Default::default()
+            };
+            let group = driver.volume_group_snapshot(wire.try_into()?).await?;
+            self.snapshot_ids = group.snapshots.into_iter().map(|member| member.snapshot_id).collect();
+        }
+        Ok(self)
     }
 }
 
@@ -146,6 +172,10 @@ impl Call for DeleteVolumeGroupSnapshotRequest {
         self.group_snapshot_id.as_str()
     }
 
+    fn permitted(&self, offer: &Offer) -> Result<()> {
+        check_members_given(&self.snapshot_ids, offer)
+    }
+
     fn claims(&self) -> Vec<Claim> {
         let members: BTreeSet<&str> = self.snapshot_ids.iter().map(SnapshotId::as_str).collect();
         let members = members.into_iter().map(|id| Claim::alone(Key::Snapshot(id.to_owned())));
@@ -175,13 +205,22 @@ impl Call for GetVolumeGroupSnapshotRequest {
         self.group_snapshot_id.as_str()
     }
 
-    // spec: get-volume-group-snapshot.current
+    fn permitted(&self, offer: &Offer) -> Result<()> {
+        check_members_given(&self.snapshot_ids, offer)
+    }
+
+    // spec: get-volume-group-snapshot.current, get-volume-group-snapshot.mismatch
     fn reply(group: VolumeGroupSnapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         if group.group_snapshot_id.as_str() != request.group_snapshot_id {
             let other = group.group_snapshot_id;
             return Err(Error::broken(format!(
                 "group_snapshot.group_snapshot_id is {other}, not the one asked about"
             )));
+        }
+        let asked: BTreeSet<&str> = request.snapshot_ids.iter().map(String::as_str).collect();
+        let have: BTreeSet<&str> = group.snapshots.iter().map(|one| one.snapshot_id.as_str()).collect();
+        if !asked.is_empty() && asked != have {
+            return Err(Error::invalid("snapshot_ids", "are not the members of the group"));
         }
         Ok(v1::GetVolumeGroupSnapshotResponse { group_snapshot: Some(group.answer(offer)?) })
     }

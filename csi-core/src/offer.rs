@@ -1,6 +1,6 @@
 //! What the plugin offers, as sets of the spec's capabilities: [`Offer`].
 //!
-//! It imports nothing of this crate, so values, calls and services can use it. `types/offered.rs` checks
+//! It imports only the spec's version, so values, calls and services can use it. `types/offered.rs` checks
 //! values against it; `capabilities/` builds it from what is registered.
 
 use std::collections::BTreeSet;
@@ -11,6 +11,8 @@ pub(crate) use csi_proto::{ControllerCapability, NodeCapability};
 
 pub(crate) use v1::plugin_capability::service::Type as PluginService;
 use v1::plugin_capability::volume_expansion::Type as PluginExpansion;
+
+use crate::spec::Spec;
 
 /// When a volume can be expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,7 @@ pub enum Expansion {
 
 /// The capabilities of the whole plugin: the same in every instance, whichever services it serves.
 pub(crate) struct Offer {
+    pub(crate) spec: Spec,
     pub(crate) services: BTreeSet<PluginService>,
     pub(crate) expansion: Option<Expansion>,
     pub(crate) controller: BTreeSet<ControllerCapability>,

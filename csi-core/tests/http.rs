@@ -52,7 +52,7 @@ async fn served_with_http(plugin: Plugin) -> (Served, SocketAddr) {
 
 #[tokio::test]
 async fn health_has_three_values() {
-    let patient = Patient::default();
+    let patient = Arc::new(Patient::default());
     let (mut served, address) = served_with_http(plugin(Default::default()).identity(patient.clone())).await;
     for (state, healthy, ready, word) in [
         (0, 200, 503, "starting"),
@@ -236,7 +236,7 @@ fn check_histogram(family: &Family) {
 async fn grpc_health_is_the_plugins_probe() {
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
-    let patient = Patient::default();
+    let patient = Arc::new(Patient::default());
     let served = Served::start(plugin(Default::default()).identity(patient.clone())).await;
     let mut health = HealthClient::new(Client::new(&served.endpoint).channel());
     let of = |service: &str| HealthCheckRequest { service: service.to_owned() };
@@ -295,7 +295,7 @@ async fn probes_succeed(address: SocketAddr) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_reads_no_answers_keeps_no_probe_out() {
-    let patient = Patient::default();
+    let patient = Arc::new(Patient::default());
     let (_served, address) = served_with_http(plugin(Default::default()).identity(patient)).await;
     let mut unread = Vec::new();
     for _ in 0..64 {
@@ -314,7 +314,7 @@ async fn who_reads_no_answers_keeps_no_probe_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_says_nothing_keeps_no_probe_out() {
-    let patient = Patient::default();
+    let patient = Arc::new(Patient::default());
     let (_served, address) = served_with_http(plugin(Default::default()).identity(patient)).await;
     let mut silent = Vec::new();
     for _ in 0..200 {

@@ -162,7 +162,7 @@ serve!(v1::controller_server::Controller, controller: ControllerTable;
         |table| table.volume.clone().map(|driver| (driver, table.conditions.clone()))
             => |(driver, conditions), request| conditions.add_to_volume(driver.get_volume(request).await?).await;
     controller_modify_volume: ControllerModifyVolumeRequest -> ControllerModifyVolumeResponse =
-        |table| table.modify_volume.clone() => |driver, request| driver.modify_volume(request).await;
+        |table| table.modify_volume.clone() => |driver, request| request.answer(&*driver).await;
 );
 
 serve!(v1::group_controller_server::GroupController, group_controller: Arc<dyn GroupController>;
@@ -172,7 +172,9 @@ serve!(v1::group_controller_server::GroupController, group_controller: Arc<dyn G
     create_volume_group_snapshot: CreateVolumeGroupSnapshotRequest -> CreateVolumeGroupSnapshotResponse =
         |driver| Some(driver.clone()) => |driver, request| driver.create_volume_group_snapshot(request).await;
     delete_volume_group_snapshot: DeleteVolumeGroupSnapshotRequest -> DeleteVolumeGroupSnapshotResponse =
-        |driver| Some(driver.clone()) => |driver, request| driver.delete_volume_group_snapshot(request).await;
+        |driver| Some(driver.clone()) => |driver, request| {
+            driver.delete_volume_group_snapshot(request.with_members(&*driver).await?).await
+        };
     get_volume_group_snapshot: GetVolumeGroupSnapshotRequest -> GetVolumeGroupSnapshotResponse =
         |driver| Some(driver.clone()) => |driver, request| driver.volume_group_snapshot(request).await;
 );

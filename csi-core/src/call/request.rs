@@ -66,9 +66,10 @@ impl<W: ClearSecrets> Drop for Received<W> {
     }
 }
 
-/// Declares a typed request. Each field's type states what the spec requires, and parses the field.
+/// Declares a typed request. Each field's type states what the spec requires, and parses the field; a
+/// function after `=` parses it instead.
 macro_rules! request {
-    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty $(= $reader:path)?),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone)]
         #[non_exhaustive]
@@ -95,7 +96,7 @@ macro_rules! request {
 
             fn read(wire: &std::sync::Arc<$crate::call::request::Received<Self::Wire>>) -> $crate::Result<Self> {
                 Ok(Self {
-                    $($field: $crate::types::wire::Field::read(stringify!($field), &wire.$field)?,)*
+                    $($field: $crate::call::request::read_field!($($reader)?; stringify!($field), &wire.$field)?,)*
                     raw: std::sync::Arc::clone(wire),
                 })
             }
@@ -119,6 +120,15 @@ macro_rules! request {
     };
 }
 
+macro_rules! read_field {
+    (; $field:expr, $wire:expr) => {
+        $crate::types::wire::Field::read($field, $wire)
+    };
+    ($reader:path; $field:expr, $wire:expr) => {
+        $reader($field, $wire)
+    };
+}
+
 /// Declares a request without fields: a query.
 macro_rules! question {
     ($($name:ident),+ $(,)?) => { $(
@@ -134,7 +144,7 @@ macro_rules! question {
     )+ };
 }
 
-pub(crate) use {question, request};
+pub(crate) use {question, read_field, request};
 
 #[cfg(test)]
 #[cfg(target_os = "linux")]

@@ -46,6 +46,7 @@ impl Parts<'_> {
             (self.declared.snapshot_topology, PluginService::SnapshotAccessibilityConstraints),
         ];
         let offer = Offer {
+            spec: self.declared.spec,
             services: services.into_iter().filter_map(|(has, service)| has.then_some(service)).collect(),
             expansion: self.controller.and_then(|table| table.expansion).or(self.declared.expansion),
             controller: self.controller.map(|table| table.offered.clone()).unwrap_or_default(),

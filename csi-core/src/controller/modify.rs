@@ -9,7 +9,7 @@ use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
 use crate::offer::Offer;
-use crate::{MutableParameters, Result, Rpc, Secrets, VolumeId};
+use crate::{Error, MutableParameters, Result, Rpc, Secrets, Spec, VolumeId};
 
 /// Changes parameters of existing volumes. Spec: "ControllerModifyVolume".
 #[async_trait]
@@ -34,8 +34,23 @@ request! {
         volume_id: VolumeId,
         /// Credentials.
         secrets: Secrets,
-        /// The parameters to change; at least one.
+        /// The parameters to change; at least one when a driver gets the request.
         mutable_parameters: MutableParameters,
+    }
+}
+
+impl ControllerModifyVolumeRequest {
+    /// Asks the driver for the change. Without parameters there is nothing to change, so only the volume has
+    /// to exist; test suites for v1.12.0 call it so.
+    // spec: controller-modify-volume.missing
+    pub(crate) async fn answer(self, driver: &dyn ControllerModifyVolume) -> Result<()> {
+        if self.mutable_parameters.iter().next().is_some() {
+            return driver.modify_volume(self).await;
+        }
+        match driver.lookup(&self.volume_id).await? {
+            Some(_) => Ok(()),
+            None => Err(Error::VolumeNotFound(self.volume_id)),
+        }
     }
 }
 
@@ -46,6 +61,14 @@ impl Call for ControllerModifyVolumeRequest {
 
     fn subject(&self) -> &str {
         self.volume_id.as_str()
+    }
+
+    // spec: fields.required-list
+    fn permitted(&self, offer: &Offer) -> Result<()> {
+        match self.raw.mutable_parameters.is_empty() && offer.spec > Spec::V1_12 {
+            true => Err(Error::invalid("mutable_parameters", "is required and must not be empty")),
+            false => Ok(()),
+        }
     }
 
     fn claims(&self) -> Vec<Claim> {

@@ -56,8 +56,8 @@ request! {
         name: SnapshotName,
         /// Credentials.
         secrets: Secrets,
-        /// The driver's own parameters.
-        parameters: Parameters,
+        /// The driver's own parameters. [`parse`](Parameters::parse) ignores unknown keys, with a warning.
+        parameters: Parameters = Parameters::read_of_snapshots,
         /// From where the snapshot must be restorable. Alpha.
         accessibility_requirements: Option<TopologyRequirement>,
     }

@@ -83,8 +83,8 @@ impl Plugin {
 
     /// Sets what the driver adds to the Identity service: its health, and information for people.
     #[must_use]
-    pub fn identity(mut self, identity: impl Identity) -> Self {
-        self.identity = Arc::new(identity);
+    pub fn identity<D: Identity>(mut self, driver: Arc<D>) -> Self {
+        self.identity = driver;
         self
     }
 

@@ -7,14 +7,14 @@ use serde::de::DeserializeOwned;
 use zeroize::Zeroize;
 
 use super::values::{self, UnknownKeys};
-use super::wire::Map;
+use super::wire::{Field, Map};
 use crate::{Error, Result};
 
 /// Keys with this prefix belong to the orchestrator, not to the driver.
 const KUBERNETES: &str = "csi.storage.k8s.io/";
 
 macro_rules! lookups {
-    ($type:ident) => {
+    ($type:ident, $unknown:expr) => {
         impl $type {
             /// Returns the value of a key, if it exists.
             pub fn get(&self, key: &str) -> Option<&str> {
@@ -44,7 +44,8 @@ macro_rules! lookups {
             /// [`Error::InvalidArgument`] that names the key: missing, of the wrong type, or, for a struct,
             /// unknown.
             pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
-                values::from_map(&self.field, &self.values, UnknownKeys::Refused)
+                let unknown: fn(&Self) -> UnknownKeys = $unknown;
+                values::from_map(&self.field, &self.values, unknown(self))
             }
 
             /// Like [`parse`](Self::parse), but ignores keys that the struct does not have: for maps that
@@ -60,6 +61,9 @@ macro_rules! lookups {
 }
 
 /// A driver's parameters, for example from a StorageClass, without the orchestrator's own keys.
+///
+/// [`parse`](Self::parse) refuses an unknown key, except in the parameters of a VolumeSnapshotClass or
+/// VolumeGroupSnapshotClass, where it logs one warning for the key.
 ///
 /// ```
 /// # fn create(request: &csi_core::CreateVolumeRequest) -> csi_core::Result<()> {
@@ -78,14 +82,22 @@ pub struct Parameters {
     field: String,
     values: Map,
     kubernetes: Map,
+    unknown: UnknownKeys,
 }
 
-lookups!(Parameters);
+lookups!(Parameters, |map| map.unknown);
 
 impl Parameters {
     pub(crate) fn read(field: &str, wire: &Map) -> Result<Self> {
         let (kubernetes, values) = split(wire);
-        Ok(Self { field: field.to_owned(), values, kubernetes })
+        Ok(Self { field: field.to_owned(), values, kubernetes, unknown: UnknownKeys::Refused })
+    }
+
+    /// Reads the parameters of a VolumeSnapshotClass or VolumeGroupSnapshotClass. Sidecars leave keys of
+    /// their own in them (`deletionPolicy`), so unknown keys are not an error.
+    pub(crate) fn read_of_snapshots(field: &str, wire: &Map) -> Result<Self> {
+        let parameters = <Self as Field<Map>>::read(field, wire)?;
+        Ok(Self { unknown: UnknownKeys::Warned, ..parameters })
     }
 
     /// Returns what the orchestrator says about the claim, by key without its prefix: `pvc/name`,
@@ -95,20 +107,17 @@ impl Parameters {
     }
 }
 
-/// Parameters to change on an existing volume; at least one.
+/// Parameters to change on an existing volume.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MutableParameters {
     field: String,
     values: Map,
 }
 
-lookups!(MutableParameters);
+lookups!(MutableParameters, |_| UnknownKeys::Refused);
 
 impl MutableParameters {
     pub(crate) fn read(field: &str, wire: &Map) -> Result<Self> {
-        if wire.is_empty() {
-            return Err(Error::invalid(field, "is required and must not be empty"));
-        }
         Ok(Self { field: field.to_owned(), values: split(wire).1 })
     }
 }
@@ -122,7 +131,7 @@ pub struct VolumeContext {
     kubernetes: Map,
 }
 
-lookups!(VolumeContext);
+lookups!(VolumeContext, |_| UnknownKeys::Refused);
 
 impl VolumeContext {
     pub(crate) fn read(field: &str, wire: &Map) -> Result<Self> {
@@ -158,7 +167,7 @@ pub struct PublishContext {
     values: Map,
 }
 
-lookups!(PublishContext);
+lookups!(PublishContext, |_| UnknownKeys::Refused);
 
 impl PublishContext {
     pub(crate) fn read(field: &str, wire: &Map) -> Result<Self> {
@@ -178,7 +187,7 @@ pub struct Secrets {
     values: Map,
 }
 
-lookups!(Secrets);
+lookups!(Secrets, |_| UnknownKeys::Refused);
 
 impl Secrets {
     pub(crate) fn read(field: &str, wire: &Map) -> Result<Self> {

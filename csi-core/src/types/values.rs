@@ -1,6 +1,8 @@
 //! Serde over a map of strings: each value is parsed into its field's type.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor, value::MapDeserializer};
 
@@ -8,10 +10,13 @@ use super::wire::Map;
 use crate::{Error, Result};
 
 /// What happens to keys that a driver's struct does not have.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum UnknownKeys {
+    #[default]
     Refused,
     Ignored,
+    /// Ignored, with a warning in the log the first time that this process finds the key.
+    Warned,
 }
 
 /// Parses the map into a `T`; `field` is the map's name for the error.
@@ -69,19 +74,30 @@ impl<'de> Deserializer<'de> for Values<'de> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Failure> {
-        match self.0.keys().find(|key| !fields.contains(&key.as_str())) {
-            Some(key) if self.1 == UnknownKeys::Refused => Err(Failure {
-                key: Some(key.clone()),
-                reason: format!("is not a parameter of this driver; it knows: {}", fields.join(", ")),
-            }),
-            _ => visitor.visit_map(self.entries()),
+        for key in self.0.keys().filter(|key| !fields.contains(&key.as_str())) {
+            let reason = || format!("is not a parameter of this driver; it knows: {}", fields.join(", "));
+            match self.1 {
+                UnknownKeys::Refused => return Err(Failure { key: Some(key.clone()), reason: reason() }),
+                UnknownKeys::Warned if is_new(key) => {
+                    tracing::warn!("parameters[{key}]: {}. It is ignored", reason());
+                }
+                UnknownKeys::Warned | UnknownKeys::Ignored => {}
+            }
         }
+        visitor.visit_map(self.entries())
     }
 
     serde::forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
         unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
     }
+}
+
+/// Whether no warning names this key yet. At most 64 keys are remembered, and there is no warning for others.
+fn is_new(key: &str) -> bool {
+    static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    warned.len() < 64 && warned.insert(key.to_owned())
 }
 
 /// One value, with its key for the error.

@@ -158,7 +158,17 @@ macro_rules! required_ids {
     )+ };
 }
 
-required_ids!(VolumeId, SnapshotId);
+required_ids!(VolumeId);
+
+/// The members of a group. Whether they are required depends on the spec that is served.
+impl Field<Vec<String>> for Vec<SnapshotId> {
+    fn read(field: &str, wire: &Vec<String>) -> Result<Self> {
+        wire.iter()
+            .enumerate()
+            .map(|(at, id)| SnapshotId::read(&format!("{field}[{at}]"), id.clone()))
+            .collect()
+    }
+}
 
 impl Field<bool> for bool {
     fn read(_: &str, wire: &bool) -> Result<Self> {

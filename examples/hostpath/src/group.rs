@@ -113,7 +113,7 @@ impl Host {
     fn group_of(&self, id: &GroupSnapshotId, members: &[SnapshotId]) -> Result<GroupRecord> {
         let found = self.groups.find(id.as_str())?.ok_or_else(|| Error::GroupSnapshotNotFound(id.clone()))?;
         let asked: BTreeSet<&str> = members.iter().map(SnapshotId::as_str).collect();
-        match found.members.iter().map(String::as_str).collect::<BTreeSet<_>>() == asked {
+        match asked.is_empty() || found.members.iter().map(String::as_str).collect::<BTreeSet<_>>() == asked {
             true => Ok(GroupRecord::clone(&found)),
             false => Err(Error::invalid("snapshot_ids", "are not the members of the group")),
         }

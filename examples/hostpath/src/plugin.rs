@@ -26,7 +26,7 @@ pub fn plugin(args: &Args) -> Result<Plugin> {
     let shared = Arc::new(driver.clone());
     let mut plugin = Plugin::new(&args.driver_name, &args.vendor_version)
         .own_directory(&args.data)
-        .identity(driver.clone())
+        .identity(Arc::clone(&shared))
         .controller(controller(driver.clone(), &features, args.expansion))
         .node(node(driver, &features)?);
     if has(Feature::GroupSnapshots) {
