@@ -217,12 +217,13 @@ impl Call for GetVolumeGroupSnapshotRequest {
                 "group_snapshot.group_snapshot_id is {other}, not the one asked about"
             )));
         }
+        let group = group.answer(offer)?;
         let asked: BTreeSet<&str> = request.snapshot_ids.iter().map(String::as_str).collect();
         let have: BTreeSet<&str> = group.snapshots.iter().map(|one| one.snapshot_id.as_str()).collect();
         if !asked.is_empty() && asked != have {
             return Err(Error::invalid("snapshot_ids", "are not the members of the group"));
         }
-        Ok(v1::GetVolumeGroupSnapshotResponse { group_snapshot: Some(group.answer(offer)?) })
+        Ok(v1::GetVolumeGroupSnapshotResponse { group_snapshot: Some(group) })
     }
 }
 

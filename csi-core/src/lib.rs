@@ -171,7 +171,7 @@ pub use node_plugins::{
 };
 pub use offer::Expansion;
 pub use plugin::Plugin;
-pub use server::{Registration, ServeError, SocketRemoval};
+pub use server::{CallService, Registration, ServeError, SocketRemoval};
 pub use snapshot_metadata::{
     BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
     SnapshotMetadata,

@@ -42,7 +42,7 @@ async fn waits_for_a_plugin_that_is_not_there_yet() {
     let error = client.ready(Duration::from_millis(200)).await.unwrap_err().to_string();
     assert!(error.contains("a socket"), "{error}");
 
-    let slow = Slow::default();
+    let slow = Arc::new(Slow::default());
     let plugin = plugin(Default::default()).identity(slow.clone());
     let serving = tokio::spawn(async move { plugin.serve_until(&endpoint, std::future::pending()).await });
     client.ready(Duration::from_secs(10)).await.expect("in time");
@@ -55,7 +55,7 @@ async fn waits_for_a_plugin_that_is_not_there_yet() {
 // spec: probe.unhealthy
 #[tokio::test]
 async fn does_not_wait_for_a_plugin_that_failed() {
-    let ill = Slow { ill: true, ..Slow::default() };
+    let ill = Arc::new(Slow { ill: true, ..Slow::default() });
     let served = Served::start(plugin(Default::default()).identity(ill)).await;
     let error = Client::new(&served.endpoint).ready(Duration::from_secs(60)).await.unwrap_err();
     assert!(error.to_string().contains("no array"), "{error}");

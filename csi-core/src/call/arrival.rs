@@ -29,6 +29,11 @@ impl Arrival {
         Some(RunningCall { _counted: arrival.calls.token() })
     }
 
+    /// Counts a call that does not take the call path, until the returned value is dropped.
+    pub(crate) fn begin(&self) -> RunningCall {
+        RunningCall { _counted: self.calls.token() }
+    }
+
     /// Whether the request reached the call path.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole.load(Relaxed)
@@ -36,6 +41,6 @@ impl Arrival {
 }
 
 /// A running call of a connection.
-pub(super) struct RunningCall {
+pub(crate) struct RunningCall {
     _counted: TaskTrackerToken,
 }

@@ -28,7 +28,7 @@ use crate::admission::{Admission, Admitted, Claim};
 use crate::offer::Offer;
 use crate::{Error, Result, Rpc};
 
-pub(crate) use arrival::Arrival;
+pub(crate) use arrival::{Arrival, RunningCall};
 use metrics::Metrics;
 pub(crate) use path_gate::PathGate;
 use request::{PluginContext, Received, Request};

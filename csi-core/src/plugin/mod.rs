@@ -3,6 +3,7 @@
 //! A driver builds a [`Plugin`]. The plugin makes the offer and the adapter from its parts and hands them
 //! to the server. This module imports everything below it; only the flags import it.
 
+mod extension;
 mod run;
 mod services;
 
@@ -25,7 +26,7 @@ use crate::group_controller::GroupController;
 use crate::identity::{AlwaysReady, Identity};
 use crate::mode::Mode;
 use crate::node::{Node, NodeService, NodeTable};
-use crate::server::{Registration, ServeError, Settings, SocketRemoval};
+use crate::server::{Extension, Registration, ServeError, Settings, SocketRemoval};
 use crate::snapshot_metadata::SnapshotMetadata;
 
 /// A CSI plugin: built by the driver, then served on a unix socket.
@@ -58,6 +59,7 @@ pub struct Plugin {
     mode: Mode,
     #[cfg(all(feature = "mount", target_os = "linux"))]
     machine: Arc<dyn csi_mount::Machine>,
+    extension: Extension,
     pub(crate) settings: Settings,
 }
 
@@ -77,6 +79,7 @@ impl Plugin {
             mode: Mode::All,
             #[cfg(all(feature = "mount", target_os = "linux"))]
             machine: crate::machine(),
+            extension: Extension::default(),
             settings: Settings::default(),
         }
     }

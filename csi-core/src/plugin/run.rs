@@ -50,8 +50,12 @@ impl Plugin {
     async fn serve_stopped_by(mut self, endpoint: &Endpoint, stop: Stop) -> (Ended, Result<(), ServeError>) {
         let settings = self.settings.clone();
         let node_check = self.node_check();
+        let extension = std::mem::take(&mut self.extension);
+        if let Err(text) = extension.check() {
+            return (Ended::Idle, Err(ServeError::Plugin(text)));
+        }
         match self.build(endpoint.path()) {
-            Ok(adapter) => server::serve(adapter, &settings, endpoint, stop, node_check).await,
+            Ok(adapter) => server::serve(adapter, extension, &settings, endpoint, stop, node_check).await,
             Err(error) => (Ended::Idle, Err(error)),
         }
     }

@@ -17,10 +17,10 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
-use tonic::service::Routes;
 
 use super::Stop;
 use super::authority::Repaired;
+use super::extension::Calls;
 use super::front::Front;
 use crate::call::{Arrival, metrics::Metrics};
 
@@ -81,7 +81,7 @@ impl Connection {
 
 /// The open connections of a socket.
 pub(super) struct Connections {
-    routes: Routes,
+    calls: Calls,
     metrics: Arc<Metrics>,
     stop: Stop,
     most: usize,
@@ -100,10 +100,10 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Serves `routes` to at most `most` connections at a time.
-    pub(super) fn new(routes: Routes, metrics: Arc<Metrics>, most: usize, stop: Stop) -> Self {
+    /// Serves `calls` to at most `most` connections at a time.
+    pub(super) fn new(calls: Calls, metrics: Arc<Metrics>, most: usize, stop: Stop) -> Self {
         Self {
-            routes: routes.prepare(),
+            calls,
             metrics,
             stop,
             most,
@@ -161,7 +161,7 @@ impl Connections {
         let number = self.accepted;
         self.accepted += 1;
         let connection = Arc::new(Connection::new());
-        let front = Front::new(self.routes.clone(), Arc::clone(&self.metrics), Arc::clone(&connection));
+        let front = Front::new(self.calls.clone(), Arc::clone(&self.metrics), Arc::clone(&connection));
         let task = self.tasks.spawn(serve(stream, front, Arc::clone(&connection), self.stop.clone()));
         self.numbers.insert(task.id(), number);
         self.open.insert(number, (connection, task));
@@ -277,14 +277,18 @@ async fn wait_until_unused(calls: &TaskTracker) {
 
 #[cfg(test)]
 mod tests {
+    use tonic::service::Routes;
+
     use super::*;
+    use crate::server::extension::Extension;
 
     #[tokio::test]
     async fn a_connection_that_ended_is_forgotten_while_no_other_comes() {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("socket")).unwrap();
         let stop = Stop::when(std::future::pending());
-        let mut connections = Connections::new(Routes::default(), Arc::default(), 8, stop);
+        let mut connections =
+            Connections::new(Extension::default().apply(Routes::default()), Arc::default(), 8, stop);
         drop(UnixStream::connect(directory.path().join("socket")).await.unwrap());
         let end = Instant::now() + Duration::from_secs(20);
         while connections.accepted == 0 || !connections.tasks.is_empty() || !connections.open.is_empty() {

@@ -10,24 +10,24 @@ use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use hyper::{Request, Response};
 use tonic::body::Body;
-use tonic::codegen::Service as _;
-use tonic::service::Routes;
 use tonic::{Code, Status};
+use tower::ServiceExt as _;
 
 use super::connections::Connection;
+use super::extension::{Calls, Sending};
 use crate::Rpc;
 use crate::call::metrics::Metrics;
 
 /// The services, as one connection reaches them.
 pub(super) struct Front {
-    routes: Routes,
+    calls: Calls,
     metrics: Arc<Metrics>,
     connection: Arc<Connection>,
 }
 
 impl Front {
-    pub(super) fn new(routes: Routes, metrics: Arc<Metrics>, connection: Arc<Connection>) -> Self {
-        Self { routes, metrics, connection }
+    pub(super) fn new(calls: Calls, metrics: Arc<Metrics>, connection: Arc<Connection>) -> Self {
+        Self { calls, metrics, connection }
     }
 }
 
@@ -43,19 +43,24 @@ impl hyper::service::Service<Request<Incoming>> for Front {
         request.extensions_mut().insert(arrival.clone());
         let (uri, deadline) = (request.uri().clone(), deadline(request.headers()));
         let metrics = Arc::clone(&self.metrics);
-        let answer = self.routes.clone().call(request.map(Body::new));
+        // A call of the driver's own services does not take the call path, which counts the others.
+        let running = self.calls.are_own(uri.path()).then(|| arrival.begin());
+        let answer = self.calls.service.clone().oneshot(request.map(Body::new));
         Box::pin(async move {
-            let mut response = match tokio::time::timeout(deadline.unwrap_or(Duration::MAX), answer).await {
+            let response = match tokio::time::timeout(deadline.unwrap_or(Duration::MAX), answer).await {
                 Ok(response) => response?,
                 Err(_) => Status::deadline_exceeded("the caller's deadline is over").into_http(),
             };
             if !arrival.is_whole()
                 && let Some(rpc) = Rpc::from_path(uri.path())
-                && let Some(code) = recode(response.headers_mut())
+                && let Some(status) = Status::from_header_map(response.headers())
             {
-                metrics.refused(rpc, code, since.elapsed());
+                metrics.refused(rpc, status.code(), since.elapsed());
             }
-            Ok(response)
+            Ok(match running {
+                Some(running) => response.map(|body| Body::new(Sending { body, _running: running })),
+                None => response,
+            })
         })
     }
 }
@@ -64,15 +69,14 @@ impl hyper::service::Service<Request<Incoming>> for Front {
 ///
 /// That layer answers OUT_OF_RANGE to a message that is too long, which external-provisioner and
 /// external-resizer interpret as an impossible volume size, and INTERNAL to a message that it can't parse.
-fn recode(headers: &mut HeaderMap) -> Option<Code> {
-    let code = Status::from_header_map(headers)?.code();
-    let better = match code {
+pub(super) fn recode(headers: &mut HeaderMap) {
+    let Some(status) = Status::from_header_map(headers) else { return };
+    let better = match status.code() {
         Code::OutOfRange => Code::ResourceExhausted,
         Code::Internal => Code::InvalidArgument,
         other => other,
     };
     headers.insert(Status::GRPC_STATUS, (better as i32).into());
-    Some(better)
 }
 
 /// The caller's time limit for a call, from the header `grpc-timeout`: up to eight digits and a unit (gRPC

@@ -9,6 +9,7 @@ mod descriptors;
 mod error;
 #[cfg(feature = "http")]
 mod exposition;
+mod extension;
 mod front;
 #[cfg(feature = "grpc-health")]
 mod grpc_health;
@@ -33,6 +34,8 @@ use tokio::task::JoinSet;
 use tonic::service::Routes;
 
 pub use error::ServeError;
+pub use extension::CallService;
+pub(crate) use extension::Extension;
 pub use registration::Registration;
 pub(crate) use settings::Settings;
 pub use settings::SocketRemoval;
@@ -59,12 +62,13 @@ pub(crate) enum Ended {
 /// the plugin serves.
 pub(crate) async fn serve(
     adapter: Adapter,
+    extension: Extension,
     settings: &Settings,
     endpoint: &Endpoint,
     mut stop: Stop,
     at_start: Option<Box<dyn FnOnce() + Send>>,
 ) -> (Ended, Result<(), ServeError>) {
-    let served = match Served::start(&adapter, settings, endpoint, &stop).await {
+    let served = match Served::start(&adapter, extension, settings, endpoint, &stop).await {
         Ok(started) => started,
         Err(error) => return (Ended::Idle, Err(error)),
     };
@@ -90,12 +94,13 @@ struct Served {
 impl Served {
     async fn start(
         adapter: &Adapter,
+        extension: Extension,
         settings: &Settings,
         endpoint: &Endpoint,
         stop: &Stop,
     ) -> Result<Self, ServeError> {
         let metrics = &adapter.0.path.metrics;
-        let routes = routes(adapter)?;
+        let calls = extension.apply(routes(adapter)?);
         // The port is opened before the socket exists: a caller that finds the socket finds the port too.
         #[cfg(feature = "http")]
         let health_and_metrics = serve_http(settings, adapter, stop).await?;
@@ -107,7 +112,7 @@ impl Served {
             registering.spawn(registrar.serve(Arc::clone(metrics), stop.clone()));
         }
         let most = descriptors::connection_limit(settings.max_connections);
-        let connections = Connections::new(routes, Arc::clone(metrics), most, stop.clone());
+        let connections = Connections::new(calls, Arc::clone(metrics), most, stop.clone());
         tracing::info!(endpoint = %endpoint, max_connections = most, "serving");
         Ok(Self {
             path: endpoint.path().to_owned(),
@@ -184,7 +189,7 @@ impl Served {
     }
 }
 
-/// All services of the CSI socket.
+/// The services of the CSI socket, without the driver's own.
 fn routes(adapter: &Adapter) -> Result<Routes, ServeError> {
     let routes = Routes::new(v1::identity_server::IdentityServer::new(adapter.clone()))
         .add_service(v1::controller_server::ControllerServer::new(adapter.clone()))

@@ -14,6 +14,7 @@ use wire::registration_server::RegistrationServer;
 
 use super::ServeError;
 use super::connections::Connections;
+use super::extension::Extension;
 use super::socket::{Lost, Socket};
 use super::stop::Stop;
 use crate::Endpoint;
@@ -114,7 +115,8 @@ impl Registrar {
     pub(super) async fn serve(mut self, metrics: Arc<Metrics>, stop: Stop) -> Result<(), ServeError> {
         let (refused, mut refusals) = mpsc::channel(1);
         let service = RegistrationServer::new(Service { info: self.info.clone(), refused });
-        let mut connections = Connections::new(Routes::new(service), metrics, MAX_CONNECTIONS, stop.clone());
+        let calls = Extension::default().apply(Routes::new(service));
+        let mut connections = Connections::new(calls, metrics, MAX_CONNECTIONS, stop.clone());
         tracing::info!(socket = %self.path.display(), kubelet_endpoint = self.info.endpoint, "waits for the kubelet");
         loop {
             tokio::select! {
