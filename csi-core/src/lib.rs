@@ -123,6 +123,7 @@ pub mod prelude;
 
 mod needs_trait;
 
+pub use admission::{Claimed, Claims};
 pub use async_trait::async_trait;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use csi_mount as mount;

@@ -1,6 +1,6 @@
 //! What the plugin offers, as sets of the spec's capabilities: [`Offer`].
 //!
-//! It imports only the spec's version, so values, calls and services can use it. `types/offered.rs` checks
+//! It imports only ids and the spec's version, so values, calls and services can use it. `types/offered.rs` checks
 //! values against it; `capabilities/` builds it from what is registered.
 
 use std::collections::BTreeSet;
@@ -12,6 +12,7 @@ pub(crate) use csi_proto::{ControllerCapability, NodeCapability};
 pub(crate) use v1::plugin_capability::service::Type as PluginService;
 use v1::plugin_capability::volume_expansion::Type as PluginExpansion;
 
+use crate::ids::{VolumeId, VolumeName};
 use crate::spec::Spec;
 
 /// When a volume can be expanded.
@@ -24,6 +25,8 @@ pub enum Expansion {
     Offline,
 }
 
+pub(crate) type IdOfName = dyn Fn(&VolumeName) -> Option<VolumeId> + Send + Sync;
+
 /// The capabilities of the whole plugin: the same in every instance, whichever services it serves.
 pub(crate) struct Offer {
     pub(crate) spec: Spec,
@@ -31,6 +34,10 @@ pub(crate) struct Offer {
     pub(crate) expansion: Option<Expansion>,
     pub(crate) controller: BTreeSet<ControllerCapability>,
     pub(crate) node: BTreeSet<NodeCapability>,
+    /// Whether a volume can be modified while it is expanded.
+    pub(crate) modify_while_expanding: bool,
+    /// The id that the driver gives to a volume of a name, if it knows it.
+    pub(crate) volume_id_of_name: Box<IdOfName>,
     /// Whether SNAPSHOT_ACCESSIBILITY_CONSTRAINTS is declared, but withheld from callers of an older spec.
     pub(crate) withholds_snapshot_topology: bool,
     /// The prefix of the first topology key that has one; all other keys of the plugin must have the same

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::Rpc;
+
 /// What an operation touches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Key {
@@ -10,6 +12,8 @@ pub(crate) enum Key {
     VolumeName(String),
     /// A volume as the controller sees it.
     Volume(String),
+    /// One kind of change of a volume, where the driver allows different kinds at the same time.
+    Change(String, Rpc),
     /// The set of a volume's attachments: shared by operations on one node, exclusive for operations on all
     /// nodes.
     Attachments(String),
@@ -41,6 +45,7 @@ impl Key {
         match self {
             Self::VolumeName(_) => "VolumeName",
             Self::Volume(_) => "Volume",
+            Self::Change(..) => "Change",
             Self::Attachments(_) => "Attachments",
             Self::Attachment(..) => "Attachment",
             Self::SnapshotName(_) => "SnapshotName",
@@ -59,6 +64,7 @@ impl fmt::Display for Key {
         match self {
             Self::VolumeName(name) => write!(f, "volume name {name}"),
             Self::Volume(id) | Self::NodeVolume(id) => write!(f, "volume {id}"),
+            Self::Change(id, rpc) => write!(f, "{rpc} of volume {id}"),
             Self::Attachments(id) => write!(f, "attachments of volume {id}"),
             Self::Attachment(id, node) => write!(f, "volume {id} on node {node}"),
             Self::SnapshotName(name) => write!(f, "snapshot name {name}"),
@@ -75,17 +81,24 @@ impl fmt::Display for Key {
 pub(crate) struct Claim {
     pub(crate) key: Key,
     pub(crate) exclusive: bool,
+    /// Excludes others, except other claims of this kind.
+    pub(super) change: bool,
 }
 
 impl Claim {
     /// Claims the key exclusively.
     pub(crate) fn alone(key: Key) -> Self {
-        Self { key, exclusive: true }
+        Self { key, exclusive: true, change: false }
     }
 
     /// Claims the key together with others that share it.
     pub(crate) fn shared(key: Key) -> Self {
-        Self { key, exclusive: false }
+        Self { key, exclusive: false, change: false }
+    }
+
+    /// Claims the key together with others that change it too, and excludes all others.
+    pub(crate) fn change(key: Key) -> Self {
+        Self { key, exclusive: true, change: true }
     }
 }
 
@@ -95,6 +108,7 @@ pub(super) fn distinct(mut claims: Vec<Claim>) -> Vec<Claim> {
     claims.dedup_by(|later, kept| {
         let twice = later.key == kept.key;
         kept.exclusive |= twice && later.exclusive;
+        kept.change &= !twice || later.change;
         twice
     });
     claims

@@ -11,10 +11,12 @@
 //!
 //! It imports the RPCs and errors. Its types are [`Admission`] and [`Claim`].
 
+mod claims;
 mod key;
 #[cfg(test)]
 mod model;
 mod table;
 
+pub use claims::{Claimed, Claims};
 pub(crate) use key::{Claim, Key};
 pub(crate) use table::{Admission, Admitted};

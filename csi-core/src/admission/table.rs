@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -13,16 +14,21 @@ use crate::{Error, Result, Rpc};
 /// A table with a capacity below this is never shrunk.
 const SMALL: usize = 16;
 
-/// A running operation: its RPC, for the message to refused callers, and data that only its own RPC can
+/// A running operation: its name, for the message to refused callers, and data that only its own RPC can
 /// read, for callers that join it.
 pub(crate) struct Operation {
-    rpc: Rpc,
+    name: &'static str,
     request: Box<dyn Any + Send + Sync>,
 }
 
 enum Holder {
     Alone(Arc<Operation>),
-    Shared { count: usize, last: Arc<Operation> },
+    /// All are changes, or none is.
+    Shared {
+        count: usize,
+        last: Arc<Operation>,
+        changes: bool,
+    },
 }
 
 impl Holder {
@@ -30,7 +36,10 @@ impl Holder {
     fn blocks(&self, claim: &Claim) -> Option<&Operation> {
         match self {
             Self::Alone(operation) => Some(operation),
-            Self::Shared { last, .. } => claim.exclusive.then_some(last),
+            Self::Shared { last, changes, .. } => {
+                let together = if claim.exclusive { claim.change && *changes } else { !*changes };
+                (!together).then_some(last)
+            }
         }
     }
 }
@@ -43,6 +52,8 @@ type Holders = HashMap<Key, Holder>;
 /// Nothing is awaited under it.
 pub(crate) struct Admission {
     holders: Mutex<Holders>,
+    /// Wakes those who wait for a claim, whenever claims are released.
+    released: Notify,
     running: TaskTracker,
 }
 
@@ -51,7 +62,7 @@ impl Default for Admission {
         let running = TaskTracker::new();
         // A closed tracker still counts; its `wait` returns when the count is zero.
         running.close();
-        Self { holders: Mutex::default(), running }
+        Self { holders: Mutex::default(), released: Notify::new(), running }
     }
 }
 
@@ -77,6 +88,31 @@ impl Admission {
         join: impl Fn(&(dyn Any + Send + Sync)) -> Option<J>,
     ) -> Result<Admitted<J>> {
         debug_assert!(claims.iter().any(|claim| claim.exclusive), "{rpc} claims nothing alone");
+        self.claim(rpc.name(), claims, request, join)
+    }
+
+    /// Claims for work of the driver's own. Waits until no operation blocks it.
+    pub(crate) async fn wait_for(self: &Arc<Self>, claims: Vec<Claim>) -> Permit {
+        loop {
+            let released = self.released.notified();
+            let mut released = std::pin::pin!(released);
+            // From here on no release is missed.
+            released.as_mut().enable();
+            let admitted = self.claim("work of the driver", claims.clone(), Box::new(()), |_| None::<()>);
+            if let Ok(Admitted::Run(permit)) = admitted {
+                return permit;
+            }
+            released.await;
+        }
+    }
+
+    fn claim<J>(
+        self: &Arc<Self>,
+        name: &'static str,
+        claims: Vec<Claim>,
+        request: Box<dyn Any + Send + Sync>,
+        join: impl Fn(&(dyn Any + Send + Sync)) -> Option<J>,
+    ) -> Result<Admitted<J>> {
         let claims = distinct(claims);
         let mut holders = self.holders();
         for claim in &claims {
@@ -87,10 +123,10 @@ impl Admission {
                 return Ok(Admitted::Join(joined));
             }
             return Err(Error::Pending(
-                format!("{}: {} is running on it; try again when it is done", claim.key, running.rpc,).into(),
+                format!("{}: {} is running on it; try again when it is done", claim.key, running.name).into(),
             ));
         }
-        let operation = Arc::new(Operation { rpc, request });
+        let operation = Arc::new(Operation { name, request });
         for claim in &claims {
             hold(&mut holders, claim, &operation);
         }
@@ -123,13 +159,13 @@ impl Admission {
 
 fn hold(holders: &mut Holders, claim: &Claim, operation: &Arc<Operation>) {
     let last = Arc::clone(operation);
-    if claim.exclusive {
+    if claim.exclusive && !claim.change {
         holders.insert(claim.key.clone(), Holder::Alone(last));
-    } else if let Some(Holder::Shared { count, last: before }) = holders.get_mut(&claim.key) {
+    } else if let Some(Holder::Shared { count, last: before, .. }) = holders.get_mut(&claim.key) {
         *count += 1;
         *before = last;
     } else {
-        holders.insert(claim.key.clone(), Holder::Shared { count: 1, last });
+        holders.insert(claim.key.clone(), Holder::Shared { count: 1, last, changes: claim.change });
     }
 }
 
@@ -158,6 +194,8 @@ impl Drop for Permit {
         for claim in &self.claims {
             release(&mut holders, claim);
         }
+        drop(holders);
+        self.admission.released.notify_waiters();
     }
 }
 
@@ -194,6 +232,42 @@ mod tests {
         let publish = admit(&admission, Rpc::NodePublishVolume, publish("one"), 1);
         assert!(matches!(publish, Err(Error::Pending(_))));
         drop(third);
+        assert_eq!(admission.held_keys(), 0);
+    }
+
+    #[test]
+    fn changes_run_together_and_exclude_sharers_and_whoever_wants_it_alone() {
+        let admission = Arc::new(Admission::default());
+        let change = |rpc| vec![Claim::change(key("v")), Claim::alone(Key::Change("v".to_owned(), rpc))];
+        let expand = admit(&admission, Rpc::ControllerExpandVolume, change(Rpc::ControllerExpandVolume), 1);
+        let modify = admit(&admission, Rpc::ControllerModifyVolume, change(Rpc::ControllerModifyVolume), 2);
+        assert!(expand.is_ok() && modify.is_ok());
+        let again = admit(&admission, Rpc::ControllerExpandVolume, change(Rpc::ControllerExpandVolume), 3);
+        assert!(matches!(again, Err(Error::Pending(_))), "another size");
+        for claim in [Claim::shared(key("v")), Claim::alone(key("v"))] {
+            let other = vec![claim, Claim::alone(key("other"))];
+            assert!(matches!(admit(&admission, Rpc::NodePublishVolume, other, 4), Err(Error::Pending(_))));
+        }
+        drop((expand, modify));
+        let sharer = admit(&admission, Rpc::NodePublishVolume, publish("one"), 5).unwrap();
+        let expand = admit(&admission, Rpc::ControllerExpandVolume, change(Rpc::ControllerExpandVolume), 6);
+        assert!(matches!(expand, Err(Error::Pending(_))));
+        drop(sharer);
+        assert_eq!(admission.held_keys(), 0);
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_gets_the_claim_as_soon_as_it_is_released() {
+        let admission = Arc::new(Admission::default());
+        let held = admit(&admission, Rpc::NodeStageVolume, vec![Claim::alone(key("v"))], 1).unwrap();
+        let mut waiting = std::pin::pin!(admission.wait_for(vec![Claim::alone(key("v"))]));
+        assert!(poll_once(waiting.as_mut()).is_pending());
+        drop(held);
+        let permit = waiting.await;
+        let refused = admit(&admission, Rpc::NodeStageVolume, vec![Claim::alone(key("v"))], 1);
+        let text = refused.err().expect("the driver works on it").to_string();
+        assert!(text.contains("work of the driver is running on it"), "{text}");
+        drop(permit);
         assert_eq!(admission.held_keys(), 0);
     }
 
@@ -259,7 +333,7 @@ mod tests {
         assert!(poll_once(idle.as_mut()).is_ready());
     }
 
-    fn poll_once(future: std::pin::Pin<&mut impl Future<Output = ()>>) -> std::task::Poll<()> {
+    fn poll_once<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> std::task::Poll<T> {
         future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
     }
 }

@@ -63,6 +63,11 @@ pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {
         Vec::new()
     }
 
+    /// What the operation touches in a plugin with this offer.
+    fn claims_in(&self, _offer: &Offer) -> Vec<Claim> {
+        self.claims()
+    }
+
     /// Turns an error that means "already done" into the answer.
     fn answer_to_error(error: Error) -> Result<Self::Answer> {
         Err(error)
@@ -106,9 +111,14 @@ pub(crate) struct CallPath {
 }
 
 impl CallPath {
-    pub(crate) fn new(offer: Arc<Offer>, gate: PathGate, plugin: PluginContext) -> Self {
+    pub(crate) fn new(
+        offer: Arc<Offer>,
+        gate: PathGate,
+        plugin: PluginContext,
+        admission: Arc<Admission>,
+    ) -> Self {
         Self {
-            admission: Arc::default(),
+            admission,
             offer,
             gate: Arc::new(gate),
             plugin: Arc::new(plugin),
@@ -177,7 +187,7 @@ impl CallPath {
         wire: &Arc<Received<C::Wire>>,
         outcome: &Awaited<C::Reply>,
     ) -> Result<Option<Admitted<Awaited<C::Reply>>>, Status> {
-        let claims = request.claims();
+        let claims = request.claims_in(&self.offer);
         if claims.is_empty() {
             return Ok(None);
         }

@@ -6,7 +6,7 @@
 
 mod implications;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::controller::ControllerTable;
 use crate::node::NodeTable;
@@ -51,6 +51,11 @@ impl Parts<'_> {
             expansion: self.controller.and_then(|table| table.expansion).or(self.declared.expansion),
             controller: self.controller.map(|table| table.offered.clone()).unwrap_or_default(),
             node: self.node.map(|table| table.offered.clone()).unwrap_or_default(),
+            modify_while_expanding: self.controller.is_some_and(|table| table.modify_while_expanding),
+            volume_id_of_name: match self.controller.map(|table| Arc::clone(&table.controller)) {
+                Some(driver) => Box::new(move |name| driver.volume_id_of_name(name)),
+                None => Box::new(|_| None),
+            },
             withholds_snapshot_topology: false,
             topology_prefix: OnceLock::new(),
         };

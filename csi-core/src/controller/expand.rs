@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use csi_proto::v1;
 
-use super::Controller;
+use super::{Controller, changes};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
@@ -83,6 +83,13 @@ impl Call for ControllerExpandVolumeRequest {
 
     fn claims(&self) -> Vec<Claim> {
         vec![Claim::alone(Key::Volume(self.volume_id.as_str().to_owned()))]
+    }
+
+    fn claims_in(&self, offer: &Offer) -> Vec<Claim> {
+        match offer.modify_while_expanding {
+            true => changes(&self.volume_id, Self::RPC),
+            false => self.claims(),
+        }
     }
 
     // spec: controller-expand-volume.grows, controller-expand-volume.out-of-range

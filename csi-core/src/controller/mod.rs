@@ -52,13 +52,14 @@ pub use snapshot::{
 pub(crate) use volume::check_supported;
 pub use volume::{CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest};
 
+use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::{question, request};
 use crate::offer::{ControllerCapability, Offer};
 use crate::types::health::shortened;
 use crate::{
     Error, Parameters, Result, Rpc, Secrets, Volume, VolumeCapabilities, VolumeCapability, VolumeContext,
-    VolumeId,
+    VolumeId, VolumeName,
 };
 
 /// What every controller implements. Spec: "Controller Service RPC".
@@ -82,6 +83,15 @@ pub trait Controller: Send + Sync + 'static {
     ///
     /// - spec: `create-volume.all-capabilities`, `validate-volume-capabilities.all-or-none`
     fn supports(&self, capability: &VolumeCapability) -> bool;
+
+    /// The id of the volume that `create_volume` creates for this name, if it follows from the name alone
+    /// (as with [`VolumeId::from_name`]). The default is `None`.
+    ///
+    /// With it, a CreateVolume and an operation on the volume with this id, for example DeleteVolume,
+    /// exclude each other. The method must always return the same id for a name.
+    fn volume_id_of_name(&self, _name: &VolumeName) -> Option<VolumeId> {
+        None
+    }
 
     /// Whether this volume supports this capability, for drivers with several kinds of volumes of which
     /// some support less than [`supports`](Self::supports) says.
@@ -186,6 +196,12 @@ impl Call for ValidateVolumeCapabilitiesRequest {
             }
         })
     }
+}
+
+/// The claims of a change of a volume that other kinds of changes do not exclude.
+fn changes(volume_id: &VolumeId, rpc: Rpc) -> Vec<Claim> {
+    let id = volume_id.as_str();
+    vec![Claim::change(Key::Volume(id.to_owned())), Claim::alone(Key::Change(id.to_owned(), rpc))]
 }
 
 question!(ControllerGetCapabilitiesRequest);

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use csi_proto::v1;
 
-use super::Controller;
+use super::{Controller, changes};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
@@ -73,6 +73,13 @@ impl Call for ControllerModifyVolumeRequest {
 
     fn claims(&self) -> Vec<Claim> {
         vec![Claim::alone(Key::Volume(self.volume_id.as_str().to_owned()))]
+    }
+
+    fn claims_in(&self, offer: &Offer) -> Vec<Claim> {
+        match offer.modify_while_expanding {
+            true => changes(&self.volume_id, Self::RPC),
+            false => self.claims(),
+        }
     }
 
     fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {

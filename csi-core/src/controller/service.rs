@@ -28,6 +28,7 @@ pub(crate) struct ControllerTable {
     pub(crate) volume_health: Option<Arc<dyn ControllerGetVolumeHealth>>,
     pub(crate) list_volume_health: Option<Arc<dyn ControllerListVolumeHealth>>,
     pub(crate) conditions: Conditions,
+    pub(crate) modify_while_expanding: bool,
     /// Whether the driver withdrew VOLUME_CONDITION.
     without_condition: bool,
     pub(crate) expansion: Option<Expansion>,
@@ -51,6 +52,7 @@ impl ControllerTable {
             volume_health: None,
             list_volume_health: None,
             conditions: Conditions::default(),
+            modify_while_expanding: false,
             without_condition: false,
             expansion: None,
             offered: BTreeSet::new(),
@@ -262,6 +264,17 @@ impl<D: Controller> ControllerService<D> {
     {
         self.table.modify_volume = Some(Arc::clone(&self.driver) as _);
         self.offer(Capability::ModifyVolume)
+    }
+
+    /// Lets ControllerModifyVolume and ControllerExpandVolume of one volume run at the same time, for a driver
+    /// that handles it, or that makes one call to its backend of both. By default the second is ABORTED.
+    #[must_use]
+    pub fn modify_while_expanding(mut self) -> Self
+    where
+        D: ControllerModifyVolume + ControllerExpandVolume,
+    {
+        self.table.modify_while_expanding = true;
+        self
     }
 
     /// Offers GET_VOLUME_HEALTH, or VOLUME_CONDITION with [`Spec::V1_12`](crate::Spec::V1_12). Alpha.

@@ -168,6 +168,12 @@ impl Call for CreateVolumeRequest {
         claims
     }
 
+    fn claims_in(&self, offer: &Offer) -> Vec<Claim> {
+        let volume = (offer.volume_id_of_name)(&self.name);
+        let volume = volume.map(|id| Claim::alone(Key::Volume(id.as_str().to_owned())));
+        self.claims().into_iter().chain(volume).collect()
+    }
+
     // spec: create-volume.differs-is-already-exists, create-volume.capacity-range, create-volume.source-told
     // spec: create-volume.topology-met
     fn reply(mut volume: Volume, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {

@@ -18,6 +18,7 @@ use csi_proto::v1;
 pub(crate) use run::exit_code;
 
 use crate::adapters::{Adapter, Core};
+use crate::admission::{Admission, Claims};
 use crate::call::request::PluginContext;
 use crate::call::{CallPath, PathGate};
 use crate::capabilities::Declared;
@@ -59,6 +60,7 @@ pub struct Plugin {
     mode: Mode,
     #[cfg(all(feature = "mount", target_os = "linux"))]
     machine: Arc<dyn csi_mount::Machine>,
+    admission: Arc<Admission>,
     extension: Extension,
     pub(crate) settings: Settings,
 }
@@ -79,6 +81,7 @@ impl Plugin {
             mode: Mode::All,
             #[cfg(all(feature = "mount", target_os = "linux"))]
             machine: crate::machine(),
+            admission: Arc::default(),
             extension: Extension::default(),
             settings: Settings::default(),
         }
@@ -198,6 +201,13 @@ impl Plugin {
         self
     }
 
+    /// Returns a handle with which the driver's own work claims volumes and snapshots, so that no operation
+    /// runs on them meanwhile.
+    #[must_use]
+    pub fn claims(&self) -> Claims {
+        Claims(Arc::clone(&self.admission))
+    }
+
     fn path_gate(&self, socket: &Path) -> PathGate {
         let Settings { own_directories, registration, .. } = &self.settings;
         let sockets = socket.parent().into_iter();
@@ -231,7 +241,7 @@ impl Plugin {
             manifest: self.identity.manifest(),
         };
         Ok(Adapter(Arc::new(Core {
-            path: CallPath::new(Arc::new(offer), gate, context),
+            path: CallPath::new(Arc::new(offer), gate, context, self.admission),
             info,
             identity: self.identity,
             controller: self.controller,
