@@ -15,6 +15,8 @@ pub enum Kind {
     Program,
     /// Another crate.
     Crate,
+    /// `k8s.io/mount-utils`, in Go.
+    MountUtils,
 }
 
 impl Kind {
@@ -25,6 +27,7 @@ impl Kind {
             Self::Bare => "bare",
             Self::Program => "program",
             Self::Crate => "crate",
+            Self::MountUtils => "mount-utils",
         }
     }
 }
@@ -37,7 +40,7 @@ pub struct Contestant<'a> {
     pub name: &'static str,
     /// What it is made of.
     pub kind: Kind,
-    run: Run<'a>,
+    pub(crate) run: Run<'a>,
 }
 
 impl<'a> Contestant<'a> {

@@ -1,8 +1,8 @@
 //! The cost of the toolkit, compared with the alternatives that a user has.
 //!
 //! A [`Subject`] is one kind of work, at one or several sizes. Its [`Contestant`]s do it in different ways:
-//! this toolkit, the bare system calls in the same process, programs of util-linux, other crates. An
-//! [`Engine`] measures them. There are three engines for the same subjects:
+//! this toolkit, the bare system calls in the same process, programs of util-linux, other crates, and
+//! `k8s.io/mount-utils` of Go. An [`Engine`] measures them. There are three engines for the same subjects:
 //!
 //! | engine | used by | how |
 //! |---|---|---|
@@ -22,6 +22,7 @@ mod contest;
 pub mod counted;
 mod engine;
 pub mod footprint;
+mod mount_utils;
 mod place;
 mod rpc;
 mod subject;

@@ -6,7 +6,7 @@ use csi_mount::{Bind, MountAttributes, Target};
 use nix::mount::{MsFlags, mount};
 
 use crate::place::{self, Place};
-use crate::{Bench, Contestant, each, program};
+use crate::{Bench, Contestant, each, mount_utils, program};
 
 const NONE: Option<&str> = None;
 
@@ -44,7 +44,14 @@ pub(super) fn read_only(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
     let (source, target) = (place.directory("volume"), place.target());
     let (source, target) = (source.as_path(), target.as_path());
-    bench.compare([
+    let by_mount_utils = mount_utils::each(
+        "Mount",
+        "bind read-only",
+        || (),
+        |(), run| run(&[source, target]),
+        |()| place::unmount(target),
+    );
+    let others = [
         Contestant::bare("mount(2) twice", binds(target, || bare_read_only(source, target))),
         Contestant::ours("Bind", binds(target, || ours(source, target, MountAttributes::RDONLY))),
         Contestant::program(
@@ -61,7 +68,8 @@ pub(super) fn read_only(bench: &mut Bench<'_>, mounts: usize) {
                 by_sys_mount(source, target, sys_mount::MountFlags::REMOUNT | sys_mount::MountFlags::RDONLY);
             }),
         ),
-    ]);
+    ];
+    bench.compare(others.into_iter().chain(by_mount_utils));
 }
 
 pub(super) fn plain(bench: &mut Bench<'_>, mounts: usize) {
@@ -133,7 +141,8 @@ pub(super) fn unmount(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
     let (source, target) = (place.directory("volume"), place.target());
     let prepare = || place::bind(&source, &target);
-    bench.compare([
+    let by_mount_utils = mount_utils::each("Unmount", "unmount", prepare, |(), run| run(&[&target]), |()| ());
+    let others = [
         Contestant::bare("umount2(2)", each(prepare, |()| place::unmount(&target), |()| ())),
         Contestant::ours(
             "unmount",
@@ -152,5 +161,6 @@ pub(super) fn unmount(bench: &mut Bench<'_>, mounts: usize) {
                 |()| (),
             ),
         ),
-    ]);
+    ];
+    bench.compare(others.into_iter().chain(by_mount_utils));
 }

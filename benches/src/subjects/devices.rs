@@ -10,7 +10,7 @@ use csi_mount::{BlockDevice, Filesystem, LoopDevice, LoopOptions, Probe, testing
 use rustix::fs::{Mode, OFlags};
 
 use crate::place::{Image, Place};
-use crate::{Bench, Contestant, each, looped, program};
+use crate::{Bench, Contestant, each, looped, mount_utils, program};
 
 /// The ranges of a device that the prober reads, and nothing else. Each is read as the prober does it: with
 /// O_DIRECT, into newly allocated memory.
@@ -44,11 +44,13 @@ fn probe(bench: &mut Bench<'_>, image: &Image, check: fn(&Probe<'_>) -> bool) {
         let mut blkid = std::process::Command::new("blkid");
         blkid.arg("-p").arg(image.path()).output().expect("blkid");
     };
-    bench.compare([
+    let others = [
         Contestant::bare("the same reads", looped(|| bare_reads(image.path(), &reads))),
         Contestant::ours("probe", looped(ours)),
         Contestant::program("blkid(8)", looped(blkid)),
-    ]);
+    ];
+    let by_mount_utils = mount_utils::looped("GetDiskFormat", "disk format", vec![image.path()]);
+    bench.compare(others.into_iter().chain(by_mount_utils));
 }
 
 pub(super) fn probe_blank(bench: &mut Bench<'_>, mebibytes: usize) {

@@ -7,7 +7,7 @@ use nix::mount::{MsFlags, mount};
 
 use super::bind::binds;
 use crate::place::{self, Image, Place};
-use crate::{Bench, Contestant, each, looped, program};
+use crate::{Bench, Contestant, each, looped, mount_utils, program};
 
 fn mounting(bench: &mut Bench<'_>, place: &Place, fs_type: &'static str, source: &Path) {
     let target = place.target();
@@ -74,8 +74,8 @@ pub(super) fn grow_ext4(bench: &mut Bench<'_>, _: usize) {
     ]);
 }
 
-pub(super) fn grow_xfs(bench: &mut Bench<'_>, _: usize) {
-    let place = Place::new();
+pub(super) fn grow_xfs(bench: &mut Bench<'_>, mounts: usize) {
+    let place = Place::with_mounts(mounts);
     let image = Image::new(&place, "image", 300);
     let at = place.directory("mounted");
     let prepare = || {
@@ -85,11 +85,19 @@ pub(super) fn grow_xfs(bench: &mut Bench<'_>, _: usize) {
         image.resize(400);
     };
     let by_us = |()| grow_mounted(&image.open(), Filesystem::Xfs, &at).expect("grow");
-    bench.compare([
+    let others = [
         Contestant::ours("grow_mounted", each(prepare, by_us, |_| place::unmount(&at))),
         Contestant::program(
             "xfs_growfs",
             each(prepare, |()| program("xfs_growfs", [&at]), |()| place::unmount(&at)),
         ),
-    ]);
+    ];
+    let by_mount_utils = mount_utils::each(
+        "Resize",
+        "resize",
+        prepare,
+        |(), run| run(&[image.path(), &at]),
+        |()| place::unmount(&at),
+    );
+    bench.compare(others.into_iter().chain(by_mount_utils));
 }

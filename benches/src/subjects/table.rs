@@ -9,7 +9,7 @@ use procfs::process::Process;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 
 use crate::place::{self, Place};
-use crate::{Bench, Contestant, looped, program};
+use crate::{Bench, Contestant, looped, mount_utils, program};
 
 /// A place with this number of mounts, and the path that is looked up: the last one in the table, as the
 /// newest mount is.
@@ -39,7 +39,7 @@ fn by_procfs() -> procfs::process::MountInfos {
 
 pub(super) fn state(bench: &mut Bench<'_>, mounts: usize) {
     let (_place, path) = mounted(mounts);
-    bench.compare([
+    let others = [
         Contestant::bare("statx(2)", looped(|| assert!(bare_state(&path)))),
         Contestant::ours(
             "mount_state",
@@ -50,19 +50,23 @@ pub(super) fn state(bench: &mut Bench<'_>, mounts: usize) {
             "procfs",
             looped(|| assert!(by_procfs().into_iter().any(|mount| mount.mount_point == path))),
         ),
-    ]);
+    ];
+    let by_mount_utils = mount_utils::looped("IsMountPoint", "is mount point", vec![&path]);
+    bench.compare(others.into_iter().chain(by_mount_utils));
 }
 
 pub(super) fn all(bench: &mut Bench<'_>, count: usize) {
     let (_place, _) = mounted(count);
-    bench.compare([
+    let others = [
         Contestant::bare("read mountinfo", looped(bare_table)),
         Contestant::ours("mounts", looped(|| mounts().expect("mounts"))),
         Contestant::program("findmnt(8)", looped(|| program("findmnt", ["--kernel", "--list"]))),
         Contestant::other("procfs", looped(by_procfs)),
         Contestant::other("proc-mounts", looped(|| proc_mounts::MountList::new().expect("proc-mounts"))),
         Contestant::other("mountinfo", looped(|| mountinfo::MountInfo::new().expect("mountinfo"))),
-    ]);
+    ];
+    let by_mount_utils = mount_utils::looped("List", "list", Vec::new());
+    bench.compare(others.into_iter().chain(by_mount_utils));
 }
 
 pub(super) fn one(bench: &mut Bench<'_>, count: usize) {

@@ -8,7 +8,7 @@ use nix::mount::{MsFlags, mount};
 
 use super::bind::bare_read_only;
 use crate::place::{self, Image, Place};
-use crate::{Bench, Contestant, each, looped, program};
+use crate::{Bench, Contestant, each, looped, mount_utils, program};
 
 /// Stages a blank device for the first time.
 pub(super) fn first_stage(bench: &mut Bench<'_>, mebibytes: usize) {
@@ -30,10 +30,44 @@ pub(super) fn first_stage(bench: &mut Bench<'_>, mebibytes: usize) {
         place::unmount(&staging);
         drop(image);
     };
-    bench.compare([
+    let others = [
         Contestant::bare("mkfs.ext4, mount(2)", each(prepare, bare, undo)),
         Contestant::ours("flow::block::stage", each(prepare, ours, undo)),
-    ]);
+    ];
+    let by_mount_utils = mount_utils::each(
+        "FormatAndMount",
+        "format and mount",
+        prepare,
+        |image, run| run(&[image.path(), &staging, Path::new("ext4")]),
+        undo,
+    );
+    bench.compare(others.into_iter().chain(by_mount_utils));
+}
+
+/// Stages a device that has an ext4: probe, check, mount.
+pub(super) fn stage_again(bench: &mut Bench<'_>, mounts: usize) {
+    let place = Place::with_mounts(mounts);
+    let image = Image::with_filesystem(&place, "mkfs.ext4", 64);
+    let (staging, device) = (place.directory("staging"), image.path());
+    let undo = || place::unmount(&staging);
+    let bare =
+        || mount(Some(device), &staging, Some("ext4"), MsFlags::empty(), None::<&str>).expect("mount(2)");
+    let ours = || {
+        let target = Target::new(&staging).expect("open");
+        stage(device, &target, &StagePlan::new(Filesystem::Ext4)).expect("stage");
+    };
+    let others = [
+        Contestant::bare("mount(2)", each(|| (), |()| bare(), |()| undo())),
+        Contestant::ours("flow::block::stage", each(|| (), |()| ours(), |()| undo())),
+    ];
+    let by_mount_utils = mount_utils::each(
+        "FormatAndMount",
+        "format and mount",
+        || (),
+        |(), run| run(&[device, &staging, Path::new("ext4")]),
+        |()| undo(),
+    );
+    bench.compare(others.into_iter().chain(by_mount_utils));
 }
 
 /// An ext4 that was formatted before: staged, published read-only, unpublished, unstaged.
