@@ -11,7 +11,7 @@ use crate::Failure;
 pub(crate) struct Step {
     name: String,
     args: Vec<String>,
-    env: Vec<(&'static str, &'static str)>,
+    env: Vec<(&'static str, String)>,
 }
 
 impl Step {
@@ -19,8 +19,8 @@ impl Step {
         Self { name: name.into(), args: args.into_iter().map(Into::into).collect(), env: Vec::new() }
     }
 
-    pub(crate) fn env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.env.push((name, value));
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
         self
     }
 
@@ -30,7 +30,7 @@ impl Step {
             let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
             let status = Command::new(cargo)
                 .args(&self.args)
-                .envs(self.env.iter().copied())
+                .envs(self.env.iter().map(|(name, value)| (name, value)))
                 .current_dir(root)
                 .status()?;
             if status.success() {

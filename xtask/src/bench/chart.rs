@@ -6,11 +6,12 @@ use super::record::{Record, Subject};
 use super::table::{duration, number};
 
 /// The kinds, with their names in the legend and their colours, which also differ in lightness.
-const KINDS: [(&str, &str, &str); 4] = [
-    ("bare", "bare system calls or tonic alone", "#9aa5b1"),
+const KINDS: [(&str, &str, &str); 5] = [
+    ("bare", "bare calls or tonic alone", "#9aa5b1"),
     ("ours", "this toolkit", "#d9480f"),
     ("crate", "other crates", "#4c6ef5"),
     ("program", "programs", "#2b8a3e"),
+    ("mount-utils", "mount-utils (Go)", "#7048e8"),
 ];
 
 fn colour(kind: &str) -> &'static str {
@@ -58,7 +59,7 @@ impl Svg {
 
     fn legend(&mut self, y: f64) {
         for (at, (_, words, colour)) in KINDS.iter().enumerate() {
-            let x = 16.0 + at as f64 * 215.0;
+            let x = 16.0 + at as f64 * 175.0;
             self.rectangle(x, y - 10.0, 12.0, 12.0, colour);
             self.text(x + 18.0, y, "start", words);
         }

@@ -12,6 +12,8 @@ use super::{chart, table};
 use crate::Failure;
 
 const BEGIN: &str = "<!-- measured: written by `cargo xtask bench` -->";
+/// The table of mount-utils in a record from before it took part, or of a machine without a Go toolchain.
+const NOT_MEASURED: &str = "Not measured in this record. It takes part where a Go toolchain exists.\n";
 const END: &str = "<!-- end of what was measured -->";
 
 /// The record from which the document is made.
@@ -57,9 +59,10 @@ fn between_marks(text: &str, measured: &str) -> Option<String> {
 }
 
 fn measured(record: &Record, verdicts: &[Verdict]) -> String {
-    let mut out = String::new();
+    let mut out = "## Beside mount-utils\n\n".to_owned();
+    out.push_str(&table::beside_mount_utils(record).unwrap_or_else(|| NOT_MEASURED.to_owned()));
     let reached = verdicts.iter().filter(|verdict| verdict.is_reached).count();
-    let _ = writeln!(out, "## Limits\n\n{reached} of {} are kept.\n", verdicts.len());
+    let _ = writeln!(out, "\n## Limits\n\n{reached} of {} are kept.\n", verdicts.len());
     out.push_str(&table::goals_in_markdown(verdicts));
     out.push_str("\n## Side by side\n\n![Times as multiples of the bare work](benchmarks.svg)\n\n");
     let _ = writeln!(
@@ -135,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_document_has_all_its_parts() {
-        let mut record = record("publish read-only", 1000, &[2.0]);
+        let mut record = record("publish read-only", 1000, &[2.5]);
         record.footprint.insert("dirs".to_owned(), serde_json::json!({ "bytes": 123_456, "publish": {} }));
         record.instructions.insert("read-request".to_owned(), 777);
         let text = measured(&record, &goals::judge(&record));

@@ -22,8 +22,36 @@ enum Goal {
 
 use Goal::{AtMost, Faster, Flat, Footprint, Scales, Within};
 
+/// The kind of what most drivers in Go use.
+const MOUNT_UTILS: &str = "mount-utils";
+
 const GOALS: &[Goal] = &[
-    AtMost("publish read-only", 1000, 1.5),
+    Faster("publish read-only", 10, MOUNT_UTILS, 1.0),
+    Faster("publish read-only", 1000, MOUNT_UTILS, 1.0),
+    Faster("publish read-only", 10_000, MOUNT_UTILS, 1.0),
+    Faster("unmount", 10, MOUNT_UTILS, 1.0),
+    Faster("unmount", 1000, MOUNT_UTILS, 1.0),
+    Faster("unmount", 10_000, MOUNT_UTILS, 1.0),
+    Faster("mount_state", 10, MOUNT_UTILS, 1.0),
+    Faster("mount_state", 1000, MOUNT_UTILS, 1.0),
+    Faster("mount_state", 10_000, MOUNT_UTILS, 1.0),
+    Faster("table of mounts", 10, MOUNT_UTILS, 1.0),
+    Faster("table of mounts", 1000, MOUNT_UTILS, 1.0),
+    Faster("table of mounts", 10_000, MOUNT_UTILS, 1.0),
+    Faster("probe blank", 64, MOUNT_UTILS, 1.0),
+    Faster("probe blank", 10_240, MOUNT_UTILS, 1.0),
+    Faster("probe ext4", 0, MOUNT_UTILS, 1.0),
+    Faster("probe xfs", 0, MOUNT_UTILS, 1.0),
+    Faster("first stage", 64, MOUNT_UTILS, 1.0),
+    Faster("first stage", 10_240, MOUNT_UTILS, 1.0),
+    Faster("stage an existing ext4", 10, MOUNT_UTILS, 1.0),
+    Faster("stage an existing ext4", 1000, MOUNT_UTILS, 1.0),
+    Faster("stage an existing ext4", 10_000, MOUNT_UTILS, 1.0),
+    Faster("grow xfs, mounted", 10, MOUNT_UTILS, 1.0),
+    Faster("grow xfs, mounted", 1000, MOUNT_UTILS, 1.0),
+    Faster("grow xfs, mounted", 10_000, MOUNT_UTILS, 1.0),
+    AtMost("publish read-only", 1000, 2.0),
+    AtMost("publish read-only", 10_000, 1.25),
     Faster("publish read-only", 1000, "program", 100.0),
     AtMost("mount_state", 10, 2.0),
     AtMost("mount_state", 10_000, 2.0),
@@ -34,20 +62,14 @@ const GOALS: &[Goal] = &[
     AtMost("probe blank", 10_240, 2.0),
     AtMost("probe ext4", 0, 2.0),
     AtMost("probe xfs", 0, 2.0),
-    AtMost("probe random data", 0, 2.0),
-    Faster("probe blank", 64, "program", 50.0),
-    Faster("probe blank", 10_240, "program", 50.0),
-    Faster("probe ext4", 0, "program", 50.0),
-    Faster("probe xfs", 0, "program", 50.0),
-    Faster("probe random data", 0, "program", 50.0),
+    AtMost("probe random data", 0, 2.5),
+    Faster("probe blank", 64, "program", 10.0),
+    Faster("probe blank", 10_240, "program", 10.0),
+    Faster("probe ext4", 0, "program", 10.0),
+    Faster("probe xfs", 0, "program", 10.0),
     Within("probe blank", 10_240, 10.0),
-    Within("probe written zeros", 512, 10.0),
     AtMost("first stage", 64, 1.5),
     AtMost("first stage", 10_240, 1.5),
-    AtMost("stage to unstage", 0, 2.0),
-    AtMost("rpc publish", 1, 1.25),
-    AtMost("rpc publish", 32, 1.25),
-    AtMost("rpc publish, parameters", 4096, 1.25),
     AtMost("rpc question", 1, 1.25),
     Scales("rpc publish", 1, 32, 0.9),
     Footprint("first_probe_ms/median", "ms to the first answer", 3.0),
@@ -86,13 +108,16 @@ fn verdict(goal: &Goal, record: &Record) -> Option<Verdict> {
         Faster(name, size, kind, factor) => {
             let subject = record.subject(name, size)?;
             let each: Vec<_> = subject.of_kind(kind).collect();
+            if each.is_empty() {
+                return None;
+            }
             let least = each.iter().map(|other| other.to_ours.median).fold(f64::INFINITY, f64::min);
             let list = each.iter().map(|other| format!("{} {:.1}", other.name, other.to_ours.median));
             Some(Verdict {
                 what: format!("{}, {kind} to ours", subject.title()),
                 wanted: if factor > 1.0 { format!("at least {factor}") } else { "more than 1".to_owned() },
                 found: list.collect::<Vec<_>>().join(", "),
-                is_reached: least.is_finite() && if factor > 1.0 { least >= factor } else { least > factor },
+                is_reached: if factor > 1.0 { least >= factor } else { least > factor },
             })
         }
         Flat(name, first, last, part) => {
@@ -160,8 +185,8 @@ mod tests {
             reached
         };
         // In this record the program takes 300 times the bare time.
-        assert_eq!(found(1.4), [true, true]);
-        assert_eq!(found(1.6), [false, true]);
+        assert_eq!(found(1.9), [true, true]);
+        assert_eq!(found(2.1), [false, true]);
         assert_eq!(found(3.5), [false, false]);
     }
 
@@ -182,8 +207,9 @@ mod tests {
     fn a_time_is_within_its_limit_or_not() {
         // In this record the bare work takes 100 ns.
         for (ratio, is_reached) in [(99_000.0, true), (101_000.0, false)] {
-            let found = judge(&record("probe written zeros", 512, &[ratio]));
-            assert_eq!(found.iter().map(|verdict| verdict.is_reached).collect::<Vec<_>>(), [is_reached]);
+            let found = judge(&record("probe blank", 10_240, &[ratio]));
+            let within = found.iter().find(|verdict| verdict.what.ends_with("in milliseconds"));
+            assert_eq!(within.expect("judged").is_reached, is_reached);
         }
     }
 

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use super::programs::MOUNT_UTILS_SOURCE;
+
 /// The name and value of each property, as in a record.
 pub(crate) fn describe(root: &Path) -> Vec<(String, String)> {
     let rows = [
@@ -19,9 +21,18 @@ pub(crate) fn describe(root: &Path) -> Vec<(String, String)> {
         ("e2fsprogs", first_of(Command::new("mkfs.ext4").arg("-V"))),
         ("xfsprogs", first_of(Command::new("mkfs.xfs").arg("-V"))),
         ("crates", crates(root)),
+        ("go", first_of(Command::new("go").arg("version"))),
+        ("mount-utils", mount_utils(root)),
     ];
     let known = rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     known.collect()
+}
+
+/// The required version of `k8s.io/mount-utils`.
+fn mount_utils(root: &Path) -> Option<String> {
+    let text = fs::read_to_string(root.join(MOUNT_UTILS_SOURCE).join("go.mod")).ok()?;
+    let version = text.lines().find_map(|line| line.trim().strip_prefix("k8s.io/mount-utils "))?;
+    Some(version.to_owned())
 }
 
 fn first_line(path: &str) -> Option<String> {

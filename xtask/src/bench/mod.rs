@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::needs::{Install, Work};
+use crate::step::Step;
 use crate::{Failure, needs, target};
 
 pub(crate) use instructions::check as check_instructions;
@@ -75,6 +76,22 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
         return Err(Failure::new(format!("these did not run, so docs/ is unchanged:\n  {list}")));
     }
     before.map_or(Ok(()), |before| compare::report(&before, &record))
+}
+
+/// Runs the jobs of `k8s.io/mount-utils` once each, so that they keep working. Returns why nothing was run, if
+/// so.
+pub(crate) fn check_mount_utils(root: &Path) -> Result<Option<String>, Failure> {
+    let not_run = |why: &str| Ok(Some(format!("NOT RUN: mount-utils in the benchmarks: {why}")));
+    if needs::Privilege::of_this_process()? != needs::Privilege::Mount {
+        return not_run("it needs root with CAP_SYS_ADMIN");
+    }
+    let Some(program) = programs::mount_utils(root)? else {
+        return not_run("there is no Go toolchain (`go`)");
+    };
+    Step::cargo("mount-utils in the benchmarks", ["test", "--package", "benches", "--test", "root_smoke"])
+        .env(programs::MOUNT_UTILS, program.display().to_string())
+        .run(root)?;
+    Ok(None)
 }
 
 fn print_written(written: Vec<PathBuf>) -> Result<(), Failure> {

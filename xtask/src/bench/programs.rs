@@ -1,9 +1,10 @@
 //! The programs that measure or are measured.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::step::Step;
-use crate::{Failure, target};
+use crate::{Failure, needs, target};
 
 /// All programs.
 pub(crate) struct Programs {
@@ -13,7 +14,14 @@ pub(crate) struct Programs {
     pub(crate) dirs: PathBuf,
     /// The smallest program that answers a Probe, linked statically.
     pub(crate) bare: PathBuf,
+    /// `k8s.io/mount-utils`, if there is a Go toolchain.
+    pub(crate) mount_utils: Option<PathBuf>,
 }
+
+/// The environment variable with the path of `mount_utils`.
+pub(crate) const MOUNT_UTILS: &str = "BENCH_MOUNT_UTILS";
+/// The source of `mount_utils`, in the workspace.
+pub(crate) const MOUNT_UTILS_SOURCE: &str = "benches/mount-utils";
 
 /// Builds the programs. The drivers are built only if their footprint is measured, because their link-time
 /// optimisation takes minutes.
@@ -29,7 +37,26 @@ pub(crate) fn build(root: &Path, with_drivers: bool) -> Result<Programs, Failure
             .run(root)?;
     }
     let release = folder.join(triple).join("release");
-    Ok(Programs { bench, dirs: release.join("dirs"), bare: release.join("bare") })
+    let mount_utils = mount_utils(root)?;
+    if mount_utils.is_none() {
+        println!("NOT MEASURED: k8s.io/mount-utils: there is no Go toolchain (`go`)");
+    }
+    Ok(Programs { bench, dirs: release.join("dirs"), bare: release.join("bare"), mount_utils })
+}
+
+/// Builds the program that does the jobs of `k8s.io/mount-utils`; `None` without a Go toolchain.
+pub(crate) fn mount_utils(root: &Path) -> Result<Option<PathBuf>, Failure> {
+    if needs::find("go").is_none() {
+        return Ok(None);
+    }
+    let program = target::dir()?.join("go").join("mount-utils");
+    let mut command = Command::new("go");
+    command.args(["build", "-o"]).arg(&program).arg(".").current_dir(root.join(MOUNT_UTILS_SOURCE));
+    let status = command.status()?;
+    if !status.success() {
+        return Err(Failure::new(format!("{status}; repeat it in {MOUNT_UTILS_SOURCE} with:\n  go build")));
+    }
+    Ok(Some(program))
 }
 
 /// Builds only the program that measures.

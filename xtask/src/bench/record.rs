@@ -39,7 +39,7 @@ pub(crate) struct Subject {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Contestant {
     pub(crate) name: String,
-    /// `ours`, `bare`, `program`, `crate`.
+    /// `ours`, `bare`, `program`, `crate`, `mount-utils`.
     pub(crate) kind: String,
     pub(crate) nanoseconds: Spread,
     /// The ratio to the bare work, or to ours if there is none, within each round.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::options::Plan;
-use super::programs::Programs;
+use super::programs::{MOUNT_UTILS, Programs};
 use super::record::{Record, Run, Subject};
 use super::{instructions, machine};
 use crate::Failure;
@@ -182,7 +182,7 @@ fn seed() -> u64 {
 
 /// Runs one process and stores its output. Returns the number of its rounds.
 fn run(programs: &Programs, plan: &Plan, job: &Job, file: &Path, place: &Place) -> Result<String, Failure> {
-    let mut command = limited(&programs.bench, place);
+    let mut command = limited(programs, place);
     command.args(["compare", &job.name, &job.size.to_string()]);
     command.args([&plan.milliseconds().to_string(), LEAST_ROUNDS, &seed().to_string()]);
     let said = output(&mut command)?;
@@ -195,11 +195,14 @@ fn run(programs: &Programs, plan: &Plan, job: &Job, file: &Path, place: &Place) 
     Ok(format!("{:>4} rounds", rounds.unwrap_or(0)))
 }
 
-/// The program under timeout(1), which kills it after the limit.
-fn limited(program: &Path, place: &Place) -> Command {
+/// The program that measures, under timeout(1), which kills it after the limit.
+fn limited(programs: &Programs, place: &Place) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["--foreground", "--signal=KILL", RUN_TIMEOUT_SECONDS]).arg(program);
+    command.args(["--foreground", "--signal=KILL", RUN_TIMEOUT_SECONDS]).arg(&programs.bench);
     command.env("TMPDIR", &place.0).env("LC_ALL", "C");
+    if let Some(program) = &programs.mount_utils {
+        command.env(MOUNT_UTILS, program);
+    }
     command
 }
 
@@ -238,7 +241,7 @@ fn footprint(
     place: &Place,
 ) -> Result<Value, Failure> {
     let (starts, calls, seconds) = if plan.quick { ("20", "1000", "2") } else { ("100", "10000", "10") };
-    let mut command = limited(&programs.bench, place);
+    let mut command = limited(programs, place);
     command.arg("footprint").arg(program).args([starts, if has_volumes { calls } else { "0" }, seconds]);
     Ok(serde_json::from_slice(&output(&mut command)?)?)
 }

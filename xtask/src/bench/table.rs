@@ -47,16 +47,49 @@ pub(crate) fn goals_in_markdown(verdicts: &[Verdict]) -> String {
     out
 }
 
+/// The subjects that `k8s.io/mount-utils` takes part in, with the factor between it and ours; `None` if it was
+/// not measured.
+pub(crate) fn beside_mount_utils(record: &Record) -> Option<String> {
+    let mut out = "| | mount-utils | ours | bare | mount-utils takes |\n|---|---|---|---|---|\n".to_owned();
+    let mut slower = Vec::new();
+    let mut is_empty = true;
+    for subject in &record.subjects {
+        let Some(theirs) = subject.of_kind("mount-utils").next() else { continue };
+        let of = |kind: &str| {
+            let found = subject.of_kind(kind).next();
+            found.map(|one| format!("{}: {}", one.name, duration(one.nanoseconds.median))).unwrap_or_default()
+        };
+        let [theirs_cell, ours, bare] = ["mount-utils", "ours", "bare"].map(of);
+        let factor = theirs.to_ours.median;
+        let _ = writeln!(
+            out,
+            "| {} | {theirs_cell} | {ours} | {bare} | **{}** of our time |",
+            subject.title(),
+            number(factor)
+        );
+        if factor < 1.0 {
+            slower.push(subject.title());
+        }
+        is_empty = false;
+    }
+    let verdict = match slower.as_slice() {
+        [] => "Ours is slower in none of them.".to_owned(),
+        slower => format!("**Ours is slower in:** {}.", slower.join("; ")),
+    };
+    (!is_empty).then(|| format!("{verdict}\n\n{out}"))
+}
+
 /// A row for each subject: the bare work, ours, and the others, each with its time and its ratio.
 pub(crate) fn in_markdown(record: &Record) -> String {
-    let mut out = "| | bare | ours | program | crates |\n|---|---|---|---|---|\n".to_owned();
+    let mut out =
+        "| | mount-utils | bare | ours | program | crates |\n|---|---|---|---|---|---|\n".to_owned();
     for subject in &record.subjects {
         let cell = |kind: &str| {
             let all = subject.of_kind(kind).map(|contestant| cell(subject, contestant));
             all.collect::<Vec<_>>().join("<br>")
         };
-        let [bare, ours, program, crates] = ["bare", "ours", "program", "crate"].map(cell);
-        let _ = writeln!(out, "| {} | {bare} | {ours} | {program} | {crates} |", subject.title());
+        let kinds = ["mount-utils", "bare", "ours", "program", "crate"].map(cell);
+        let _ = writeln!(out, "| {} | {} |", subject.title(), kinds.join(" | "));
     }
     out
 }
@@ -104,8 +137,24 @@ mod tests {
     #[test]
     fn a_row_has_all_kinds() {
         let rows = in_markdown(&record("x", 10, &[2.0]));
-        let row = "| x, 10 mounts | bare: 100 ns | ours: 200 ns, **2.00** [2.00 – 2.00] | program: 30.0 µs, **300** [300 – 300] |  |";
+        let row = "| x, 10 mounts |  | bare: 100 ns | ours: 200 ns, **2.00** [2.00 – 2.00] | program: 30.0 µs, **300** [300 – 300] |  |";
         assert_eq!(rows.lines().last(), Some(row));
         assert!(text(&record("x", 10, &[2.0])).contains("ours (ours)"));
+    }
+
+    #[test]
+    fn what_is_slower_than_mount_utils_is_said() {
+        let said = |theirs: f64| {
+            let mut record = record("x", 10, &[2.0]);
+            let subject = &mut record.subjects[0];
+            let mut contestant = subject.contestants[0].clone();
+            contestant.kind = "mount-utils".to_owned();
+            contestant.to_ours.median = theirs;
+            subject.contestants.push(contestant);
+            beside_mount_utils(&record).expect("a table")
+        };
+        assert!(said(3.0).starts_with("Ours is slower in none of them.") && said(3.0).contains("**3.00**"));
+        assert!(said(0.5).starts_with("**Ours is slower in:** x, 10 mounts."));
+        assert_eq!(beside_mount_utils(&record("x", 10, &[2.0])), None);
     }
 }
