@@ -48,7 +48,7 @@ impl BlockDevices for Disk {
         Ok(self.path.clone())
     }
 
-    async fn device(&self, _: &VolumeId) -> Result<Option<PathBuf>> {
+    async fn device(&self, _: &Attachment) -> Result<Option<PathBuf>> {
         Ok(self.is_there.load(Ordering::Relaxed).then(|| self.path.clone()))
     }
 
@@ -70,7 +70,7 @@ impl BlockDevices for Disk {
         Ok(())
     }
 
-    async fn detach(&self, _: &VolumeId) -> Result<()> {
+    async fn detach(&self, _: &Attachment) -> Result<()> {
         self.detached.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

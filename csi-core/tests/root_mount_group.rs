@@ -50,11 +50,11 @@ impl BlockDevices for Store {
         let image = self.0.join(volume.volume_id.as_str());
         Ok(LoopDevice::attach_or_find(image, &LoopOptions::new())?.path().to_owned())
     }
-    async fn device(&self, id: &VolumeId) -> Result<Option<PathBuf>> {
-        Ok(self.loop_device(id)?.map(|device| device.path().to_owned()))
+    async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
+        Ok(self.loop_device(&volume.volume_id)?.map(|device| device.path().to_owned()))
     }
-    async fn detach(&self, id: &VolumeId) -> Result<()> {
-        Ok(self.loop_device(id)?.map_or(Ok(()), LoopDevice::detach)?)
+    async fn detach(&self, volume: &Attachment) -> Result<()> {
+        Ok(self.loop_device(&volume.volume_id)?.map_or(Ok(()), LoopDevice::detach)?)
     }
     fn mount_group(&self) -> MountGroup {
         self.1

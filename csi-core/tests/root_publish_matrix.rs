@@ -43,11 +43,11 @@ impl BlockDevices for OneDevice {
         Ok(self.0.clone())
     }
 
-    async fn device(&self, _: &VolumeId) -> Result<Option<PathBuf>> {
+    async fn device(&self, _: &Attachment) -> Result<Option<PathBuf>> {
         Ok(Some(self.0.clone()))
     }
 
-    async fn detach(&self, _: &VolumeId) -> Result<()> {
+    async fn detach(&self, _: &Attachment) -> Result<()> {
         Ok(())
     }
 }

@@ -6,14 +6,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_mount::flow::block::{MountCopies, VolumeUsage};
-use csi_mount::{DeviceAccess, DeviceUse, ErrorKind, Evidence, MountAttributes, NodeNeed, VolumePlace};
+use csi_mount::{
+    DeviceAccess, DeviceNumber, DeviceUse, ErrorKind, Evidence, MountAttributes, NodeNeed, Owner, VolumePlace,
+};
 
+use super::attachments::{Attachments, Kept};
 use super::block_devices::{Attachment, BlockDevices};
 use super::condition::device_gone;
 use super::encryption::{Encryption, content, expander, refuse_closed};
 use super::kernel::{mount_options, usage};
 use super::mount_group::MountGroupChange;
-use super::places::owner_known_by;
+use super::places::{owner, owner_known_by};
 use super::selinux::require_context;
 use super::targets::MountTable;
 use crate::node::{
@@ -33,8 +36,8 @@ use crate::{AbsolutePath, Error, Reason, Result, VolumeHealth, VolumeId, VolumeS
 /// # struct Disks;
 /// # #[async_trait] impl BlockDevices for Disks {
 /// #     async fn attach(&self, _: &Attachment) -> Result<PathBuf> { Ok("/dev/sdx".into()) }
-/// #     async fn device(&self, _: &VolumeId) -> Result<Option<PathBuf>> { Ok(None) }
-/// #     async fn detach(&self, _: &VolumeId) -> Result<()> { Ok(()) }
+/// #     async fn device(&self, _: &Attachment) -> Result<Option<PathBuf>> { Ok(None) }
+/// #     async fn detach(&self, _: &Attachment) -> Result<()> { Ok(()) }
 /// # }
 /// let service = BlockNode::service(Arc::new(Disks));
 /// # drop(service);
@@ -62,9 +65,71 @@ impl<D: BlockDevices> BlockNode<D> {
 }
 
 impl<D: BlockDevices> BlockNode<D> {
+    fn attachments(&self) -> Option<Attachments> {
+        self.0.attachments_directory().map(Attachments::new)
+    }
+
+    /// What is known about a volume that a call names by its id only; `None` if it is known that nothing of
+    /// the volume is attached.
+    async fn recall(&self, id: &VolumeId) -> Result<Option<Kept>> {
+        let id = id.clone();
+        match self.attachments() {
+            Some(attachments) => blocking(move || attachments.recall(&id)).await,
+            None => Ok(Some(Kept { attachment: Attachment::new(id), is_of_this_boot: true })),
+        }
+    }
+
+    /// The device with the content of a volume that a call names by its id only.
+    async fn recalled_content(&self, id: &VolumeId) -> Result<Option<PathBuf>> {
+        match self.recall(id).await? {
+            Some(kept) => content(&*self.0, &kept.attachment).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Keeps what the stage says about the volume, before its device is attached. Returns what was kept
+    /// before, if it said something else.
+    async fn keep(
+        &self,
+        volume: &Attachment,
+        staging: &AbsolutePath,
+        was_staged: bool,
+    ) -> Result<Option<Attachment>> {
+        let Some(attachments) = self.attachments() else { return Ok(None) };
+        let before = self.recall(&volume.volume_id).await?;
+        if before.as_ref().is_some_and(|kept| kept.is_current(volume)) {
+            return Ok(None);
+        }
+        let before = before.filter(|kept| kept.is_of_this_boot).map(|kept| kept.attachment);
+        if let Some(before) = &before
+            && !was_staged
+            && self.is_staged(before, staging).await?
+        {
+            return Err(Error::Incompatible(
+                "publish_context: the volume is staged there from the device of another publish context; \
+                 unstage it first"
+                    .into(),
+            ));
+        }
+        let volume = volume.clone();
+        blocking(move || attachments.keep(&volume)).await?;
+        Ok(before)
+    }
+
+    /// Keeps what was kept before instead, or nothing.
+    async fn keep_again(&self, volume_id: &VolumeId, before: Option<Attachment>) -> Result<()> {
+        let Some(attachments) = self.attachments() else { return Ok(()) };
+        let volume_id = volume_id.clone();
+        blocking(move || match before {
+            Some(before) => attachments.keep(&before),
+            None => attachments.forget(&volume_id),
+        })
+        .await
+    }
+
     /// Whether the volume is already staged there. If this can't be determined, it counts as staged.
-    async fn is_staged(&self, volume_id: &VolumeId, staging: &AbsolutePath) -> Result<bool> {
-        let Some(device) = content(&*self.0, volume_id).await? else { return Ok(false) };
+    async fn is_staged(&self, volume: &Attachment, staging: &AbsolutePath) -> Result<bool> {
+        let Some(device) = content(&*self.0, volume).await? else { return Ok(false) };
         let staging = staging.clone();
         blocking(move || match machine().device_of(&staging) {
             Ok(found) => Ok(machine().device_number(&device).map_or(true, |number| number == found)),
@@ -77,7 +142,7 @@ impl<D: BlockDevices> BlockNode<D> {
     /// undone, or a process that can't be killed.
     async fn detach_unstaged(
         &self,
-        volume_id: &VolumeId,
+        volume: &Attachment,
         (staging, device): (VolumePlace, PathBuf),
     ) -> Result<()> {
         blocking(move || match machine().block_unstage(&staging, Some(&device), MountCopies::Kept) {
@@ -91,7 +156,7 @@ impl<D: BlockDevices> BlockNode<D> {
             unstaged => Ok(unstaged.map(drop)?),
         })
         .await?;
-        self.0.detach(volume_id).await
+        self.0.detach(volume).await
     }
 }
 
@@ -105,7 +170,8 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
             false => None,
         };
         let encryption = Encryption::of(&*self.0, &volume)?;
-        let was_staged = self.is_staged(&volume.volume_id, &request.staging_target_path).await?;
+        let was_staged = self.is_staged(&volume, &request.staging_target_path).await?;
+        let kept_before = self.keep(&volume, &request.staging_target_path, was_staged).await?;
         let device = self.0.attach(&volume).await?;
         let place = (request.place(), device.clone());
         let is_mount = plan.is_some();
@@ -125,17 +191,31 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         };
         // After a final error the caller does not unstage, so the device that this call attached, or an
         // earlier call that was killed, is detached here.
-        if staged.is_err()
-            && !was_staged
-            && let Err(left) = self.detach_unstaged(&volume.volume_id, place).await
-        {
-            tracing::warn!("the device of a volume that could not be staged stays: {left}");
+        if staged.is_err() && !was_staged {
+            let undone = match self.detach_unstaged(&volume, place).await {
+                Ok(()) => self.keep_again(&volume.volume_id, kept_before).await,
+                failed => failed,
+            };
+            if let Err(left) = undone {
+                tracing::warn!("the device of a volume that could not be staged stays: {left}");
+            }
         }
         staged
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
-        let device = self.0.device(&request.volume_id).await?;
+        let mut kept = self.recall(&request.volume_id).await?;
+        let mut device = match &kept {
+            Some(kept) => self.0.device(&kept.attachment).await?,
+            None => None,
+        };
+        // Nothing was staged since the node started, so a device in use there is another volume's.
+        if let (Some(Kept { is_of_this_boot: false, .. }), Some(path)) = (&kept, device.clone())
+            && blocking(move || Ok(is_in_use(&path)?)).await?
+        {
+            tracing::info!("not detached: its address before the restart is another volume's device now");
+            (kept, device) = (None, None);
+        }
         let copies = self.0.mount_copies();
         let volume_id = request.volume_id.clone();
         blocking(move || {
@@ -145,7 +225,19 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
             Ok(())
         })
         .await?;
-        self.0.detach(&volume_id).await
+        if let Some(kept) = kept {
+            self.0.detach(&kept.attachment).await?;
+        }
+        self.keep_again(&volume_id, None).await
+    }
+}
+
+/// Whether anything on the node uses this device. A device that does not exist is not in use.
+fn is_in_use(device: &Path) -> csi_mount::Result<bool> {
+    match machine().device_use(device) {
+        Ok(found) => Ok(found == DeviceUse::InUse),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -156,12 +248,9 @@ impl<D: BlockDevices> Node for BlockNode<D> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
-        let Some(device) = content(&*self.0, &request.volume_id).await? else {
-            return Err(Error::NotStaged(
-                format!("volume {} is not staged on this node", request.volume_id).into(),
-            ));
-        };
+        let device = content(&*self.0, &Attachment::from(&request)).await?;
         if request.volume_capability.is_block() {
+            let Some(device) = device else { return Err(without_device(&request.volume_id)) };
             refuse_closed(&*self.0, &request).await?;
             let access =
                 if request.is_read_only() { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
@@ -177,13 +266,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
         };
         blocking(move || {
-            is_at(&staging, &device).map_err(|error| not_staged(error, &staging))?.then_some(()).ok_or_else(
-                || {
-                    Error::NotStaged(
-                        format!("staging_target_path: another volume is staged at {staging}").into(),
-                    )
-                },
-            )?;
+            require_staged(&request, &staging, device.as_deref())?;
             require_context(&options, &staging)?;
             let id_map = group.apply(&staging, attributes.contains(MountAttributes::RDONLY))?;
             machine().block_publish(&staging, &request.place(), attributes, id_map)?;
@@ -193,17 +276,17 @@ impl<D: BlockDevices> Node for BlockNode<D> {
     }
 
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
-        let Some(device) = content(&*self.0, &request.volume_id).await? else {
-            return Ok(PublishedTargets::default());
-        };
+        let device = content(&*self.0, &Attachment::from(request)).await?;
         let (target, staging) = (request.target_path.clone(), request.staging_target_path.clone());
         let capability = request.volume_capability.clone();
         blocking(move || {
             let table = MountTable::read()?;
-            match staging {
-                _ if capability.is_block() => table.of_device(&device, &target),
-                Some(staging) => Ok(table.of_staged(&staging, &target, capability.fs_type())),
-                None => Ok(PublishedTargets::default()),
+            match (staging, device) {
+                (_, Some(device)) if capability.is_block() => table.of_device(&device, &target),
+                (Some(staging), _) if capability.is_mount() => {
+                    Ok(table.of_staged(&staging, &target, capability.fs_type()))
+                }
+                _ => Ok(PublishedTargets::default()),
             }
         })
         .await
@@ -212,7 +295,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
         // The device is additional evidence of ownership; if the driver can't return it, the mark is
         // enough.
-        let device = content(&*self.0, &request.volume_id).await.unwrap_or_else(|error| {
+        let device = self.recalled_content(&request.volume_id).await.unwrap_or_else(|error| {
             tracing::info!("unpublished without its device, which the driver could not find: {error}");
             None
         });
@@ -235,9 +318,27 @@ fn evidence(device: Option<&Path>) -> Result<Option<Evidence>> {
     }
 }
 
-/// Whether the filesystem or device at `path` is this device.
-fn is_at(path: &Path, device: &Path) -> csi_mount::Result<bool> {
-    Ok(machine().device_of(path)? == machine().device_number(device)?)
+/// Refuses to publish from a staging path at which another volume is staged, or none. A volume whose device
+/// can't be named any more is known by the mark of the path and by what is mounted there.
+fn require_staged(request: &NodePublishVolumeRequest, staging: &Path, device: Option<&Path>) -> Result<()> {
+    let found = machine().device_of(staging).map_err(|error| not_staged(error, staging))?;
+    let is_volume = match device {
+        Some(device) => machine().device_number(device).map_err(|error| not_staged(error, staging))? == found,
+        None => {
+            let owner = owner(&request.volume_id, request.plugin());
+            is_volume_at(staging, &owner, Some(found), None)?
+        }
+    };
+    match is_volume {
+        true => Ok(()),
+        false => Err(Error::NotStaged(
+            format!("staging_target_path: another volume is staged at {}", staging.display()).into(),
+        )),
+    }
+}
+
+fn without_device(volume_id: &VolumeId) -> Error {
+    Error::NotStaged(format!("volume {volume_id} is not staged on this node: its device is missing").into())
 }
 
 fn not_staged(error: csi_mount::Error, staging: &Path) -> Error {
@@ -250,18 +351,18 @@ fn not_staged(error: csi_mount::Error, staging: &Path) -> Error {
 #[async_trait]
 impl<D: BlockDevices> NodeGetVolumeStats for BlockNode<D> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
-        let volume_id = request.volume_id;
-        let Some(device) = content(&*self.0, &volume_id).await? else {
-            return Err(Error::VolumeNotFound(volume_id));
-        };
+        let device = self.recalled_content(&request.volume_id).await?;
         blocking(move || {
+            let owner = owner(&request.volume_id, request.plugin());
+            let volume_id = request.volume_id;
             if !request.volume_path.is_absolute() {
                 return Err(Error::VolumeNotFound(volume_id));
             }
+            let is_volume = |found| is_volume_at(&request.volume_path, &owner, found, device.as_deref());
             match machine().block_usage(&request.volume_path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::VolumeNotFound(volume_id)),
                 Err(error) => Err(error.into()),
-                Ok((_, found)) if !is_beneath(found, &device)? => Err(Error::VolumeNotFound(volume_id)),
+                Ok((_, found)) if !is_volume(found)? => Err(Error::VolumeNotFound(volume_id)),
                 Ok((VolumeUsage::Device { size }, _)) => Ok(VolumeStats::from_device_size(size)),
                 Ok((VolumeUsage::Filesystem(stats), _)) => {
                     Ok(VolumeStats::from_usage(usage(stats.bytes), stats.inodes.map(usage)))
@@ -273,8 +374,26 @@ impl<D: BlockDevices> NodeGetVolumeStats for BlockNode<D> {
     }
 }
 
+/// Whether what is mounted at the path, on the device `found`, is the volume's. The volume's own mark
+/// decides; at a path without a mark it must be the volume's device.
+fn is_volume_at(
+    path: &Path,
+    owner: &Owner,
+    found: Option<DeviceNumber>,
+    device: Option<&Path>,
+) -> Result<bool> {
+    match machine().marked_owner(path)? {
+        Some(mark) if !owner.has_id(&mark) => Ok(false),
+        Some(_) => match machine().refuse_foreign(&VolumePlace::new(path, owner.clone())) {
+            Err(error) if error.kind() == ErrorKind::NotOwned => Ok(false),
+            known => Ok(known.map(|()| true)?),
+        },
+        None => device.map_or(Ok(false), |device| is_beneath(found, device)),
+    }
+}
+
 /// Whether the device found at a path is the volume's, or a read-only loop device over it.
-fn is_beneath(found: Option<csi_mount::DeviceNumber>, device: &Path) -> Result<bool> {
+fn is_beneath(found: Option<DeviceNumber>, device: &Path) -> Result<bool> {
     let number = machine().device_number(device)?;
     let Some(found) = found else { return Ok(false) };
     if found == number {
@@ -287,14 +406,25 @@ fn is_beneath(found: Option<csi_mount::DeviceNumber>, device: &Path) -> Result<b
 #[async_trait]
 impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
     async fn expand_volume(&self, request: NodeExpandVolumeRequest) -> Result<u64> {
-        let volume_id = request.volume_id;
-        let Some(device) = content(&*self.0, &volume_id).await? else {
-            return Err(Error::VolumeNotFound(volume_id));
+        let device = match self.recall(&request.volume_id).await? {
+            Some(kept) => match content(&*self.0, &kept.attachment).await? {
+                Some(device) => {
+                    self.0.refresh(&kept.attachment).await?;
+                    Some(device)
+                }
+                None => None,
+            },
+            None => None,
         };
-        self.0.refresh(&volume_id).await?;
         let expand = expander(&*self.0, &request.secrets)?;
         blocking(move || {
-            if !request.volume_path.is_absolute() {
+            let owner = owner(&request.volume_id, request.plugin());
+            let volume_id = request.volume_id;
+            let found = match request.volume_path.is_absolute() {
+                true => machine().device_of(&request.volume_path).ok(),
+                false => None,
+            };
+            if found.is_none() || !is_volume_at(&request.volume_path, &owner, found, device.as_deref())? {
                 return Err(Error::VolumeNotFound(volume_id));
             }
             let grown = expand(&request.volume_path).map_err(|error| match error.kind() {
@@ -305,7 +435,9 @@ impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
                 _ => error.into(),
             })?;
             // For a raw read-only publish, the workload sees a loop device over the device.
-            machine().loop_refresh(&device)?;
+            if let Some(device) = device {
+                machine().loop_refresh(&device)?;
+            }
             Ok(grown.size())
         })
         .await
@@ -316,7 +448,11 @@ impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
 impl<D: BlockDevices> NodeGetVolumeHealth for BlockNode<D> {
     async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
         let mut health = request.mount_health().await?;
-        if self.0.device(&request.volume_id).await?.is_none() {
+        let device = match self.recall(&request.volume_id).await? {
+            Some(kept) => self.0.device(&kept.attachment).await?,
+            None => None,
+        };
+        if device.is_none() {
             health.entries.push(device_gone());
         }
         Ok(health)

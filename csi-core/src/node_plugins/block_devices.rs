@@ -37,23 +37,78 @@ pub trait BlockDevices: Send + Sync + 'static {
 
     /// Returns the path of the volume's device on this node, if it exists.
     ///
+    /// Publish calls carry the contexts of the volume. Other calls name it by its id only: with
+    /// [`attachments_directory`](Self::attachments_directory) they get the contexts of its stage, and
+    /// without it empty ones. Secrets are empty in any case.
+    ///
+    /// `None` does not stop a volume that is still mounted from being unpublished, unstaged, measured or
+    /// grown: the node's mounts show which volume it is.
+    ///
     /// # Errors
     /// Any failure that prevents an answer.
-    async fn device(&self, volume_id: &VolumeId) -> Result<Option<PathBuf>>;
+    async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>>;
 
     /// Removes the volume's device from this node. Nothing uses it any more. A device that does not exist
-    /// is `Ok`.
+    /// is `Ok`. What is known about the volume is the same as for [`device`](Self::device).
     ///
     /// # Errors
     /// Any failure to remove the device.
-    async fn detach(&self, volume_id: &VolumeId) -> Result<()>;
+    async fn detach(&self, volume: &Attachment) -> Result<()>;
+
+    /// Returns the directory in which the node plugin keeps the contexts of each staged volume, for a driver
+    /// that finds a device only by them: a LUN, a device name, an NQN. By default there is none, and nothing
+    /// is kept.
+    ///
+    /// The directory must be on a disk of the node, not of the container, and belong to this driver only:
+    /// `/var/lib/kubelet/plugins/NAME/attachments`, for example. It is created. Each volume has one file of
+    /// mode 0600, written before [`attach`](Self::attach) and removed after [`detach`](Self::detach). It
+    /// has no secrets and no data about pods. [`device`](Self::device), `detach` and
+    /// [`refresh`](Self::refresh) are then called only for a volume that has a file, except at a stage and
+    /// a publish, so they can rely on the contexts.
+    ///
+    /// After a restart of the node, `detach` is called with the contexts from before it. A driver whose
+    /// addresses are reused must check what it finds there. A device that is in use then is another volume's,
+    /// and is not detached.
+    ///
+    /// ```
+    /// # use std::path::{Path, PathBuf};
+    /// # use csi_core::{Result, prelude::*};
+    /// struct Disks;
+    ///
+    /// fn link(volume: &Attachment) -> Result<PathBuf> {
+    ///     let lun = volume.publish_context.require("lun")?;
+    ///     Ok(Path::new("/dev/disk/example").join(format!("lun{lun}")))
+    /// }
+    ///
+    /// #[async_trait]
+    /// impl BlockDevices for Disks {
+    ///     fn attachments_directory(&self) -> Option<PathBuf> {
+    ///         Some("/var/lib/kubelet/plugins/disks.example.org/attachments".into())
+    ///     }
+    ///     async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
+    ///         let gone = || Error::Unavailable("the disk is not attached to this node yet".into());
+    ///         self.device(volume).await?.ok_or_else(gone)
+    ///     }
+    ///     async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
+    ///         let link = link(volume)?;
+    ///         Ok(link.try_exists().at("look for", &link)?.then_some(link))
+    ///     }
+    ///     async fn detach(&self, _: &Attachment) -> Result<()> {
+    ///         Ok(()) // ControllerUnpublishVolume takes the disk away
+    ///     }
+    /// }
+    /// # drop(BlockNode::service(std::sync::Arc::new(Disks)));
+    /// ```
+    fn attachments_directory(&self) -> Option<PathBuf> {
+        None
+    }
 
     /// Makes the volume's current size visible on the node, before a filesystem is grown. For devices that
     /// do not report a new size by themselves.
     ///
     /// # Errors
     /// Any failure to update the size.
-    async fn refresh(&self, _volume_id: &VolumeId) -> Result<()> {
+    async fn refresh(&self, _volume: &Attachment) -> Result<()> {
         Ok(())
     }
 
@@ -161,18 +216,30 @@ fn filesystem(capability: &VolumeCapability) -> Result<Option<Filesystem>> {
     capability.fs_type().map(parse).transpose()
 }
 
-/// Which volume's device must appear, and what the calls say about the volume.
+/// A volume on this node, and what is known about it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Attachment {
     /// The volume.
     pub volume_id: VolumeId,
-    /// The context that ControllerPublishVolume returned.
+    /// The context that ControllerPublishVolume returned, if it is known.
     pub publish_context: PublishContext,
-    /// The context that CreateVolume returned.
+    /// The context that CreateVolume returned, if it is known.
     pub volume_context: VolumeContext,
-    /// Credentials.
+    /// The credentials of the call. They are never kept.
     pub secrets: Secrets,
+}
+
+impl Attachment {
+    /// A volume of which only the id is known.
+    pub fn new(volume_id: VolumeId) -> Self {
+        Self {
+            volume_id,
+            publish_context: PublishContext::default(),
+            volume_context: VolumeContext::default(),
+            secrets: Secrets::default(),
+        }
+    }
 }
 
 macro_rules! from_request {

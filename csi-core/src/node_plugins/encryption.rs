@@ -10,7 +10,7 @@ use csi_mount::{Luks, LuksKey};
 
 use super::block_devices::{Attachment, BlockDevices};
 use crate::node::NodePublishVolumeRequest;
-use crate::{Error, Result, Secrets, VolumeId, blocking, machine};
+use crate::{Error, Result, Secrets, blocking, machine};
 
 /// How a volume's device is encrypted, and its key, if it is encrypted.
 pub(super) struct Encryption {
@@ -72,8 +72,8 @@ impl Encryption {
 
 /// The device with the volume's content: the decrypted device if an encrypted one is open, else the
 /// volume's own device.
-pub(super) async fn content(devices: &impl BlockDevices, volume_id: &VolumeId) -> Result<Option<PathBuf>> {
-    let Some(device) = devices.device(volume_id).await? else { return Ok(None) };
+pub(super) async fn content(devices: &impl BlockDevices, volume: &Attachment) -> Result<Option<PathBuf>> {
+    let Some(device) = devices.device(volume).await? else { return Ok(None) };
     blocking(move || Ok(Some(machine().opened_device(&device)?.unwrap_or(device)))).await
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn refuse_closed(
     if !is_encrypted(devices, &volume)? {
         return Ok(());
     }
-    let inside = match devices.device(id).await? {
+    let inside = match devices.device(&volume).await? {
         Some(device) => blocking(move || Ok(machine().opened_device(&device)?)).await?,
         None => None,
     };

@@ -6,6 +6,7 @@
 //!
 //! It imports the Node service ([`crate::node`]) and what lies below it.
 
+mod attachments;
 mod block;
 mod block_devices;
 mod condition;

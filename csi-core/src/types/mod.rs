@@ -14,7 +14,7 @@ mod id_codec;
 mod map;
 mod offered;
 mod path;
-mod percent;
+pub(crate) mod percent;
 pub(crate) mod place;
 mod snapshot;
 mod topology;

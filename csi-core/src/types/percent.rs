@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 /// Encodes the ASCII characters that `is_escaped` selects by position and character.
-pub(super) fn encode(text: &str, is_escaped: impl Fn(usize, char) -> bool) -> String {
+pub(crate) fn encode(text: &str, is_escaped: impl Fn(usize, char) -> bool) -> String {
     let mut encoded = String::with_capacity(text.len());
     for (at, character) in text.char_indices() {
         if is_escaped(at, character) {

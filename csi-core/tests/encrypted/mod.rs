@@ -32,14 +32,14 @@ impl BlockDevices for Images {
         let image = self.0.join(volume.volume_id.as_str());
         Ok(LoopDevice::attach_or_find(image, &LoopOptions::new())?.path().to_owned())
     }
-    async fn device(&self, id: &VolumeId) -> Result<Option<PathBuf>> {
-        Ok(self.loop_device(id)?.map(|device| device.path().to_owned()))
+    async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
+        Ok(self.loop_device(&volume.volume_id)?.map(|device| device.path().to_owned()))
     }
-    async fn detach(&self, id: &VolumeId) -> Result<()> {
-        Ok(self.loop_device(id)?.map_or(Ok(()), LoopDevice::detach)?)
+    async fn detach(&self, volume: &Attachment) -> Result<()> {
+        Ok(self.loop_device(&volume.volume_id)?.map_or(Ok(()), LoopDevice::detach)?)
     }
-    async fn refresh(&self, id: &VolumeId) -> Result<()> {
-        Ok(self.loop_device(id)?.map_or(Ok(()), |device| device.refresh_size())?)
+    async fn refresh(&self, volume: &Attachment) -> Result<()> {
+        Ok(self.loop_device(&volume.volume_id)?.map_or(Ok(()), |device| device.refresh_size())?)
     }
     fn encryption(&self, volume: &Attachment) -> Result<Option<Luks>> {
         let cheap = LuksPbkdf::Pbkdf2 { iterations: 1000 };

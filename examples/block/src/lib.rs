@@ -110,8 +110,8 @@ impl BlockDevices for Images {
         self.with(&volume.volume_id, attach).await
     }
 
-    async fn device(&self, id: &VolumeId) -> Result<Option<PathBuf>> {
-        self.with(id, |image| Ok(device(image)?.map(|device| device.path().to_owned()))).await
+    async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
+        self.with(&volume.volume_id, |image| Ok(device(image)?.map(|device| device.path().to_owned()))).await
     }
 
     async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
@@ -125,12 +125,12 @@ impl BlockDevices for Images {
         self.with(&volume.volume_id, |image| Ok(fs::set_permissions(image, staged)?)).await
     }
 
-    async fn refresh(&self, id: &VolumeId) -> Result<()> {
-        self.with(id, |image| Ok(device(image)?.map_or(Ok(()), |device| device.refresh_size())?)).await
+    async fn refresh(&self, volume: &Attachment) -> Result<()> {
+        self.with(&volume.volume_id, |image| Ok(device(image)?.map_or(Ok(()), |it| it.refresh_size())?)).await
     }
 
-    async fn detach(&self, id: &VolumeId) -> Result<()> {
-        self.with(id, |image| Ok(LoopDevice::detach_all(image).map(drop)?)).await
+    async fn detach(&self, volume: &Attachment) -> Result<()> {
+        self.with(&volume.volume_id, |image| Ok(LoopDevice::detach_all(image).map(drop)?)).await
     }
 }
 

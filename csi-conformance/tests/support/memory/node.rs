@@ -42,15 +42,15 @@ impl BlockDevices for Memory {
         Ok(LoopDevice::attach_or_find(self.place(volume.volume_id.as_str())?, &options)?.path().to_owned())
     }
 
-    async fn device(&self, id: &VolumeId) -> Result<Option<PathBuf>> {
-        Ok(self.attached_as(id)?.map(|device| device.path().to_owned()))
+    async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
+        Ok(self.attached_as(&volume.volume_id)?.map(|device| device.path().to_owned()))
     }
 
-    async fn refresh(&self, id: &VolumeId) -> Result<()> {
-        Ok(self.attached_as(id)?.map_or(Ok(()), |device| device.refresh_size())?)
+    async fn refresh(&self, volume: &Attachment) -> Result<()> {
+        Ok(self.attached_as(&volume.volume_id)?.map_or(Ok(()), |device| device.refresh_size())?)
     }
 
-    async fn detach(&self, id: &VolumeId) -> Result<()> {
-        Ok(self.attached_as(id)?.map_or(Ok(()), LoopDevice::detach)?)
+    async fn detach(&self, volume: &Attachment) -> Result<()> {
+        Ok(self.attached_as(&volume.volume_id)?.map_or(Ok(()), LoopDevice::detach)?)
     }
 }

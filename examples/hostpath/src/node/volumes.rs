@@ -89,8 +89,8 @@ impl BlockDevices for Content {
         .await
     }
 
-    async fn device(&self, id: &VolumeId) -> Result<Option<PathBuf>> {
-        self.with(id, |image| Ok(device(image)?.map(|device| device.path().to_owned()))).await
+    async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
+        self.with(&volume.volume_id, |image| Ok(device(image)?.map(|device| device.path().to_owned()))).await
     }
 
     async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
@@ -103,12 +103,13 @@ impl BlockDevices for Content {
         blocking(move || content::note_staged(&place)).await
     }
 
-    async fn refresh(&self, id: &VolumeId) -> Result<()> {
-        self.with(id, |image| Ok(device(image)?.map_or(Ok(()), |device| device.refresh_size())?)).await
+    async fn refresh(&self, volume: &Attachment) -> Result<()> {
+        let refresh = |image: &Path| Ok(device(image)?.map_or(Ok(()), |device| device.refresh_size())?);
+        self.with(&volume.volume_id, refresh).await
     }
 
-    async fn detach(&self, id: &VolumeId) -> Result<()> {
-        self.with(id, |image| Ok(LoopDevice::detach_all(image).map(drop)?)).await
+    async fn detach(&self, volume: &Attachment) -> Result<()> {
+        self.with(&volume.volume_id, |image| Ok(LoopDevice::detach_all(image).map(drop)?)).await
     }
 }
 
