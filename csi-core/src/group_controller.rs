@@ -109,7 +109,7 @@ fn check_sources(group: &VolumeGroupSnapshot, asked: &[String]) -> Result<()> {
     match have == asked.iter().map(String::as_str).collect() {
         true => Ok(()),
         false => Err(Error::Incompatible(
-            "source_volume_ids: a group snapshot of this name exists and was cut from other volumes"
+            "source_volume_ids: a group snapshot of this name exists and was taken of other volumes"
                 .to_owned()
                 .into(),
         )),

@@ -41,7 +41,7 @@
 //! | register what the driver implements | [`ControllerService`], [`NodeService`] |
 //! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`], for a [`Spec`], with a [`Registration`] at the kubelet |
 //! | return an error | [`Error`]: the driver names a condition, the crate chooses the status code |
-//! | reuse what every driver needs | [`Pager`], [`IdCodec`], [`CreateRecord`], [`Quantity`], [`Place`], [`AttachLimit`], [`ClaimNames`], [`PodInfo`], [`ServiceAccountTokens`] |
+//! | reuse what every driver needs | [`Pager`], [`IdCodec`], [`CreateRecord`], [`SnapshotRecord`], [`Quantity`], [`Place`], [`AttachLimit`], [`ClaimNames`], [`PodInfo`], [`ServiceAccountTokens`] |
 //! | run blocking work | [`blocking()`], and [`mount`] for mounts, devices and filesystems |
 //!
 //! Requests and answers have the spec's names and fields ([`CreateVolumeRequest`], [`Volume`]). The type of
@@ -142,7 +142,7 @@ pub use controller::{
     CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeRequest, Expanded,
     GetCapacity, GetCapacityRequest, GetSnapshot, GetSnapshotRequest, ListSnapshots, ListSnapshotsRequest,
     ListVolumes, ListVolumesRequest, Page, Pager, PublishUnpublishVolume, Published, Reservation,
-    ValidateVolumeCapabilitiesRequest, VolumeListing,
+    SnapshotRecord, ValidateVolumeCapabilitiesRequest, VolumeListing,
 };
 pub use error::{Error, IoContext, Reason, Result};
 #[cfg(feature = "clap")]

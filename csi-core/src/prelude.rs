@@ -47,8 +47,8 @@ pub use crate::{
     NodeUnstageVolumeRequest, Pager, Parameters, Plugin, PodInfo, PublishContext, PublishUnpublishVolume,
     Published, PublishedTargets, Quantity, Readiness, Reason, RequiredCapacity, Reservation, Secrets,
     ServiceAccountToken, ServiceAccountTokens, Snapshot, SnapshotId, SnapshotMetadata, SnapshotName,
-    StageUnstageVolume, StorageHealthEntry, StorageHealthStatus, Topology, TopologyRequirement,
-    ValidateVolumeCapabilitiesRequest, Volume, VolumeCapabilities, VolumeCapability, VolumeContext,
-    VolumeGroupSnapshot, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, VolumeId, VolumeListing,
-    VolumeName, VolumePath, VolumeStats, async_trait, blocking,
+    SnapshotRecord, StageUnstageVolume, StorageHealthEntry, StorageHealthStatus, Topology,
+    TopologyRequirement, ValidateVolumeCapabilitiesRequest, Volume, VolumeCapabilities, VolumeCapability,
+    VolumeContext, VolumeGroupSnapshot, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, VolumeId,
+    VolumeListing, VolumeName, VolumePath, VolumeStats, async_trait, blocking,
 };

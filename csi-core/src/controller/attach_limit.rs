@@ -33,8 +33,8 @@ pub struct AttachLimit {
 
 #[derive(Debug)]
 struct Nodes {
-    default_limit: usize,
-    limits: HashMap<NodeId, usize>,
+    default_limit: u64,
+    limits: HashMap<NodeId, u64>,
     attached: HashMap<NodeId, HashMap<VolumeId, Place>>,
 }
 
@@ -46,14 +46,15 @@ struct Place {
 }
 
 impl AttachLimit {
-    /// Creates a count with a limit of `most` volumes per node.
-    pub fn new(most: usize) -> Self {
+    /// Creates a count with a limit of `most` volumes per node: the number that the nodes report by
+    /// [`NodeInfo::max_volumes`](crate::NodeInfo::max_volumes).
+    pub fn new(most: u64) -> Self {
         let nodes = Nodes { default_limit: most, limits: HashMap::new(), attached: HashMap::new() };
         Self { nodes: Arc::new(Mutex::new(nodes)) }
     }
 
     /// Sets another limit for one node. Volumes that are already attached beyond it stay attached.
-    pub fn set_node_limit(&self, node_id: NodeId, most: usize) {
+    pub fn set_node_limit(&self, node_id: NodeId, most: u64) {
         self.nodes().limits.insert(node_id, most);
     }
 
@@ -82,7 +83,7 @@ impl AttachLimit {
         let mut nodes = self.nodes();
         let most = *nodes.limits.get(node_id).unwrap_or(&nodes.default_limit);
         let taken = nodes.attached.get(node_id);
-        let count = taken.map_or(0, HashMap::len);
+        let count = count_of(taken);
         if count >= most && !taken.is_some_and(|volumes| volumes.contains_key(volume_id)) {
             return Err(Error::LimitReached(
                 format!("node {node_id} has {count} volumes, and takes {most}").into(),
@@ -101,8 +102,8 @@ impl AttachLimit {
     }
 
     /// The number of taken slots on the node, including reservations.
-    pub fn taken(&self, node_id: &NodeId) -> usize {
-        self.nodes().attached.get(node_id).map_or(0, HashMap::len)
+    pub fn taken(&self, node_id: &NodeId) -> u64 {
+        count_of(self.nodes().attached.get(node_id))
     }
 
     /// Each statement leaves the table consistent, so a panic elsewhere does not damage it and the poison
@@ -110,6 +111,10 @@ impl AttachLimit {
     fn nodes(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn count_of(volumes: Option<&HashMap<VolumeId, Place>>) -> u64 {
+    volumes.map_or(0, |volumes| volumes.len() as u64)
 }
 
 impl Nodes {
@@ -155,7 +160,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn node(at: usize) -> NodeId {
         NodeId::new(format!("node-{at}")).unwrap()
@@ -190,7 +195,7 @@ mod tests {
     // spec: controller-publish-volume.limit
     #[test]
     fn threads_never_take_more_than_there_is() {
-        let (limit, most) = (AttachLimit::new(3), AtomicUsize::new(0));
+        let (limit, most) = (AttachLimit::new(3), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for thread in 0..8 {
                 let (limit, most) = (limit.clone(), &most);
@@ -244,7 +249,7 @@ mod tests {
                         model.remove(&at);
                     }
                 }
-                prop_assert_eq!(limit.taken(&node(0)), model.len());
+                prop_assert_eq!(limit.taken(&node(0)), model.len() as u64);
             }
         }
     }

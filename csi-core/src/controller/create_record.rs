@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::place::usable_from;
 use crate::{
-    ContentSource, CreateVolumeRequest, Error, MutableParameters, Result, SnapshotId, Topology, Volume,
-    VolumeId,
+    ContentSource, CreateVolumeRequest, Error, MutableParameters, Result, Topology, Volume, VolumeId,
 };
 
 /// What a volume was created with. A driver stores it next to the volume (it serialises with serde) and
@@ -25,7 +24,7 @@ use crate::{
 /// }
 /// let volume = Volume::new(VolumeId::from_name(&request.name)?, request.capacity_range.choose(1 << 30, 1 << 20)?);
 /// let record = CreateRecord::new(request, &volume);
-/// assert_eq!(record.volume(volume.volume_id.clone())?.capacity_bytes, volume.capacity_bytes);
+/// assert_eq!(record.volume(volume.volume_id.clone()).capacity_bytes, volume.capacity_bytes);
 /// # drop(record);
 /// # Ok(volume) }
 /// ```
@@ -36,57 +35,29 @@ pub struct CreateRecord {
     capabilities: BTreeSet<String>,
     /// Mutable parameters have replaced the others with the same key.
     parameters: BTreeMap<String, String>,
-    source: Option<Source>,
-    accessible_topology: Vec<BTreeMap<String, String>>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Source {
-    Snapshot(String),
-    Volume(String),
-}
-
-impl Source {
-    fn of(request: &CreateVolumeRequest) -> Option<Self> {
-        request.volume_content_source.as_ref().map(|source| match source {
-            ContentSource::Snapshot(id) => Self::Snapshot(id.to_string()),
-            ContentSource::Volume(id) => Self::Volume(id.to_string()),
-        })
-    }
-
-    fn read(&self) -> Result<ContentSource> {
-        match self {
-            Self::Snapshot(id) => SnapshotId::new(id).map(ContentSource::Snapshot),
-            Self::Volume(id) => VolumeId::new(id).map(ContentSource::Volume),
-        }
-        .map_err(Error::internal)
-    }
+    source: Option<ContentSource>,
+    accessible_topology: Vec<Topology>,
 }
 
 impl CreateRecord {
     /// Creates the record of this volume, which was created for this request.
     pub fn new(request: &CreateVolumeRequest, volume: &Volume) -> Self {
-        let segments = |topology: &Topology| owned(topology.iter());
         Self {
             capacity_bytes: volume.capacity_bytes,
             capabilities: capabilities(request),
             parameters: parameters(request),
-            source: Source::of(request),
-            accessible_topology: volume.accessible_topology.iter().map(segments).collect(),
+            source: request.volume_content_source.clone(),
+            accessible_topology: volume.accessible_topology.clone(),
         }
     }
 
     /// Rebuilds the volume from this record, for the answers to later calls: its size, its source, its
     /// topology. The driver adds the context.
-    ///
-    /// # Errors
-    /// [`Error::Internal`] for a record with an invalid source: it was not written by this type.
-    pub fn volume(&self, volume_id: VolumeId) -> Result<Volume> {
+    pub fn volume(&self, volume_id: VolumeId) -> Volume {
         let mut volume = Volume::new(volume_id, self.capacity_bytes);
-        volume.content_source = self.source.as_ref().map(Source::read).transpose()?;
-        volume.accessible_topology = self.accessible_topology.iter().map(topology).collect();
-        Ok(volume)
+        volume.content_source.clone_from(&self.source);
+        volume.accessible_topology.clone_from(&self.accessible_topology);
+        volume
     }
 
     /// The size of the volume in bytes, as created or last expanded.
@@ -120,11 +91,11 @@ impl CreateRecord {
             return Err(differs("volume_capabilities", &format!("it was made for {}", mine.join("; "))));
         }
         self.check_parameters(request)?;
-        if Source::of(request) != self.source {
+        if request.volume_content_source != self.source {
             return Err(differs("volume_content_source", "it was made from another source, or from none"));
         }
         let Some(required) = &request.accessibility_requirements else { return Ok(()) };
-        let places: Vec<Topology> = self.accessible_topology.iter().map(topology).collect();
+        let places = &self.accessible_topology;
         let usable = |wanted| places.iter().any(|place| usable_from(place, wanted));
         if places.is_empty() || required.requisite.is_empty() || required.requisite.iter().any(usable) {
             return Ok(());
@@ -164,10 +135,6 @@ fn parameters(request: &CreateVolumeRequest) -> BTreeMap<String, String> {
 
 fn capabilities(request: &CreateVolumeRequest) -> BTreeSet<String> {
     request.volume_capabilities.iter().map(ToString::to_string).collect()
-}
-
-fn topology(segments: &BTreeMap<String, String>) -> Topology {
-    segments.iter().fold(Topology::default(), |place, (key, value)| place.and(key, value))
 }
 
 #[cfg(test)]
@@ -277,9 +244,9 @@ mod tests {
             .accessible_from(Topology::new("zone", "z1").and("rack", "r"))
             .source(request.volume_content_source.clone().unwrap());
         let mut record = CreateRecord::new(&request, &made);
-        assert_eq!(record.volume(id.clone()).unwrap(), made);
+        assert_eq!(record.volume(id.clone()), made);
         record.expanded(18);
-        assert_eq!((record.capacity_bytes(), record.volume(id).unwrap().capacity_bytes), (18, 18));
+        assert_eq!((record.capacity_bytes(), record.volume(id).capacity_bytes), (18, 18));
     }
 
     #[test]

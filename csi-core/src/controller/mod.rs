@@ -2,8 +2,8 @@
 //!
 //! Every controller implements [`Controller`]. Each optional capability is a trait of its own, with the
 //! spec's name, registered with [`ControllerService`]. The module also has helpers that every driver needs:
-//! pages ([`Pager`]), the check of a repeated CreateVolume ([`CreateRecord`]), the count of a node's
-//! volumes ([`AttachLimit`]).
+//! pages ([`Pager`]), the check of a repeated CreateVolume or CreateSnapshot ([`CreateRecord`],
+//! [`SnapshotRecord`]), the count of a node's volumes ([`AttachLimit`]).
 //!
 //! It imports the call path and what lies below it, and no other service.
 
@@ -19,6 +19,7 @@ mod pager;
 mod publish;
 mod service;
 mod snapshot;
+mod snapshot_record;
 mod volume;
 
 use std::collections::BTreeSet;
@@ -49,6 +50,7 @@ pub use snapshot::{
     CreateDeleteSnapshot, CreateSnapshotRequest, DeleteSnapshotRequest, GetSnapshot, GetSnapshotRequest,
     ListSnapshots, ListSnapshotsRequest,
 };
+pub use snapshot_record::SnapshotRecord;
 pub(crate) use volume::check_supported;
 pub use volume::{CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest};
 

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 
 use csi_proto::v1;
 
+use super::snapshot_record::same_source;
 use super::{Controller, Page};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
@@ -159,11 +160,7 @@ impl Call for CreateSnapshotRequest {
 
     // spec: create-snapshot.other-source
     fn reply(snapshot: Snapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
-        if snapshot.source_volume_id.as_str() != request.source_volume_id {
-            let other = snapshot.source_volume_id;
-            let text = format!("source_volume_id: a snapshot of this name exists and was cut from {other}");
-            return Err(Error::Incompatible(text.into()));
-        }
+        same_source(&snapshot.source_volume_id, &request.source_volume_id)?;
         let requirements = TopologyRequirement::asked(request.accessibility_requirements.as_ref())?;
         if !requirements.is_satisfied_by(&snapshot.accessible_topology) {
             let text =

@@ -1,5 +1,8 @@
 //! Identifiers and names: checked once when a request arrives, then never used as bare strings.
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use super::percent;
 use crate::{Error, Result};
 
@@ -66,6 +69,20 @@ macro_rules! checked {
                 Ok(Self::new_checked(text))
             }
         }
+
+        /// Writes the text, for example into a driver's record.
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        /// Reads and checks the text, as [`new`](Self::new) does.
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Self::new(String::deserialize(deserializer)?).map_err(D::Error::custom)
+            }
+        }
     )+ };
 }
 
@@ -81,50 +98,51 @@ checked! {
     Token: "starting_token", STRING_MAX, check_text;
 }
 
-impl VolumeId {
-    /// Makes an id from this name that is safe as a file name, for drivers whose volumes are files or
-    /// directories. Equal names give equal ids, different names give different ids.
-    ///
-    /// `/`, `%` and a leading dot are percent-encoded; everything else stays as it is.
-    ///
-    /// - spec: `create-volume.id-is-unique`
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] that names `name`, when the encoded form exceeds 128 bytes.
-    pub fn from_name(name: &VolumeName) -> Result<Self> {
-        let is_escaped = |at, character| matches!(character, '/' | '%') || (at == 0 && character == '.');
-        Self::read("name", percent::encode(name.as_str(), is_escaped))
-    }
+/// Ids that are made from the name in the create request, and used as file names.
+macro_rules! file_names {
+    ($($id:ident from $name:ident: $not_found:ident;)+) => { $(
+        impl $id {
+            /// Makes an id from this name that is safe as a file name, for drivers whose objects are files
+            /// or directories. Equal names give equal ids, different names give different ids.
+            ///
+            /// `/`, `%` and a leading dot are percent-encoded; everything else stays as it is.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`] that names `name`, when the encoded form exceeds 128 bytes.
+            pub fn from_name(name: &$name) -> Result<Self> {
+                let is_escaped =
+                    |at, character| matches!(character, '/' | '%') || (at == 0 && character == '.');
+                Self::read("name", percent::encode(name.as_str(), is_escaped))
+            }
 
-    /// Returns the id as one path component, to join to a directory of the driver.
-    ///
-    /// # Errors
-    /// [`Error::VolumeNotFound`] when the id could name anything but a plain directory entry: `..`, a
-    /// hidden entry, a path. No volume of such a driver has that id, so NOT_FOUND is the right answer.
-    ///
-    /// ```
-    /// use csi_core::VolumeId;
-    /// assert_eq!(VolumeId::new("pvc-1")?.as_file_name()?, "pvc-1");
-    /// assert!(VolumeId::new("../../etc")?.as_file_name().is_err());
-    /// # Ok::<(), csi_core::Error>(())
-    /// ```
-    pub fn as_file_name(&self) -> Result<&str> {
-        if is_file_name(self.as_str()) { Ok(self.as_str()) } else { Err(Error::VolumeNotFound(self.clone())) }
-    }
+            /// Returns the id as one path component, to join to a directory of the driver.
+            ///
+            /// # Errors
+            #[doc = concat!("[`Error::", stringify!($not_found), "`] when the id could name anything but a")]
+            /// plain directory entry: `..`, a hidden entry, a path. No object of such a driver has that id,
+            /// so NOT_FOUND is the right answer.
+            ///
+            /// ```
+            #[doc = concat!("use csi_core::", stringify!($id), ";")]
+            #[doc = concat!("assert_eq!(", stringify!($id), "::new(\"pvc-1\")?.as_file_name()?, \"pvc-1\");")]
+            #[doc = concat!("assert!(", stringify!($id), "::new(\"../../etc\")?.as_file_name().is_err());")]
+            /// # Ok::<(), csi_core::Error>(())
+            /// ```
+            pub fn as_file_name(&self) -> Result<&str> {
+                if is_file_name(self.as_str()) {
+                    Ok(self.as_str())
+                } else {
+                    Err(Error::$not_found(self.clone()))
+                }
+            }
+        }
+    )+ };
 }
 
-impl SnapshotId {
-    /// Returns the id as one path component; see [`VolumeId::as_file_name`].
-    ///
-    /// # Errors
-    /// [`Error::SnapshotNotFound`] when the id could name anything but a plain directory entry.
-    pub fn as_file_name(&self) -> Result<&str> {
-        if is_file_name(self.as_str()) {
-            Ok(self.as_str())
-        } else {
-            Err(Error::SnapshotNotFound(self.clone()))
-        }
-    }
+file_names! {
+    VolumeId from VolumeName: VolumeNotFound;
+    SnapshotId from SnapshotName: SnapshotNotFound;
+    GroupSnapshotId from GroupSnapshotName: GroupSnapshotNotFound;
 }
 
 #[cfg(test)]
@@ -154,7 +172,7 @@ mod tests {
         }
     }
 
-    // spec: create-volume.id-is-unique
+    // spec: create-volume.id-is-unique, create-snapshot.id-is-unique
     #[test]
     fn an_id_from_a_name_is_a_file_name_and_tells_names_apart() {
         let names = ["a", "a/b", "a%2Fb", ".", "..", ".hidden", "%2E", "名前", "a.b"];
@@ -162,6 +180,8 @@ mod tests {
             names.iter().map(|name| VolumeId::from_name(&VolumeName::new(*name).unwrap()).unwrap()).collect();
         for (at, id) in ids.iter().enumerate() {
             assert!(id.as_file_name().is_ok(), "{id}");
+            let snapshot = SnapshotId::from_name(&SnapshotName::new(names[at]).unwrap()).unwrap();
+            assert_eq!(snapshot.as_file_name().unwrap(), id.as_str());
             assert!(ids[at + 1..].iter().all(|other| other != id), "{id} stands for two names");
         }
     }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use csi_proto::v1;
+use serde::{Deserialize, Serialize};
 
 use super::wire::check_map;
 use crate::{Error, Result};
 
 /// A topology segment: keys and their values, all of which apply (`region=R1, zone=Z2`).
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Topology(BTreeMap<String, String>);
 
 impl Topology {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use csi_proto::v1;
+use serde::{Deserialize, Serialize};
 use v1::volume_content_source as wire_source;
 
 use super::wire::check_map;
@@ -12,7 +13,8 @@ use crate::offer::{Offer, PluginService};
 use crate::{Error, Result};
 
 /// The source of a new volume's content.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ContentSource {
     /// A snapshot.

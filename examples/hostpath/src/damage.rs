@@ -66,7 +66,7 @@ pub(crate) fn refuse_volume(host: &Host, id: &str, record: &VolumeRecord) -> Res
 /// # Errors
 /// Those of [`refuse_volume`].
 pub(crate) fn refuse_snapshot(host: &Host, id: &str, record: &SnapshotRecord) -> Result<()> {
-    refuse("snapshot", id, of(&host.snapshots.place(id), record.kind, record.size_bytes))
+    refuse("snapshot", id, of(&host.snapshots.place(id), record.kind, record.taken.size_bytes()))
 }
 
 fn refuse(what: &str, id: &str, found: Option<VolumeHealthEntry>) -> Result<()> {

@@ -55,7 +55,7 @@ impl GroupController for Driver {
 
 impl Host {
     fn cut_group(&self, name: &str, volumes: &[VolumeId]) -> Result<VolumeGroupSnapshot> {
-        let group = new_id()?;
+        let group = GroupSnapshotId::new(new_id()?)?;
         let distinct: BTreeSet<&VolumeId> = volumes.iter().collect();
         let mut sources = Vec::new();
         for id in distinct {
@@ -80,7 +80,7 @@ impl Host {
     /// Moves the members to their places. The group's record, written last, makes all exist at once.
     fn finish_group(
         &self,
-        id: String,
+        id: GroupSnapshotId,
         name: &str,
         mut cuts: Vec<Cut>,
         cut: SystemTime,
@@ -90,13 +90,13 @@ impl Host {
         }
         let members = cuts.iter().map(|cut| cut.id.clone()).collect();
         let record = GroupRecord { name: name.to_owned(), members, cut };
-        let made = self.groups.make(id.clone(), record.clone(), |_| Ok(()))?;
+        let made = self.groups.make(id.to_string(), record.clone(), |_| Ok(()))?;
         self.groups.commit(made)?;
         for Cut { made, room, .. } in cuts {
             self.snapshots.make_visible(made);
             room.keep();
         }
-        self.group(&id, &record)
+        self.group(id.as_str(), &record)
     }
 
     fn group(&self, id: &str, record: &GroupRecord) -> Result<VolumeGroupSnapshot> {

@@ -82,7 +82,7 @@ impl Driver {
             volumes: store(&data, "volumes", serves_controller)?,
             snapshots: store(&data, "snapshots", serves_controller)?,
             groups: store(&data, "groups", serves_controller)?,
-            attach_limit: AttachLimit::new(args.attach_limit.map_or(usize::MAX, |most| most as usize)),
+            attach_limit: AttachLimit::new(args.attach_limit.map_or(u64::MAX, u64::from)),
             freezer: Freezer::default(),
             streams: Arc::new(Semaphore::new(metadata::STREAMS)),
             sizes: args.sizes(),

@@ -87,7 +87,7 @@ impl Host {
         damage::refuse_snapshot(self, id.as_str(), &record)?;
         let path = record.kind.content(&self.snapshots.place(id.as_str()));
         let image = File::open(&path).at("open", &path)?;
-        Ok((path, image, record.source.clone()))
+        Ok((path, image, record.taken.source_volume_id().to_string()))
     }
 
     /// Streams the ranges that `work` finds.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use csi_core::{
-    CreateRecord, GroupSnapshotId, Result, Snapshot, SnapshotId, Topology, Volume, VolumeGroupSnapshot,
-    VolumeId, VolumeListing,
+    CreateRecord, GroupSnapshotId, Result, Snapshot, SnapshotId, Volume, VolumeGroupSnapshot, VolumeId,
+    VolumeListing,
 };
 use serde::{Deserialize, Serialize};
 
@@ -57,15 +57,10 @@ pub(crate) struct AttachedAs {
 pub(crate) struct SnapshotRecord {
     /// `None` for a member of a group.
     pub(crate) name: Option<String>,
-    pub(crate) source: String,
     pub(crate) kind: Kind,
     pub(crate) pool: String,
-    pub(crate) size_bytes: u64,
-    pub(crate) cut: SystemTime,
-    /// The topologies in which a volume can be created from it.
-    pub(crate) places: Vec<BTreeMap<String, String>>,
-    /// The group that it was cut with. A group that does not exist was never finished, or is partly deleted.
-    pub(crate) group: Option<String>,
+    /// A group in it that does not exist was never finished, or is partly deleted.
+    pub(crate) taken: csi_core::SnapshotRecord,
 }
 
 /// A group snapshot. Its members refer to it. They exist only if this record does.
@@ -110,7 +105,7 @@ impl VolumeRecord {
     }
 
     pub(crate) fn volume(&self, id: &str) -> Result<Volume> {
-        Ok(self.created.volume(VolumeId::new(id)?)?.context("kind", self.kind.name()))
+        Ok(self.created.volume(VolumeId::new(id)?).context("kind", self.kind.name()))
     }
 
     pub(crate) fn listing(&self, id: &str) -> Result<VolumeListing> {
@@ -121,11 +116,7 @@ impl VolumeRecord {
 
 impl SnapshotRecord {
     pub(crate) fn snapshot(&self, id: &str) -> Result<Snapshot> {
-        let mut snapshot = Snapshot::new(SnapshotId::new(id)?, VolumeId::new(&self.source)?, self.cut);
-        snapshot.size_bytes = self.size_bytes;
-        snapshot.group_snapshot_id = self.group.as_ref().map(GroupSnapshotId::new).transpose()?;
-        snapshot.accessible_topology = self.places.iter().map(topology).collect();
-        Ok(snapshot)
+        Ok(self.taken.snapshot(SnapshotId::new(id)?))
     }
 }
 
@@ -133,13 +124,4 @@ impl GroupRecord {
     pub(crate) fn group(&self, id: &str, members: Vec<Snapshot>) -> Result<VolumeGroupSnapshot> {
         Ok(VolumeGroupSnapshot::new(GroupSnapshotId::new(id)?, members, self.cut))
     }
-}
-
-/// A topology as a record stores it.
-pub(crate) fn segments(place: &Topology) -> BTreeMap<String, String> {
-    place.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
-}
-
-fn topology(segments: &BTreeMap<String, String>) -> Topology {
-    segments.iter().fold(Topology::default(), |place, (key, value)| place.and(key, value))
 }

@@ -42,7 +42,8 @@ fn thaw_images(data: &Path) -> Result<()> {
 /// record can't be read exists, and so do its members.
 fn drop_members_without_group(host: &Host) -> Result<()> {
     for (id, record) in host.snapshots.all() {
-        if record.group.as_ref().is_some_and(|group| matches!(host.groups.find(group), Ok(None))) {
+        let group = record.taken.group_snapshot_id();
+        if group.is_some_and(|group| matches!(host.groups.find(group.as_str()), Ok(None))) {
             tracing::warn!(id, "removes a snapshot of a group that was not finished or is deleted");
             host.snapshots.remove(&id)?;
         }
@@ -77,7 +78,7 @@ fn count(host: &Host) -> Result<()> {
     }
     host.attach_limit.rebuild(attached);
     for (_, record) in host.snapshots.all() {
-        host.pools.take(&record.pool, record.size_bytes);
+        host.pools.take(&record.pool, record.taken.size_bytes());
     }
     Ok(())
 }

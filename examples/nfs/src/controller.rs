@@ -117,7 +117,8 @@ impl CreateDeleteSnapshot for Shares {
         let source = request.source_volume_id;
         let source_id = source.to_string();
         let cut = move |root: &_| snapshots::create(root, &key, &name, &source, &source_key);
-        self.workers.work(&share, id.as_str(), Some(&source_id), cut).await?.snapshot(id)
+        let cut = self.workers.work(&share, id.as_str(), Some(&source_id), cut).await?;
+        Ok(cut.taken.snapshot(id))
     }
 
     async fn delete_snapshot(&self, request: DeleteSnapshotRequest) -> Result<()> {

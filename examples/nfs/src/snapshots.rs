@@ -2,10 +2,10 @@
 //!
 //! The record is written before the copy and removed after it. It says "finished" while the copy is complete.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use csi_core::mount::Root;
-use csi_core::{Error, Result, Snapshot, SnapshotId, VolumeId};
+use csi_core::{Error, Result, Snapshot, SnapshotId, SnapshotRecord, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use crate::records::Part;
@@ -15,20 +15,9 @@ use crate::volumes;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Cut {
     name: String,
-    source_volume_id: String,
-    /// The start of the copy, in milliseconds since 1970.
-    begun: u64,
-    bytes: u64,
+    /// The time of the snapshot is the start of the copy.
+    pub(crate) taken: SnapshotRecord,
     is_finished: bool,
-}
-
-impl Cut {
-    pub(crate) fn snapshot(&self, id: SnapshotId) -> Result<Snapshot> {
-        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(self.begun);
-        let mut snapshot = Snapshot::new(id, VolumeId::new(&*self.source_volume_id)?, time);
-        snapshot.size_bytes = self.bytes;
-        Ok(snapshot)
-    }
 }
 
 /// Creates the snapshot, or finds the one that was created with this name.
@@ -39,26 +28,21 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
         if found.name != name {
             return Err(Error::Incompatible(format!("name: {:?} has the same key {key}", found.name).into()));
         }
-        if found.is_finished || found.source_volume_id != source.as_str() {
+        if found.is_finished || found.taken.source_volume_id() != source {
             return Ok(found);
         }
     }
     let volume = volumes::ready(root, source_key)?.ok_or_else(|| Error::VolumeNotFound(source.clone()))?;
-    let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut cut = Cut {
-        name: name.to_owned(),
-        source_volume_id: source.as_str().to_owned(),
-        begun: u64::try_from(begun.as_millis()).unwrap_or_default(),
-        bytes: 0,
-        is_finished: false,
-    };
+    let mut snapshot = Snapshot::new(SnapshotId::new(key)?, source.clone(), SystemTime::now());
+    let taken = SnapshotRecord::new(&snapshot);
+    let cut = Cut { name: name.to_owned(), taken, is_finished: false };
     Part::Snapshots.write(root, key, &cut)?;
     let made = Part::Contents.place(root, key).and_then(|content| {
         content.remove_tree()?;
         Ok(root.target(&volume.sub_dir)?.copy_tree(&content)?)
     });
     match made {
-        Ok(copied) => cut.bytes = copied.bytes,
+        Ok(copied) => snapshot.size_bytes = copied.bytes,
         // Part of it can exist, and the server does not answer. UNAVAILABLE makes the caller retry.
         Err(Error::Unavailable(text)) => return Err(Error::OutcomeUnknown(text)),
         Err(error) => {
@@ -68,7 +52,7 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
             return Err(error);
         }
     }
-    cut.is_finished = true;
+    let cut = Cut { taken: SnapshotRecord::new(&snapshot), is_finished: true, ..cut };
     Part::Snapshots.write(root, key, &cut)?;
     Ok(cut)
 }

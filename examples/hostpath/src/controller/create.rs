@@ -135,7 +135,7 @@ impl Host {
                 Ok(Origin {
                     kind: record.kind,
                     pool: record.pool.clone(),
-                    bytes: record.size_bytes,
+                    bytes: record.taken.size_bytes(),
                     place: self.snapshots.place(id.as_str()),
                     volume: None,
                 })

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use csi_core::{
     CreateDeleteSnapshot, CreateSnapshotRequest, DeleteSnapshotRequest, Error, GetSnapshot,
-    GetSnapshotRequest, ListSnapshots, ListSnapshotsRequest, Page, Pager, Place, Result, Snapshot,
-    SnapshotId, TopologyRequirement, VolumeId, async_trait,
+    GetSnapshotRequest, GroupSnapshotId, ListSnapshots, ListSnapshotsRequest, Page, Pager, Place, Result,
+    Snapshot, SnapshotId, TopologyRequirement, VolumeId, async_trait,
 };
 use serde::Deserialize;
 
@@ -16,7 +16,7 @@ use crate::features::Feature;
 use crate::host::{Driver, Host};
 use crate::pools::{Pool, Reservation};
 use crate::quiesce::Consistency;
-use crate::records::{SnapshotRecord, VolumeRecord, segments};
+use crate::records::{SnapshotRecord, VolumeRecord};
 use crate::store::{NewObject, new_id};
 
 /// The parameters of a VolumeSnapshotClass.
@@ -54,7 +54,7 @@ impl CreateDeleteSnapshot for Driver {
     async fn delete_snapshot(&self, request: DeleteSnapshotRequest) -> Result<()> {
         self.with(move |host| {
             let record = host.snapshot(&request.snapshot_id)?;
-            if let Some(group) = &record.group {
+            if let Some(group) = record.taken.group_snapshot_id() {
                 let reason = format!("is one of group snapshot {group}: delete the group");
                 return Err(Error::invalid("snapshot_id", reason));
             }
@@ -94,7 +94,7 @@ impl Host {
 
     pub(crate) fn remove_snapshot(&self, id: &str, record: &SnapshotRecord) -> Result<()> {
         self.snapshots.remove(id)?;
-        self.pools.release(&record.pool, record.size_bytes);
+        self.pools.release(&record.pool, record.taken.size_bytes());
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl Host {
         volume: &VolumeId,
         source: &VolumeRecord,
         name: Option<&str>,
-        group: Option<&str>,
+        group: Option<&GroupSnapshotId>,
         required: Option<&TopologyRequirement>,
     ) -> Result<Cut> {
         damage::refuse_volume(self, volume.as_str(), source)?;
@@ -121,18 +121,19 @@ impl Host {
             })?
             .value;
         let room = self.pools.reserve(&pool.name, bytes)?;
-        let tells_places = self.features.has(Feature::SnapshotTopology);
+        let id = new_id()?;
+        let mut snapshot = Snapshot::new(SnapshotId::new(&*id)?, volume.clone(), SystemTime::now());
+        snapshot.size_bytes = bytes;
+        snapshot.group_snapshot_id = group.cloned();
+        if self.features.has(Feature::SnapshotTopology) {
+            snapshot.accessible_topology.clone_from(&pool.places);
+        }
         let record = SnapshotRecord {
             name: name.map(str::to_owned),
-            source: volume.to_string(),
             kind: source.kind,
             pool: pool.name.clone(),
-            size_bytes: bytes,
-            cut: SystemTime::now(),
-            places: if tells_places { pool.places.iter().map(segments).collect() } else { Vec::new() },
-            group: group.map(str::to_owned),
+            taken: csi_core::SnapshotRecord::new(&snapshot),
         };
-        let id = new_id()?;
         let from = self.volumes.place(volume.as_str());
         let made = self
             .snapshots
@@ -147,7 +148,10 @@ impl ListSnapshots for Driver {
         let pager = Pager::new(request.max_entries, request.starting_token.as_ref())?;
         let passes = |id: &str, record: &SnapshotRecord| {
             request.snapshot_id.as_ref().is_none_or(|wanted| wanted.as_str() == id)
-                && request.source_volume_id.as_ref().is_none_or(|wanted| wanted.as_str() == record.source)
+                && request
+                    .source_volume_id
+                    .as_ref()
+                    .is_none_or(|wanted| wanted == record.taken.source_volume_id())
         };
         let page = self.snapshots.visit(pager.range(), |found| {
             let passing = found.filter(|(id, record)| passes(id, record));
