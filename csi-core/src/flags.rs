@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_how_to_fix_it() {
+    fn an_error_says_what_is_wrong_and_how_to_fix_it() {
         for (bad, mend) in [
             ("--endpoint=tcp://1.2.3.4:5", "unix:///run/csi/csi.sock"),
             ("--mode=both", "all, controller, node"),

@@ -85,7 +85,7 @@ async fn two_volumes_exclude_each_other_at_one_staging_path() {
 }
 
 #[tokio::test]
-async fn two_targets_run_together_and_stats_beside_them() {
+async fn two_targets_run_together_and_stats_at_the_same_time() {
     let memory = Memory::gated();
     let served = Served::start(plugin(memory.clone())).await;
     let running: Vec<_> = ["/one", "/two"]
@@ -122,7 +122,7 @@ async fn a_panic_is_internal_and_frees_the_volume() {
 }
 
 #[tokio::test]
-async fn who_joined_an_operation_that_panics_is_told_so() {
+async fn callers_that_joined_an_operation_get_its_panic_as_an_error() {
     let memory = Memory::gated();
     let served = Served::start(plugin(memory.clone())).await;
     let calls: Vec<_> = (0..2)

@@ -60,7 +60,7 @@ async fn idle_connections_give_way_and_those_with_calls_do_not() {
 }
 
 #[tokio::test]
-async fn nobody_is_closed_while_nobody_waits() {
+async fn no_connection_is_closed_while_none_waits() {
     let served = Served::start(plugin(Default::default()).max_connections(2)).await;
     let mut silent = [Raw::open(served.endpoint.path()).await, Raw::open(served.endpoint.path()).await];
     tokio::time::sleep(Duration::from_millis(400)).await;

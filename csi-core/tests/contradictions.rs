@@ -183,7 +183,7 @@ impl Controller for NewModesOnly {
 
 // spec: get-plugin-capabilities.same-everywhere
 #[tokio::test]
-async fn the_whole_plugin_s_capabilities_are_told_in_every_mode() {
+async fn the_whole_plugin_s_capabilities_are_reported_in_every_mode() {
     let mut told = Vec::new();
     for mode in [Mode::All, Mode::Controller, Mode::Node] {
         let served = Served::start(whole::plugin().mode(mode)).await;
@@ -196,7 +196,7 @@ async fn the_whole_plugin_s_capabilities_are_told_in_every_mode() {
 
 // spec: services.capabilities-are-served
 #[tokio::test]
-async fn a_capability_that_is_taken_back_is_neither_told_nor_served() {
+async fn a_capability_that_is_taken_back_is_neither_reported_nor_served() {
     let controller = whole::controller()
         .without(ControllerCapability::ListVolumeHealth)
         .without(ControllerCapability::GetVolumeHealth);

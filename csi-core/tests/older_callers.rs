@@ -146,7 +146,7 @@ fn slow() -> Option<v1::VolumeCondition> {
 
 // spec: list-volumes.condition, controller-get-volume.condition, node-get-volume-stats.condition
 #[tokio::test]
-async fn health_is_told_as_a_condition_where_older_callers_are_served() {
+async fn health_is_reported_as_a_condition_to_older_callers() {
     let ward = Arc::new(Ward::default());
     let plugin = plugin(&ward, false).spec(Spec::V1_13).serve_volume_condition();
     let served = Served::start(plugin).await;

@@ -96,7 +96,7 @@ fn stage(staging: &Path) -> v1::NodeStageVolumeRequest {
 }
 
 #[test]
-fn what_a_failed_stage_attached_is_detached_once_nobody_uses_it() {
+fn a_device_of_a_failed_stage_is_detached_when_unused() {
     on_tmpfs(async |place| {
         let (device, other) = (loop_device(place, "image"), loop_device(place, "other"));
         let disk = Disk::new(&device);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_out_of_order_is_told() {
+    fn a_source_out_of_order_is_an_error() {
         let pager = Pager::new(None, None).unwrap();
         assert!(pager.page([("b", 1), ("a", 2)]).is_err());
         assert!(pager.page([("a", 1), ("a", 2)]).is_err());

@@ -141,46 +141,35 @@ request! {
     }
 }
 
-impl StreamCall for GetMetadataAllocatedRequest {
-    const RPC: Rpc = Rpc::GetMetadataAllocated;
-    type Answer = BlockMetadata;
-    type Messages = Ranges;
-    type Item = v1::GetMetadataAllocatedResponse;
+/// Serves the ranges of an answer; the two RPCs differ in their messages and in their subject only.
+macro_rules! range_stream {
+    ($request:ident, $rpc:ident, $item:ident, $subject:ident) => {
+        impl StreamCall for $request {
+            const RPC: Rpc = Rpc::$rpc;
+            type Answer = BlockMetadata;
+            type Messages = Ranges;
+            type Item = v1::$item;
 
-    fn subject(&self) -> &str {
-        self.snapshot_id.as_str()
-    }
+            fn subject(&self) -> &str {
+                self.$subject.as_str()
+            }
 
-    fn open(answer: BlockMetadata, request: &Self::Wire) -> Result<Ranges> {
-        Ranges::new(answer, request.starting_offset, request.max_results)
-    }
+            fn open(answer: BlockMetadata, request: &Self::Wire) -> Result<Ranges> {
+                Ranges::new(answer, request.starting_offset, request.max_results)
+            }
 
-    async fn next(ranges: &mut Ranges) -> Result<Option<Self::Item>> {
-        let (block_metadata_type, volume_capacity_bytes) = ranges.facts();
-        let message =
-            |block_metadata| Self::Item { block_metadata_type, volume_capacity_bytes, block_metadata };
-        Ok(ranges.next().await?.map(message))
-    }
+            async fn next(ranges: &mut Ranges) -> Result<Option<Self::Item>> {
+                let (block_metadata_type, volume_capacity_bytes) = ranges.facts();
+                let message = |block_metadata| Self::Item {
+                    block_metadata_type,
+                    volume_capacity_bytes,
+                    block_metadata,
+                };
+                Ok(ranges.next().await?.map(message))
+            }
+        }
+    };
 }
 
-impl StreamCall for GetMetadataDeltaRequest {
-    const RPC: Rpc = Rpc::GetMetadataDelta;
-    type Answer = BlockMetadata;
-    type Messages = Ranges;
-    type Item = v1::GetMetadataDeltaResponse;
-
-    fn subject(&self) -> &str {
-        self.target_snapshot_id.as_str()
-    }
-
-    fn open(answer: BlockMetadata, request: &Self::Wire) -> Result<Ranges> {
-        Ranges::new(answer, request.starting_offset, request.max_results)
-    }
-
-    async fn next(ranges: &mut Ranges) -> Result<Option<Self::Item>> {
-        let (block_metadata_type, volume_capacity_bytes) = ranges.facts();
-        let message =
-            |block_metadata| Self::Item { block_metadata_type, volume_capacity_bytes, block_metadata };
-        Ok(ranges.next().await?.map(message))
-    }
-}
+range_stream!(GetMetadataAllocatedRequest, GetMetadataAllocated, GetMetadataAllocatedResponse, snapshot_id);
+range_stream!(GetMetadataDeltaRequest, GetMetadataDelta, GetMetadataDeltaResponse, target_snapshot_id);

@@ -148,7 +148,7 @@ mod tests {
 
     // spec: create-volume.topology-unmet
     #[test]
-    fn the_error_tells_a_wrong_place_from_a_full_one() {
+    fn a_wrong_place_and_a_full_one_have_different_errors() {
         let places = [Place::new(zone(1), ()).available_bytes(9)];
         let required = |at| TopologyRequirement { requisite: vec![zone(at)], preferred: vec![] };
         assert!(matches!(
