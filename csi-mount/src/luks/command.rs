@@ -85,7 +85,11 @@ mod tests {
             (9, ErrorKind::OutOfMemory),
             (15, ErrorKind::ToolFailed),
         ] {
-            let output = Output { status: ExitStatus::from_raw(status), text: "says so".to_owned() };
+            let output = Output {
+                status: ExitStatus::from_raw(status),
+                text: "says so".to_owned(),
+                stdout: Vec::new(),
+            };
             let bounds = Bounds { time: crate::LUKS_TIME_LIMIT, memory: Some(1 << 20) };
             let error = failure("open", Path::new("/dev/x"), &output, bounds);
             assert_eq!(error.kind(), expected, "{status}: {error}");
