@@ -42,6 +42,8 @@
 //! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`], for a [`Spec`], with a [`Registration`] at the kubelet |
 //! | return an error | [`Error`]: the driver names a condition, the crate chooses the status code |
 //! | reuse what every driver needs | [`Pager`], [`IdCodec`], [`CreateRecord`], [`SnapshotRecord`], [`Quantity`], [`Place`], [`AttachLimit`], [`ClaimNames`], [`PodInfo`], [`ServiceAccountTokens`] |
+//! | keep records of volumes and snapshots durably | [`Records`], with a [`CreateRecord`] or [`SnapshotRecord`] in each |
+//! | run a storage system's own command-line tools | [`mount::Program`] |
 //! | run blocking work | [`blocking()`], and [`mount`] for mounts, devices and filesystems |
 //!
 //! Requests and answers have the spec's names and fields ([`CreateVolumeRequest`], [`Volume`]). The type of
@@ -94,6 +96,7 @@ mod types;
 
 mod admission;
 mod kubernetes;
+mod records;
 
 mod call;
 
@@ -172,6 +175,7 @@ pub use node_plugins::{
 };
 pub use offer::Expansion;
 pub use plugin::Plugin;
+pub use records::{DirectoryLock, RecordList, Records};
 pub use server::{CallService, Registration, ServeError, SocketRemoval};
 pub use snapshot_metadata::{
     BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,

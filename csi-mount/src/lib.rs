@@ -34,7 +34,8 @@
 //! | set mount options | [`MountOptions`], [`MountAttributes`] |
 //! | mount and unmount | [`Mount`], [`Bind`], [`Unmount`] |
 //! | keep volumes out of the directories of the system and of the driver | [`ProtectedPaths`] |
-//! | find out what is mounted | [`mount_state`], [`Target::mounted`], [`mounts`] |
+//! | find out whether and where something is mounted | [`mount_state`], [`mounts`] |
+//! | find out which filesystem is mounted at a path: type, source, device, options | [`Target::mounted`] |
 //! | get the usage and the health of a filesystem | [`stats()`], [`health()`] |
 //! | open a block device | [`BlockDevice`], [`LoopDevice`] |
 //! | wait for the right device | [`ExpectedDevice`] |
@@ -42,10 +43,11 @@
 //! | find out what is on a device | [`Probe`] |
 //! | make a filesystem on a device | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
 //! | repair and grow a filesystem | [`check`], [`grow_mounted`], [`grow_unmounted`] |
-//! | make and delete directories and small files below an untrusted path | [`Root`], [`Target::replace_file`], [`Target::remove_tree`] |
+//! | make and delete directories below an untrusted path | [`Root`], [`Target::remove_tree`] |
 //! | give a volume's files to a group | [`give_to_group`], or [`IdMap`] for one mount |
 //! | copy the content of a volume | [`copy_file()`], [`Target::copy_tree`], [`data_ranges`]; [`Frozen`] stops writes meanwhile |
 //! | run all steps for a volume | [`flow`] |
+//! | run a storage system's own tool, with a time limit and secrets | [`Program`] |
 //! | check whether the node has what volumes need | [`self_check()`] |
 //! | do it on a node that a test can replace | [`Machine`], [`Kernel`] |
 //! | test how a driver finds its device | `testing::FakeDisks` |
@@ -102,6 +104,7 @@ pub use filesystem::grow::{Grown, grow_mounted, grow_unmounted, grow_unmounted_w
 pub use filesystem::kernel_features::{KernelVersion, MkfsProfile};
 pub use filesystem::kind::Filesystem;
 pub use filesystem::probe::{BlankProof, InterruptedFormat, Probe, Progress, Signature};
+pub use filesystem::tool::program::{PROGRAM_TIME_LIMIT, Program, ProgramOutput};
 #[cfg(feature = "luks")]
 pub use luks::{LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey, LuksPbkdf};
 pub use machine::{Kernel, LoopPath, Machine, VolumePlace};

@@ -25,7 +25,7 @@ pub trait IoContext<T> {
     ///
     /// # Errors
     /// The same as for a bare I/O error: [`Error::LimitReached`] for a full disk, an exceeded quota or
-    /// exhausted memory, else [`Error::Internal`].
+    /// exhausted memory, [`Error::Unavailable`] for a server that does not answer, else [`Error::Internal`].
     fn at(self, step: &str, path: impl AsRef<Path>) -> Result<T>;
 }
 
@@ -38,8 +38,8 @@ impl<T, E: Into<io::Error>> IoContext<T> for Result<T, E> {
     }
 }
 
-/// A full disk, an exceeded quota and exhausted memory are [`Error::LimitReached`]; everything else is
-/// internal. An error that has only the system's own text also names the source location of the `?`;
+/// A full disk, an exceeded quota and exhausted memory are [`Error::LimitReached`], a server that does not
+/// answer is [`Error::Unavailable`], and everything else is internal. An error that has only the system's own text also names the source location of the `?`;
 /// [`IoContext::at`] gives more context.
 impl From<io::Error> for Error {
     #[track_caller]
@@ -57,6 +57,14 @@ fn named(message: String, error: io::Error) -> Error {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => {
             Error::LimitReached(Reason::because(message, error))
         }
+        // A server that is gone, for a file on it or a connection to it.
+        io::ErrorKind::TimedOut
+        | io::ErrorKind::StaleNetworkFileHandle
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::NotConnected
+        | io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::ConnectionReset => Error::Unavailable(Reason::because(message, error)),
         _ => Error::Internal(Reason::because(message, error)),
     }
 }
@@ -87,6 +95,10 @@ mod tests {
             assert_eq!(error.with_causes(), due, "said once");
             assert!(std::error::Error::source(&error).is_some_and(<dyn std::error::Error>::is::<io::Error>));
             assert_eq!(matches!(error, Error::LimitReached(_)), is_limit, "{due}");
+        }
+        for code in [110, 111, 113, 116] {
+            let error = Error::from(io::Error::from_raw_os_error(code));
+            assert!(matches!(error, Error::Unavailable(_)), "{error}");
         }
         let other = Error::from(io::Error::other("the pool is gone"));
         assert_eq!(other.to_string(), "the pool is gone");

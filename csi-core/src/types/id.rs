@@ -174,7 +174,7 @@ mod tests {
 
     // spec: create-volume.id-is-unique, create-snapshot.id-is-unique
     #[test]
-    fn an_id_from_a_name_is_a_file_name_and_tells_names_apart() {
+    fn an_id_from_a_name_is_a_file_name_and_unique() {
         let names = ["a", "a/b", "a%2Fb", ".", "..", ".hidden", "%2E", "名前", "a.b"];
         let ids: Vec<VolumeId> =
             names.iter().map(|name| VolumeId::from_name(&VolumeName::new(*name).unwrap()).unwrap()).collect();

@@ -18,7 +18,7 @@ pub(crate) fn encode(text: &str, is_escaped: impl Fn(usize, char) -> bool) -> St
 }
 
 /// Decodes; `None` if a `%` is not followed by the two hexadecimal digits of an ASCII character.
-pub(super) fn decode(text: &str) -> Option<String> {
+pub(crate) fn decode(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut decoded = parts.next()?.to_owned();
     for part in parts {

@@ -109,6 +109,21 @@ impl Root {
         if last.has_parent() { Ok(last) } else { self.target(path) }
     }
 
+    /// Opens the directory at a path that is relative to the root, with `O_PATH`. None if it does not exist.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a path that leads out of the root or crosses a symbolic link.
+    pub fn directory_at(&self, path: impl AsRef<Path>) -> Result<Option<OwnedFd>> {
+        let operation = "open directory";
+        let path = path.as_ref();
+        paths::plain(operation, path)?;
+        match self.walk(path) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(error) if lookup::is_absent(&error) => Ok(None),
+            Err(error) => Err(Error::os(operation, self.path.join(path), error)),
+        }
+    }
+
     pub(crate) fn directory(&self) -> &OwnedFd {
         &self.directory
     }

@@ -1,16 +1,15 @@
 //! The state that controller and node share.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use csi_core::{
-    AttachLimit, BlockMetadataType, Error, IoContext as _, Mode, NodeId, NodeInfo, Result, Topology, blocking,
+    AttachLimit, BlockMetadataType, DirectoryLock, Error, IoContext as _, Mode, NodeId, NodeInfo, Result,
+    Topology, blocking,
 };
-use rustix::fs::FlockOperation;
 use tokio::sync::Semaphore;
 
 use crate::args::{Sizes, When};
@@ -21,9 +20,6 @@ use crate::records::{GroupRecord, SnapshotRecord, VolumeRecord};
 use crate::store::{Record, Store};
 use crate::watch::DataWatch;
 use crate::{Args, Feature, features::Features, metadata, recover};
-
-/// How long to wait for another process to release the data directory.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The driver, a handle that the controller and node services share.
 #[derive(Debug, Clone)]
@@ -54,7 +50,7 @@ pub(crate) struct Host {
     pub(crate) accepted_parameters: Vec<String>,
     pub(crate) serves_node: bool,
     /// Held by the controller, the one process that creates and deletes volumes.
-    _lock: Option<File>,
+    _lock: Option<DirectoryLock>,
 }
 
 impl Deref for Driver {
@@ -76,7 +72,8 @@ impl Driver {
         let features = Features::without(&args.without);
         let node = node_info(args, &features)?;
         let serves_controller = args.driver.mode != Mode::Node;
-        let lock = if serves_controller { Some(lock(&data)?) } else { None };
+        // A controller also keeps state in memory, so there is one at a time.
+        let lock = serves_controller.then(|| DirectoryLock::acquire(&data)).transpose()?;
         let host = Host {
             pools: pools(args, &features, &data)?,
             volumes: store(&data, "volumes", serves_controller)?,
@@ -134,30 +131,6 @@ impl Host {
 fn store<T: Record>(data: &Path, name: &str, is_ours: bool) -> Result<Store<T>> {
     let root = data.join(name);
     if is_ours { Store::open(root) } else { Ok(Store::of_another_process(root)) }
-}
-
-/// Takes the lock that admits one controller at a time: a controller also keeps state in memory.
-fn lock(data: &Path) -> Result<File> {
-    let path = data.join(".controller");
-    File::options().create(true).truncate(false).write(true).open(&path).at("create", &path)?;
-    // A descriptor open for writing would prevent a read-only remount of the filesystem.
-    let file = File::open(&path).at("open", &path)?;
-    let end = Instant::now() + LOCK_TIMEOUT;
-    loop {
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let data = data.display();
-                return Err(Error::Unhealthy(
-                    format!("another controller uses {data}: stop it, or use --mode node").into(),
-                ));
-            }
-            Err(error) => return Err(error).at("lock", path),
-        }
-    }
 }
 
 /// This node's info. With topology it has the node's own segment, and the segments from the flags.

@@ -307,7 +307,7 @@ fn controller_and_node_can_be_two_processes_and_no_two_controllers_one_directory
             .await
             .unwrap();
         let told = String::from_utf8_lossy(&second.stderr).into_owned();
-        assert!(second.status.code() == Some(2) && told.contains("another controller"), "{told}");
+        assert!(second.status.code() == Some(2) && told.contains("another process uses"), "{told}");
         node.kill().await.unwrap();
         controller.kill().await.unwrap();
     });

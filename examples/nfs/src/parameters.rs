@@ -8,7 +8,6 @@ use csi_core::{ClaimNames, CreateVolumeRequest, Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::VolumeArgs;
-use crate::places::escaped;
 use crate::records::{self, OWN};
 use crate::share::Share;
 
@@ -183,7 +182,8 @@ pub(crate) fn sub_dir_of(field: &str, text: &str) -> Result<String> {
         return refuse("the driver stores its own records there");
     }
     let clean = parts.join("/");
-    match escaped(&clean).len() {
+    // The name of the place's record, in which these are encoded.
+    match clean.len() + 2 * clean.matches(['/', '%']).count() {
         0 => refuse("it is not the name of a directory"),
         1..=LONGEST => Ok(clean),
         _ => refuse("it is longer than 240 bytes, with three bytes for each slash"),

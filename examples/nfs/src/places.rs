@@ -31,24 +31,13 @@ pub(crate) struct Place {
 
 impl Place {
     fn read(root: &Root, sub_dir: &str) -> Result<Option<Self>> {
-        Part::Places.read(root, &escaped(sub_dir))
+        Part::Places.read(root, sub_dir)
     }
 
     /// Whether the directory is or will be created for a single volume, its only owner.
     pub(crate) fn is_own(&self) -> bool {
         !self.was_found && self.volumes.len() == 1
     }
-}
-
-/// Encodes a path as one file name.
-pub(crate) fn escaped(sub_dir: &str) -> String {
-    let name = sub_dir.replace('%', "%25").replace('/', "%2F");
-    name.strip_prefix('.').map_or(name.clone(), |rest| format!("%2E{rest}"))
-}
-
-/// Decodes a file name made by [`escaped`].
-fn path_of(name: &str) -> String {
-    name.replace("%2E", ".").replace("%2F", "/").replace("%25", "%")
 }
 
 /// Whether the directory belongs, or is about to belong, to a volume.
@@ -80,14 +69,15 @@ pub(crate) fn enter(root: &Root, sub_dir: &str, key: &str, is_copy: bool) -> Res
         return Err(Error::Pending(format!("parameters[subDir]: a copy to {sub_dir} is running").into()));
     }
     place.volumes.insert(key.to_owned());
-    Part::Places.write(root, &escaped(sub_dir), &place)?;
+    Part::Places.write(root, sub_dir, &place)?;
     Ok(place)
 }
 
 fn refuse_nested(root: &Root, sub_dir: &str) -> Result<()> {
     let is_within =
         |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
-    for other in Part::Places.keys(root)?.iter().map(|name| path_of(name)) {
+    let records = Part::Places.records::<Place>(root)?;
+    for other in records.map(|records| records.ids()).transpose()?.unwrap_or_default() {
         let verb = match (is_within(sub_dir, &other), is_within(&other, sub_dir)) {
             (false, false) => continue,
             (true, _) => "lies within",
@@ -113,25 +103,10 @@ pub(crate) fn leave(
         return Ok(());
     }
     if !place.volumes.is_empty() {
-        return Part::Places.write(root, &escaped(sub_dir), &place);
+        return Part::Places.write(root, sub_dir, &place);
     }
     if !place.was_found {
         let_go()?;
     }
-    Part::Places.remove(root, &escaped(sub_dir))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn places_have_names_of_their_own(one in "[a./%F2E5]{1,12}", other in "[a./%F2]{1,12}") {
-            prop_assert_eq!(one == other, escaped(&one) == escaped(&other));
-            prop_assert!(!escaped(&one).contains('/') && !escaped(&one).starts_with('.'));
-            prop_assert_eq!(path_of(&escaped(&one)), one);
-        }
-    }
+    Part::Places.remove(root, sub_dir)
 }

@@ -1,7 +1,7 @@
 //! The driver's own directory on a share, and the records in it.
 
 use csi_core::mount::{Root, Target};
-use csi_core::{Error, Reason, Result};
+use csi_core::{Error, Records, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// The driver's own directory on a share. Nothing in it belongs to a volume.
@@ -53,39 +53,28 @@ impl Part {
         self.at(root, key)
     }
 
-    /// The keys of all entries.
-    pub(crate) fn keys(self, root: &Root) -> Result<Vec<String>> {
-        let directory = root.target(format!("{OWN}/{}", self.name()))?;
-        let names = directory.names()?.into_iter().filter_map(|name| name.into_string().ok());
-        Ok(names.filter(|name| !name.starts_with('.')).collect())
+    /// The records of this part; `None` before the first.
+    pub(crate) fn records<T>(self, root: &Root) -> Result<Option<Records<T>>> {
+        let path = format!("{OWN}/{}", self.name());
+        let directory = root.directory_at(&path)?;
+        directory.map(|directory| Records::in_directory(directory, root.path().join(path))).transpose()
     }
 
     pub(crate) fn read<T: DeserializeOwned>(self, root: &Root, key: &str) -> Result<Option<T>> {
-        let file = self.at(root, key)?;
-        let Some(content) = file.read_file(LARGEST)? else { return Ok(None) };
-        let broken = |error: serde_json::Error| {
-            let place = file.path().display();
-            Error::Internal(Reason::because(
-                format!("{place}: is not a record of this driver: {error}"),
-                error,
-            ))
-        };
-        serde_json::from_slice(&content).map(Some).map_err(broken)
+        let records = self.records(root)?;
+        Ok(records.map(|records| records.get(key)).transpose()?.flatten())
     }
 
-    pub(crate) fn write(self, root: &Root, key: &str, record: &impl Serialize) -> Result<()> {
-        let text = serde_json::to_vec(record).map_err(Error::internal)?;
-        Ok(self.place(root, key)?.replace_file(&text)?)
+    pub(crate) fn write<T: Serialize>(self, root: &Root, key: &str, record: &T) -> Result<()> {
+        self.place(root, "new")?;
+        let records = self.records(root)?.ok_or_else(|| Error::Internal(format!("{OWN} is gone").into()))?;
+        records.put(key, record)
     }
 
     pub(crate) fn remove(self, root: &Root, key: &str) -> Result<()> {
-        self.at(root, key)?.remove_file()?;
-        Ok(())
+        self.records::<()>(root)?.map(|records| records.remove(key)).transpose().map(drop)
     }
 }
-
-/// The largest record, in bytes.
-const LARGEST: usize = 1 << 20;
 
 /// The longest name, in bytes, that is used as a key unchanged.
 const LONGEST: usize = 48;

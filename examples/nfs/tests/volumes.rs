@@ -288,11 +288,11 @@ fn no_name_leads_out_of_the_share() {
 
         // A record forged by somebody who can write to the whole share.
         let volume = Ask::new("pvc-1").create(&client).await.unwrap();
-        let record = share.join(".csi-nfs/volumes/pvc-1");
+        let record = share.join(".csi-nfs/volumes/pvc-1.json");
         let text = fs::read_to_string(&record).unwrap();
-        fs::write(&record, text.replace("\"sub_dir\":\"pvc-1\"", "\"sub_dir\":\"../outside\"")).unwrap();
+        fs::write(&record, text.replace("\"sub_dir\": \"pvc-1\"", "\"sub_dir\": \"../outside\"")).unwrap();
         delete(&client, &volume).await.unwrap_err();
-        fs::write(&record, text.replace("\"sub_dir\":\"pvc-1\"", "\"sub_dir\":\"link\"")).unwrap();
+        fs::write(&record, text.replace("\"sub_dir\": \"pvc-1\"", "\"sub_dir\": \"link\"")).unwrap();
         let _ = delete(&client, &volume).await;
         assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "data");
     });
@@ -306,11 +306,12 @@ fn a_retry_goes_on_where_an_attempt_ended() {
         let ask = Ask::new("pvc-1").of_volume(&source.volume_id);
         let volume = ask.clone().create(&client).await.unwrap();
         let own_of = |part: &str| share.join(".csi-nfs").join(part).join("pvc-1");
+        let record = &own_of("volumes").with_extension("json");
         let put_back = |state: &str| {
-            let text = fs::read_to_string(own_of("volumes")).unwrap();
-            let (from, to) = ("\"state\":\"ready\"", format!("\"state\":\"{state}\""));
+            let text = fs::read_to_string(record).unwrap();
+            let (from, to) = ("\"state\": \"ready\"", format!("\"state\": \"{state}\""));
             assert!(text.contains(from), "{text}");
-            fs::write(own_of("volumes"), text.replace(from, &to)).unwrap();
+            fs::write(record, text.replace(from, &to)).unwrap();
         };
         let is_whole = || fs::read_to_string(share.join("pvc-1/file")).is_ok_and(|text| text == "data");
 
@@ -325,7 +326,7 @@ fn a_retry_goes_on_where_an_attempt_ended() {
         assert_eq!(ask.clone().create(&client).await.unwrap(), volume);
         assert!(is_whole() && !share.join("pvc-1/half").exists() && !own_of("unfinished").exists());
         // The record is lost. The retry creates the volume again.
-        fs::remove_file(own_of("volumes")).unwrap();
+        fs::remove_file(record).unwrap();
         fs::rename(share.join("pvc-1"), share.join("gone")).unwrap();
         assert_eq!(ask.create(&client).await.unwrap(), volume);
         assert!(is_whole());
@@ -333,7 +334,7 @@ fn a_retry_goes_on_where_an_attempt_ended() {
         fs::create_dir_all(own_of("trash").join("rest")).unwrap();
         fs::remove_dir_all(share.join("pvc-1")).unwrap();
         delete(&client, &volume).await.unwrap();
-        assert!(!own_of("trash").exists() && !own_of("volumes").exists());
+        assert!(!own_of("trash").exists() && !record.exists());
         delete(&client, &source).await.unwrap();
         assert_eq!(entries(share), ["gone"]);
         assert_eq!(own(share), Vec::<PathBuf>::new());

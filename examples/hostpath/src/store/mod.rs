@@ -2,28 +2,28 @@
 //!
 //! An object is a directory, `ROOT/<id>`, with its record, `record.json`, and its content. It is created in
 //! `ROOT/.new` and renamed when all of it is on the disk. A deletion first renames it into `ROOT/.old`.
-//! Opening the store empties both directories. A changed record is written to a second file, which then
-//! replaces the old one by rename.
+//! Opening the store empties both directories. A record is kept by [`Records`], so it
+//! is the old or the new one.
 
-mod files;
 mod id;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::io;
 use std::ops::Bound;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::{fs, io};
 
 use csi_core::mount::Target;
-use csi_core::{Error, IoContext as _, Result};
+use csi_core::{Error, IoContext as _, Records, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use files::{sync, write_whole};
 pub(crate) use id::new_id;
 
-const RECORD: &str = "record.json";
+/// The id of the one record in an object's directory.
+const RECORD: &str = "record";
 const NEW: &str = ".new";
 const OLD: &str = ".old";
 
@@ -130,7 +130,7 @@ impl<T: Record> Store<T> {
             None if self.unreadable.contains(id) => Err(Error::Internal(
                 format!(
                     "{} can't be read: repair it, and start the driver again",
-                    self.place(id).join(RECORD).display()
+                    self.place(id).join("record.json").display()
                 )
                 .into(),
             )),
@@ -177,8 +177,7 @@ impl<T: Record> Store<T> {
         let made = NewObject { place: self.root.join(NEW).join(&id), id, record, kept: false };
         fs::create_dir(&made.place).at("create", &made.place)?;
         fill(&made.place)?;
-        write_whole(&made.place.join(RECORD), &json(&made.record)?)?;
-        sync(&made.place)?;
+        record_in(File::open(&made.place), &made.place)?.put(RECORD, &made.record)?;
         Ok(made)
     }
 
@@ -210,8 +209,8 @@ impl<T: Record> Store<T> {
         let _update_lock = entry.update_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let mut record = T::clone(&entry.record());
         let answer = change(&mut record)?;
-        write_whole(&self.place(id).join(RECORD), &json(&record)?)?;
-        sync(&self.place(id))?;
+        let place = self.place(id);
+        record_in(File::open(&place), &place)?.put(RECORD, &record)?;
         *entry.record.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(record);
         Ok(Some(answer))
     }
@@ -277,18 +276,21 @@ impl<T> Drop for NewObject<T> {
 
 /// Reads the record of the object at a place from the disk, for a process that does not write there.
 pub(crate) fn read_record<T: Record>(place: &Path) -> Result<Option<T>> {
-    let path = place.join(RECORD);
-    match fs::read(&path) {
-        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(Error::internal),
+    match File::open(place) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(None)
         }
-        Err(error) => Err(error).at("read", path),
+        directory => record_in(directory, place)?.get(RECORD),
     }
 }
 
-fn json<T: Serialize>(record: &T) -> Result<Vec<u8>> {
-    serde_json::to_vec_pretty(record).map_err(Error::internal)
+fn record_in<T: Record>(directory: io::Result<File>, place: &Path) -> Result<Records<T>> {
+    Records::in_directory(directory.at("open", place)?, place)
+}
+
+/// Syncs a file, or the names in a directory, to the disk.
+pub(crate) fn sync(path: &Path) -> Result<()> {
+    File::open(path).at("open", path)?.sync_all().at("sync", path)
 }
 
 /// Deletes a directory that is no longer visible. Mounts in it are left alone.

@@ -84,7 +84,7 @@ fn a_change_is_whole_or_is_none() {
     assert!(store.update("none", |_| Ok(())).unwrap().is_none());
     store.update("a", |thing| grow(thing, 1)).unwrap().unwrap();
     // Killed between the write and the rename: the old record is valid.
-    fs::write(store.place("a").join("record.part"), "{\"na").unwrap();
+    fs::write(store.place("a").join(".new-1-0"), "{\"na").unwrap();
     assert_eq!(open(&root).get("a").unwrap().size, 2);
 }
 
