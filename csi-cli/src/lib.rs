@@ -18,3 +18,8 @@ pub mod lifecycle;
 #[cfg(feature = "program")]
 pub mod program;
 mod secrets;
+
+/// The examples in README.md, compiled.
+#[cfg(doctest)]
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"))]
+struct Readme;

@@ -61,3 +61,8 @@ pub use soak::{Soak, SoakReport};
 pub use test::{Level, Test};
 
 pub use csi_proto::Endpoint;
+
+/// The examples in README.md, compiled.
+#[cfg(doctest)]
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"))]
+struct Readme;

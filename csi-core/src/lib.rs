@@ -183,3 +183,8 @@ pub use snapshot_metadata::{
 };
 pub use spec::Spec;
 pub use types::*;
+
+/// The examples in README.md, compiled.
+#[cfg(doctest)]
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"))]
+struct Readme;

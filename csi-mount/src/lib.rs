@@ -131,3 +131,8 @@ pub use table::mountinfo::{MountEntry, mounts, parse_mountinfo};
 pub use table::state::{MountPoint, MountState};
 pub use tree::copy_file::{Copied, copy_file, data_ranges};
 pub use tree::group::{GroupChange, GroupOutcome, give_to_group};
+
+/// The examples in README.md, compiled.
+#[cfg(doctest)]
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"))]
+struct Readme;

@@ -94,3 +94,8 @@ pub use v1::node_service_capability::rpc::Type as NodeCapability;
 /// gRPC reflection serves it, and tools that handle all messages generically walk it. It includes the spec's
 /// options: `csi_secret` on fields, and the alpha marks.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/csi.fds");
+
+/// The examples in README.md, compiled.
+#[cfg(doctest)]
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"))]
+struct Readme;

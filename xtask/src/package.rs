@@ -1,0 +1,204 @@
+//! `cargo xtask package`: the archives of the published crates, each built and tested outside of the workspace.
+//!
+//! The archives are unpacked into a workspace of their own in the target folder. Every file of theirs comes
+//! from an archive. They find each other there, because none of them is in a registry yet.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::public_api::CRATES;
+use crate::step::{Step, timed};
+use crate::{Failure, target};
+
+/// What is done with the unpacked archives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// Everything is built and tested.
+    Test,
+    /// Everything is checked by the compiler, and no test runs: the gate ran the same tests before.
+    Check,
+}
+
+/// Packages all published crates, and builds and tests each one from its archive alone, with all features.
+/// Then the compiler checks them with the oldest versions of their dependencies that their manifests allow,
+/// and with the oldest Rust that they declare.
+///
+/// Returns a sentence for each step that this machine can't do.
+pub(crate) fn run(root: &Path, depth: Depth) -> Result<Vec<String>, Failure> {
+    let folder = target::dir()?.join("archives");
+    let unpacked = folder.join("unpacked");
+    archive(root, &folder)?;
+    let version = unpack(&folder, &unpacked)?;
+    fs::write(unpacked.join("Cargo.toml"), workspace(&version))?;
+    fs::copy(root.join("Cargo.lock"), unpacked.join("Cargo.lock"))?;
+    let shared = target::dir()?.display().to_string();
+    for name in CRATES {
+        let (step, what): (_, &[&str]) = match depth {
+            Depth::Test => ("built and tested alone", &["test", "--no-fail-fast"]),
+            Depth::Check => ("checked alone", &["check", "--all-targets"]),
+        };
+        let args = ["--package", name, "--all-features", "--target-dir", &shared];
+        Step::cargo(format!("{name}: its archive {step}"), what.iter().chain(&args).copied())
+            .run(&unpacked)?;
+    }
+    oldest_dependencies(&folder, &unpacked)?;
+    Ok(oldest_rust(root, &unpacked, &shared)?.into_iter().collect())
+}
+
+/// Writes the archives into `FOLDER/package`.
+fn archive(root: &Path, folder: &Path) -> Result<(), Failure> {
+    // Archives of other versions.
+    remove_folder(&folder.join("package"))?;
+    let folder = folder.display().to_string();
+    let options = ["package", "--no-verify", "--allow-dirty", "--target-dir", &folder];
+    let packages = CRATES.iter().flat_map(|name| ["--package", name]);
+    Step::cargo("archives", options.into_iter().chain(packages)).run(root)
+}
+
+/// Unpacks the archives, and returns their common version.
+fn unpack(folder: &Path, unpacked: &Path) -> Result<String, Failure> {
+    remove_folder(unpacked)?;
+    fs::create_dir_all(unpacked)?;
+    let mut versions = Vec::new();
+    for name in CRATES {
+        let archive = archive_of(&folder.join("package"), name)?;
+        let version = archive.file_stem().and_then(|stem| stem.to_str()?.strip_prefix(name)?.get(1..));
+        versions.extend(version.map(str::to_owned));
+        let output = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(unpacked).output();
+        let output = output.map_err(|error| Failure::new(format!("tar: {error}")))?;
+        if !output.status.success() {
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(Failure::new(error).within(&format!("{} can't be unpacked", archive.display())));
+        }
+    }
+    versions.dedup();
+    match versions.as_slice() {
+        [version] => Ok(version.clone()),
+        _ => Err(Failure::new(format!("the archives have several versions: {versions:?}"))),
+    }
+}
+
+fn archive_of(folder: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let start = format!("{name}-");
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let version = path.file_name().and_then(|file| file.to_str()?.strip_prefix(&start));
+        if version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit())) {
+            return Ok(path);
+        }
+    }
+    Err(Failure::new(format!("{} has no archive of {name}", folder.display())))
+}
+
+/// The manifest of the workspace that has the unpacked archives as members.
+fn workspace(version: &str) -> String {
+    let members: Vec<String> = CRATES.iter().map(|name| format!("{name}-{version}")).collect();
+    let patches: Vec<String> =
+        CRATES.iter().map(|name| format!("{name} = {{ path = \"{name}-{version}\" }}\n")).collect();
+    format!(
+        "[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[profile.dev]\ndebug = \"line-tables-only\"\n\n\
+         [profile.test]\ndebug = \"line-tables-only\"\n\n[patch.crates-io]\n{}",
+        patches.concat()
+    )
+}
+
+/// The oldest versions that the manifests allow for direct dependencies. Cargo offers this as an unstable
+/// option, which stable cargo accepts with this variable. Only the choice of versions is unstable.
+fn oldest_dependencies(folder: &Path, unpacked: &Path) -> Result<(), Failure> {
+    let place = folder.join("oldest");
+    remove_folder(&place)?;
+    timed("copy the archives", || copy(unpacked, &place))?;
+    fs::remove_file(place.join("Cargo.lock"))?;
+    let choose = ["generate-lockfile", "-Z", "direct-minimal-versions"];
+    Step::cargo("oldest dependencies", choose).env("RUSTC_BOOTSTRAP", "1").run(&place)?;
+    let target = folder.join("oldest-target").display().to_string();
+    let args = ["check", "--workspace", "--all-features", "--target-dir", &target];
+    Step::cargo("archives with the oldest dependencies", args).run(&place)
+}
+
+/// Checks the archives with the oldest Rust that they declare, if rustup has that toolchain here.
+fn oldest_rust(root: &Path, unpacked: &Path, target: &str) -> Result<Option<String>, Failure> {
+    let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
+    let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap_or_default();
+    let version = version.trim_matches('"');
+    let list = Command::new("rustup").args(["toolchain", "list"]).output();
+    let list = list.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let Some(toolchain) = toolchain(&list, version) else {
+        return Ok(Some(format!(
+            "NOT RUN: the archives with Rust {version}, because rustup has no such toolchain here. To install \
+             it: rustup toolchain install {version}"
+        )));
+    };
+    let name = format!("archives with Rust {version}");
+    let args = ["run", toolchain, "cargo", "check", "--workspace", "--all-features", "--target-dir", target];
+    timed(&name, || {
+        let status = Command::new("rustup").args(args).current_dir(unpacked).status()?;
+        let failed = || Failure::new(format!("{status}; repeat it with:\n  rustup {}", args.join(" ")));
+        status.success().then_some(()).ok_or_else(failed)
+    })?;
+    Ok(None)
+}
+
+/// The installed toolchain of this version, among the lines of `rustup toolchain list`.
+fn toolchain<'a>(list: &'a str, version: &str) -> Option<&'a str> {
+    let names = list.lines().filter_map(|line| line.split_whitespace().next());
+    names.into_iter().find(|name| {
+        let rest = name.strip_prefix(version);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-']))
+    })
+}
+
+/// Removes a folder that this module made in the target folder.
+fn remove_folder(folder: &Path) -> Result<(), Failure> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let place = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &place)?;
+        } else {
+            fs::copy(entry.path(), place)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_toolchain_is_found_by_its_version() {
+        let list = "stable-x86_64-unknown-linux-gnu (active, default)\n1.88.0-x86_64-unknown-linux-gnu\n";
+        assert_eq!(toolchain(list, "1.88"), Some("1.88.0-x86_64-unknown-linux-gnu"));
+        assert_eq!(toolchain(list, "1.8"), None);
+        assert_eq!(toolchain("", "1.88"), None);
+    }
+
+    #[test]
+    fn the_archive_of_a_crate_is_found_by_its_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for file in ["csi-core-0.1.0.crate", "csi-core-extra-0.1.0.crate"] {
+            fs::write(folder.path().join(file), "").expect("a file");
+        }
+        let found = archive_of(folder.path(), "csi-core").expect("the archive");
+        assert_eq!(found, folder.path().join("csi-core-0.1.0.crate"));
+        assert!(archive_of(folder.path(), "csi-cli").is_err());
+    }
+
+    #[test]
+    fn the_workspace_patches_every_crate() {
+        let text = workspace("0.1.0");
+        for name in CRATES {
+            assert!(text.contains(&format!("\n{name} = {{ path = \"{name}-0.1.0\" }}\n")), "{text}");
+        }
+    }
+}
