@@ -3,13 +3,19 @@
 //! Warnings are fatal only here. They are made fatal by arguments of clippy and rustdoc, because other
 //! RUSTFLAGS would rebuild every dependency.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::time::Instant;
 
 use crate::members::{Member, members};
 use crate::needs::{Install, Work};
+use crate::package::Depth;
+use crate::progress::Progress;
 use crate::step::{Step, timed};
-use crate::{Failure, bench, codegen, elf, kernels, needs, sanity, target, test};
+use crate::{Failure, bench, codegen, elf, kernels, needs, package, progress, sanity, target, test};
+
+/// The file with the seconds of each step's last run, in cargo's target folder.
+const TIMES: &str = "gate-times";
 
 /// The package whose binary must also build statically, and the test that runs it in an empty root.
 const STATIC: &str = "block";
@@ -21,7 +27,6 @@ const LINTED: [(&str, &[&str]); 2] =
     [("clippy", &["--all-targets"]), ("clippy of every test program", &["--test", "*"])];
 
 pub(crate) fn run(root: &Path) -> Result<(), Failure> {
-    let start = Instant::now();
     let is_root = needs::Privilege::of_this_process()? != needs::Privilege::Ordinary;
     needs::provide(&[Work::Tests, Work::Kernels, Work::Counting], Install::Missing)?;
     // Checked before ten minutes of building.
@@ -36,34 +41,79 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
         return Err(Failure::usage(format!("missing on this machine:\n  {}", missing.join("\n  "))));
     }
 
-    Step::cargo("format", ["fmt", "--all", "--check"]).run(root)?;
-    timed("generated code is up to date", || codegen::run(root, codegen::Mode::Check))?;
-    for step in lints() {
-        step.run(root)?;
-    }
-    let left_out = test::run_all(root)?;
-    Step::cargo("docs", ["doc", "--workspace", "--no-deps", "--all-features"])
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .run(root)?;
-    for member in members(root)? {
-        each_feature_alone(root, &member)?;
-    }
-    Step::cargo("benches build", ["bench", "--no-run", "--package", "benches"]).run(root)?;
-    let no_mount_utils = bench::check_mount_utils(root)?;
-    bench::check_instructions(root)?;
-    static_build(root)?;
-    let no_sanity = sanity::run(root)?;
-    let mut not_run = None;
-    timed("tests on the oldest and the newest kernel available", || {
-        not_run = kernels::run(root, &kernels::Choice::Ends, "", Install::Nothing)?;
-        Ok(())
-    })?;
-
-    println!("all checks passed in {:.0} s", start.elapsed().as_secs_f64());
-    for line in left_out.into_iter().chain(no_mount_utils).chain(no_sanity).chain(not_run) {
+    let left_out = RefCell::new(Vec::new());
+    let steps: Vec<(&str, Check<'_>)> = vec![
+        ("format", Box::new(|| Step::cargo("format", ["fmt", "--all", "--check"]).run(root))),
+        ("generated code is up to date", Box::new(|| codegen::run(root, codegen::Mode::Check))),
+        ("lints", Box::new(|| lints().try_for_each(|step| step.run(root)))),
+        (
+            "tests and doctests",
+            Box::new(|| test::run_all(root).map(|some| left_out.borrow_mut().extend(some))),
+        ),
+        ("docs", Box::new(|| docs(root))),
+        ("each feature alone", Box::new(|| features(root))),
+        (
+            "archives",
+            Box::new(|| package::run(root, Depth::Check).map(|some| left_out.borrow_mut().extend(some))),
+        ),
+        ("benches build", Box::new(|| benches(root))),
+        (
+            "mount-utils in the benches",
+            Box::new(|| bench::check_mount_utils(root).map(|some| left_out.borrow_mut().extend(some))),
+        ),
+        ("instructions of the benches", Box::new(|| bench::check_instructions(root))),
+        ("static build", Box::new(|| static_build(root))),
+        ("csi-sanity", Box::new(|| sanity::run(root).map(|some| left_out.borrow_mut().extend(some)))),
+        (
+            "oldest and newest kernel available",
+            Box::new(|| {
+                let not_run = kernels::run(root, &kernels::Choice::Ends, "", Install::Nothing)?;
+                left_out.borrow_mut().extend(not_run);
+                Ok(())
+            }),
+        ),
+    ];
+    run_steps(steps)?;
+    println!("all checks passed");
+    for line in left_out.into_inner() {
         println!("{line}");
     }
     Ok(())
+}
+
+/// The work of one step.
+type Check<'a> = Box<dyn FnOnce() -> Result<(), Failure> + 'a>;
+
+/// Runs the steps up to the first failure, each with the progress of the run, and prints their times.
+fn run_steps(steps: Vec<(&str, Check<'_>)>) -> Result<(), Failure> {
+    let file = target::dir()?.join(TIMES);
+    let mut progress = Progress::new("step", steps.len(), progress::read_times(&file), Instant::now());
+    let mut result = Ok(());
+    for (name, check) in steps {
+        println!("==> {name} {}", progress.next(name, Instant::now()));
+        result = check();
+        progress.end(Instant::now());
+        if result.is_err() {
+            break;
+        }
+    }
+    println!("{}", progress.close(&file, Instant::now())?);
+    result
+}
+
+fn docs(root: &Path) -> Result<(), Failure> {
+    Step::cargo("docs", ["doc", "--workspace", "--no-deps", "--all-features"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .run(root)
+}
+
+fn benches(root: &Path) -> Result<(), Failure> {
+    Step::cargo("benches build", ["bench", "--no-run", "--package", "benches"]).run(root)
+}
+
+/// Checks each feature of each package alone.
+pub(crate) fn features(root: &Path) -> Result<(), Failure> {
+    members(root)?.iter().try_for_each(|member| each_feature_alone(root, member))
 }
 
 fn lints() -> impl Iterator<Item = Step> {

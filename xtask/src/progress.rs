@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitStatus, Failure> {
         return Ok(built);
     }
     let file = target::dir()?.join(TIMES);
-    let mut progress = Progress::new(count, read_times(&file), Instant::now());
+    let mut progress = Progress::new("test program", count, read_times(&file), Instant::now());
     let status = cargo(root, args, |line| {
         if let Some(program) = program_of(line) {
             println!("    {}", progress.next(program, Instant::now()));
@@ -63,8 +63,11 @@ fn program_of(line: &str) -> Option<&str> {
     Some(name.rsplit_once('-').map_or(name, |(name, _)| name))
 }
 
+/// How far a run of several parts is, and how long each part took.
 #[derive(Debug)]
-struct Progress {
+pub(crate) struct Progress {
+    /// What a part is called.
+    noun: &'static str,
     count: usize,
     done: usize,
     start: Instant,
@@ -76,12 +79,17 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(count: usize, times: BTreeMap<String, Duration>, start: Instant) -> Self {
-        Self { count, done: 0, start, running: None, times, ran: Vec::new() }
+    pub(crate) fn new(
+        noun: &'static str,
+        count: usize,
+        times: BTreeMap<String, Duration>,
+        start: Instant,
+    ) -> Self {
+        Self { noun, count, done: 0, start, running: None, times, ran: Vec::new() }
     }
 
-    /// The line for the program that starts now.
-    fn next(&mut self, program: &str, now: Instant) -> String {
+    /// The line for the part that starts now.
+    pub(crate) fn next(&mut self, program: &str, now: Instant) -> String {
         self.end(now);
         self.done += 1;
         let before: Duration =
@@ -89,14 +97,24 @@ impl Progress {
         self.running = Some((program.to_owned(), now));
         let so_far = minutes(now - self.start);
         let left = if before.is_zero() { String::new() } else { format!(", about {} left", minutes(before)) };
-        format!("[test program {} of {}, {so_far} so far{left}]", self.done, self.count.max(self.done))
+        let (noun, done) = (self.noun, self.done);
+        format!("[{noun} {done} of {}, {so_far} so far{left}]", self.count.max(done))
     }
 
-    fn end(&mut self, now: Instant) {
+    pub(crate) fn end(&mut self, now: Instant) {
         if let Some((name, since)) = self.running.take() {
             self.times.insert(name.clone(), now - since);
             self.ran.push(name);
         }
+    }
+
+    /// The parts that ran in this run and the time of each, as a table, and writes all times to a file for the
+    /// next run.
+    pub(crate) fn close(&self, file: &Path, now: Instant) -> Result<String, Failure> {
+        write_times(file, &self.times)?;
+        let row = |name: &str, time: Duration| format!("{:>8.1} s  {name}\n", time.as_secs_f64());
+        let rows = self.ran.iter().map(|name| row(name, self.times[name]));
+        Ok(rows.chain([row("all", now - self.start)]).collect())
     }
 }
 
@@ -105,9 +123,9 @@ fn minutes(time: Duration) -> String {
     if seconds < 60 { format!("{seconds} s") } else { format!("{} min", seconds.div_ceil(60)) }
 }
 
-fn read_times(file: &Path) -> BTreeMap<String, Duration> {
+pub(crate) fn read_times(file: &Path) -> BTreeMap<String, Duration> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
     lines
         .filter_map(|(name, seconds)| {
             Some((name.to_owned(), Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
@@ -115,7 +133,7 @@ fn read_times(file: &Path) -> BTreeMap<String, Duration> {
         .collect()
 }
 
-fn write_times(file: &PathBuf, times: &BTreeMap<String, Duration>) -> Result<(), Failure> {
+fn write_times(file: &Path, times: &BTreeMap<String, Duration>) -> Result<(), Failure> {
     let lines: Vec<String> =
         times.iter().map(|(name, time)| format!("{name} {:.1}\n", time.as_secs_f64())).collect();
     Ok(fs::write(file, lines.concat())?)
@@ -142,15 +160,29 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let first = BTreeMap::new();
-        let mut progress = Progress::new(2, first, start);
+        let mut progress = Progress::new("test program", 2, first, start);
         assert_eq!(progress.next("a", at(0)), "[test program 1 of 2, 0 s so far]");
         assert_eq!(progress.next("b", at(90)), "[test program 2 of 2, 2 min so far]");
         progress.end(at(100));
-        let mut again = Progress::new(2, progress.times, start);
+        let mut again = Progress::new("test program", 2, progress.times, start);
         assert_eq!(again.next("a", at(0)), "[test program 1 of 2, 0 s so far, about 2 min left]");
         assert_eq!(again.next("b", at(80)), "[test program 2 of 2, 2 min so far, about 10 s left]");
         again.end(at(85));
         assert_eq!(again.times["b"], Duration::from_secs(5));
+    }
+
+    #[test]
+    fn the_table_has_the_parts_of_this_run_and_all_of_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, start) = (folder.path().join("times"), Instant::now());
+        let earlier = BTreeMap::from([("other".to_owned(), Duration::from_secs(9))]);
+        let mut progress = Progress::new("step", 1, earlier, start);
+        progress.next("docs", start);
+        let end = start + Duration::from_secs(3);
+        progress.end(end);
+        let table = progress.close(&file, end).expect("written");
+        assert_eq!(table, "     3.0 s  docs\n     3.0 s  all\n");
+        assert_eq!(read_times(&file).len(), 2);
     }
 
     #[test]

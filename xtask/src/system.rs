@@ -15,10 +15,10 @@ pub(crate) enum Family {
     Other,
 }
 
-/// The packages whose names on Fedora and on Alpine differ from Debian's.
+/// The packages whose names on Fedora and on Alpine differ from Debian's; Alpine splits some in two.
 const NAMES: &[(&str, &str, &str)] = &[
-    ("e2fsprogs", "e2fsprogs", "e2fsprogs-extra"),
-    ("xfsprogs", "xfsprogs", "xfsprogs-extra"),
+    ("e2fsprogs", "e2fsprogs", "e2fsprogs e2fsprogs-extra"),
+    ("xfsprogs", "xfsprogs", "xfsprogs xfsprogs-extra"),
     ("mount", "util-linux", "util-linux"),
     ("cryptsetup-bin", "cryptsetup", "cryptsetup"),
     ("qemu-system-x86", "qemu-system-x86", "qemu-system-x86_64"),
@@ -95,7 +95,7 @@ mod tests {
         for (family, expected) in [
             (Family::Debian, "apt-get install cryptsetup-bin e2fsprogs mount util-linux"),
             (Family::Fedora, "dnf install cryptsetup e2fsprogs util-linux"),
-            (Family::Alpine, "apk add cryptsetup e2fsprogs-extra util-linux"),
+            (Family::Alpine, "apk add cryptsetup e2fsprogs e2fsprogs-extra util-linux"),
         ] {
             assert_eq!(family.install_command(&needed), expected);
         }
