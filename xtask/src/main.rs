@@ -3,6 +3,7 @@
 mod abuse;
 mod apt;
 mod bench;
+mod book;
 mod ci;
 mod codegen;
 mod coverage;
@@ -11,11 +12,14 @@ mod failure;
 mod kernels;
 mod members;
 mod needs;
+mod package;
+mod pictures;
 mod progress;
 mod public_api;
 mod rust_source;
 mod sanity;
 mod step;
+mod svg;
 mod system;
 mod target;
 mod test;
@@ -45,21 +49,28 @@ Usage: cargo xtask <command>
                       without long tests, as in `ci`; only suites with SUITE in `package/program`, several
                       separated by commas
   ci                  all checks: missing packages as for `test`, format, generated code, clippy, tests,
-                      docs, each feature alone, a static build, csi-sanity (if there is a Go toolchain),
-                      the tests on the oldest and the newest kernel available
+                      docs, each feature alone, the archives of the published crates, a static build, csi-sanity
+                      (if there is a Go toolchain), the tests on the oldest and the newest kernel available;
+                      print the time of each step
   sanity              run csi-sanity, Kubernetes' test suite for CSI drivers, against the examples; it is
                       built by `go`, into the target folder
+  features            check each feature of each package alone, and each package without features
   bench [OPTIONS]     compare the toolkit with system calls, programs and other crates; write
                       docs/benchmarks.md. Options: --quick, --only, --compare, --resume, --instructions; see
                       `bench --help`
   abuse [OPTIONS]     put abusive loads on a driver's servers, one after the other, and measure a
                       well-behaved client; write docs/abuse.md. With options it writes nothing: --quick,
                       --only, or another driver; see `abuse --help`
+  pictures            draw docs/pictures from the tables in the documents and sources
+  book                build the documents as a book with a search, in the target folder; needs mdbook
   coverage            print the spec's requirements of a plugin, who meets each one, and how often it is
                       cited
   public-api          write docs/public-api/<crate>.txt: the public items of each published crate, read
                       from its source
   public-api --count  print the number of public items of each published crate, and write nothing
+  package             write the archives of the published crates; build and test each one from its archive
+                      alone; check them with the oldest dependencies and the oldest Rust that they declare
+  package --check     the same with the compiler's checks only, as in `ci`
   needs               list what the tests need on this machine, and what is missing
 
 Root and ordinary users:
@@ -108,6 +119,11 @@ fn run_sanity(root: &Path) -> Result<(), Failure> {
     }
 }
 
+fn print_left_out(result: Result<Vec<String>, Failure>) -> Result<(), Failure> {
+    result?.iter().for_each(|line| println!("{line}"));
+    Ok(())
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -134,6 +150,11 @@ fn main() -> ExitCode {
         ["coverage"] => print_coverage(&root),
         ["public-api"] => write_public_api(&root),
         ["public-api", "--count"] => count_public_api(&root),
+        ["features"] => ci::features(&root),
+        ["pictures"] => pictures::write(&root),
+        ["book"] => book::build(&root),
+        ["package"] => print_left_out(package::run(&root, package::Depth::Test)),
+        ["package", "--check"] => print_left_out(package::run(&root, package::Depth::Check)),
         ["needs"] => needs::report(),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");

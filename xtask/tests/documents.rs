@@ -145,23 +145,6 @@ fn no_file_names_a_host_to_fetch_from() {
     assert!(hosts.is_empty(), "{hosts:?}");
 }
 
-#[test]
-fn every_link_leads_to_a_file() {
-    let mut documents = Vec::new();
-    for folder in ["docs", "csi-core/docs"] {
-        files(&root().join(folder), "md", &mut documents);
-    }
-    documents.extend(["README.md", "ARCHITECTURE.md"].map(|name| root().join(name)));
-    for document in documents {
-        let text = read(&document);
-        let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
-        for link in links.filter(|link| !link.contains("://") && !link.starts_with('#')) {
-            let path = document.parent().expect("a folder").join(link);
-            assert!(path.exists(), "{}: {link} leads nowhere", document.display());
-        }
-    }
-}
-
 /// Every row names kernels, and the test programs that it names run on the emulated kernels.
 #[test]
 fn every_fallback_names_tests_that_run_on_other_kernels() {

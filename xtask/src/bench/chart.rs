@@ -1,9 +1,8 @@
 //! Charts of a record, as SVG.
 
-use std::fmt::Write as _;
-
 use super::record::{Record, Subject};
 use super::table::{duration, number};
+use crate::svg::Svg;
 
 /// The kinds, with their names in the legend and their colours, which also differ in lightness.
 const KINDS: [(&str, &str, &str); 5] = [
@@ -18,56 +17,11 @@ fn colour(kind: &str) -> &'static str {
     KINDS.iter().find(|(name, ..)| *name == kind).map_or("#000000", |(.., colour)| colour)
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-struct Svg(String);
-
-impl Svg {
-    fn new(width: f64, height: f64) -> Self {
-        let mut svg = Self(format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"sans-serif\" \
-             font-size=\"12\">\n"
-        ));
-        svg.rectangle(0.0, 0.0, width, height, "#ffffff");
-        svg
-    }
-
-    fn rectangle(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str) {
-        let _ = writeln!(
-            self.0,
-            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{fill}\"/>"
-        );
-    }
-
-    fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
-        let ((x1, y1), (x2, y2)) = (from, to);
-        let _ = writeln!(
-            self.0,
-            "<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" stroke=\"{stroke}\" fill=\"none\"/>"
-        );
-    }
-
-    fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
-        let _ = writeln!(
-            self.0,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"#212529\">{}</text>",
-            escaped(text)
-        );
-    }
-
-    fn legend(&mut self, y: f64) {
-        for (at, (_, words, colour)) in KINDS.iter().enumerate() {
-            let x = 16.0 + at as f64 * 175.0;
-            self.rectangle(x, y - 10.0, 12.0, 12.0, colour);
-            self.text(x + 18.0, y, "start", words);
-        }
-    }
-
-    fn end(mut self) -> String {
-        self.0.push_str("</svg>\n");
-        self.0
+fn legend(svg: &mut Svg, y: f64) {
+    for (at, (_, words, colour)) in KINDS.iter().enumerate() {
+        let x = 16.0 + at as f64 * 175.0;
+        svg.rectangle(x, y - 10.0, 12.0, 12.0, colour);
+        svg.text(x + 18.0, y, "start", words);
     }
 }
 
@@ -81,7 +35,7 @@ pub(crate) fn bars(record: &Record) -> String {
     let bars: usize = subjects.iter().map(|subject| subject.contestants.len()).sum();
     let height = 60.0 + bars as f64 * BAR + subjects.len() as f64 * 26.0;
     let mut svg = Svg::new(WIDTH, height);
-    svg.legend(24.0);
+    legend(&mut svg, 24.0);
     let most = subjects.iter().flat_map(|subject| &subject.contestants).map(|one| one.ratio.median);
     let scale = (WIDTH - NAMES - 130.0) / most.fold(10.0, f64::max).log10();
     let mut y = 56.0;
@@ -131,7 +85,7 @@ pub(crate) fn scale(record: &Record) -> String {
     plots.retain(|plot| plot.len() > 1);
     let rows = plots.len().div_ceil(COLUMNS);
     let mut svg = Svg::new(WIDTH, 50.0 + rows as f64 * (PLOT.1 + 20.0));
-    svg.legend(24.0);
+    legend(&mut svg, 24.0);
     for (at, plot) in plots.iter().enumerate() {
         let x = 16.0 + (at % COLUMNS) as f64 * (PLOT.0 + 15.0);
         let y = 50.0 + (at / COLUMNS) as f64 * (PLOT.1 + 20.0);
