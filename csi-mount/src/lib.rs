@@ -105,6 +105,7 @@ pub use filesystem::kernel_features::{KernelVersion, MkfsProfile};
 pub use filesystem::kind::Filesystem;
 pub use filesystem::probe::{BlankProof, InterruptedFormat, Probe, Progress, Signature};
 pub use filesystem::tool::program::{PROGRAM_TIME_LIMIT, Program, ProgramOutput};
+pub use filesystem::uuid::FilesystemUuid;
 #[cfg(feature = "luks")]
 pub use luks::{LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey, LuksPbkdf};
 pub use machine::{Kernel, LoopPath, Machine, VolumePlace};

@@ -97,6 +97,14 @@ impl Filesystem {
         }
     }
 
+    /// Whether newer kernels mount two of them with one UUID as different filesystems, also if both are one disk.
+    pub(crate) const fn can_be_mounted_twice(self) -> bool {
+        match self {
+            Self::Btrfs => true,
+            Self::Ext4 | Self::Xfs => false,
+        }
+    }
+
     pub(crate) const fn tool(self, program: &'static str) -> Tool {
         Tool { program, package: self.package() }
     }

@@ -12,3 +12,4 @@ pub(crate) mod kernel_features;
 pub(crate) mod kind;
 pub(crate) mod probe;
 pub(crate) mod tool;
+pub(crate) mod uuid;

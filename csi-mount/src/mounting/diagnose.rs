@@ -85,6 +85,10 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
             None => error
                 .hint("read the kernel's log; the type or an option can be wrong, or the filesystem damaged"),
         },
+        (Some(libc::EEXIST), Some(_)) => error
+            .with_kind(ErrorKind::Busy)
+            .add_reason("another btrfs with its UUID is mounted")
+            .hint("use Linux 6.7 or later for clones, or give the clone its own UUID (StagePlan::own_uuid)"),
         (Some(libc::ENOTBLK), _) => error
             .with_kind(ErrorKind::InvalidInput)
             .add_reason(format_args!("{} is not a block device", source.display())),

@@ -155,6 +155,21 @@ impl Sysfs {
         text(&self.device(number).join("size")).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) * 512
     }
 
+    /// The devices of every mounted btrfs, in any mount namespace.
+    pub(crate) fn mounted_btrfs_devices(&self) -> Vec<(String, DeviceNumber)> {
+        let all = self.root.join("fs/btrfs");
+        let filesystems = names(&all).unwrap_or_default().into_iter();
+        let devices = filesystems.flat_map(|one| {
+            let devices = all.join(one).join("devices");
+            let named = names(&devices).unwrap_or_default().into_iter();
+            named.filter_map(move |name| {
+                let number = DeviceNumber::parse(&text(&devices.join(&name).join("dev"))?)?;
+                Some((name, number))
+            })
+        });
+        devices.collect()
+    }
+
     /// The names of the devices that are built on this one: LVM, multipath, RAID.
     pub(crate) fn holders(&self, number: DeviceNumber) -> Result<Vec<String>> {
         names(&self.device(number).join("holders"))

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    CheckLimits, ExpectedDevice, Filesystem, Format, FormatLimit, FormatStep, MkfsProfile, MountOptions,
+    CheckLimits, ExpectedDevice, Filesystem, FilesystemUuid, Format, FormatLimit, FormatStep, MkfsProfile,
+    MountOptions,
 };
 
 /// When an ext4 is checked and repaired (`e2fsck -p`) before it is mounted. XFS and btrfs repair
@@ -33,6 +34,7 @@ pub struct StagePlan {
     pub(super) check: StageCheck,
     pub(super) check_limits: CheckLimits,
     pub(super) never_format: bool,
+    pub(super) own_uuid: Option<FilesystemUuid>,
     #[cfg(feature = "luks")]
     pub(super) encryption: Option<super::encrypted::Encryption>,
 }
@@ -48,6 +50,7 @@ impl StagePlan {
             check: StageCheck::default(),
             check_limits: CheckLimits::default(),
             never_format: false,
+            own_uuid: None,
             #[cfg(feature = "luks")]
             encryption: None,
         }
@@ -79,6 +82,33 @@ impl StagePlan {
     /// ```
     pub fn never_format(mut self) -> Self {
         self.never_format = true;
+        self
+    }
+
+    /// Gives the filesystem this UUID before it is mounted, if it has another one.
+    ///
+    /// A clone has the UUID of its origin. Programs that find filesystems by UUID then find either, and a btrfs
+    /// clone can't be mounted next to its origin before Linux 6.7. Choose a UUID that belongs to the volume, so
+    /// that every stage of it asks for the same. A stage that finds the filesystem mounted, or that is read-only,
+    /// changes nothing.
+    ///
+    /// For ext4 and btrfs only: it needs `tune2fs` or `btrfstune`, which looks at all devices of the node for the
+    /// UUID. The log of a btrfs that was cloned while it was mounted is replayed by a mount that nobody sees,
+    /// which needs Linux 6.7 while the origin is mounted. A stage that is killed can be repeated: the filesystem
+    /// has the old or the new UUID, and its content. An ext4 gets the feature `metadata_csum_seed` (Linux 4.4), a
+    /// btrfs `METADATA_UUID` (Linux 5.0). XFS is refused ([`Unsupported`](crate::ErrorKind::Unsupported)): its
+    /// tool, if killed, leaves a filesystem that does not mount. An XFS clone is mounted with `nouuid`.
+    ///
+    /// The stage fails with [`Busy`](crate::ErrorKind::Busy) if the device is used anywhere, also by a reader.
+    ///
+    /// ```
+    /// use csi_mount::flow::block::StagePlan;
+    /// use csi_mount::{Filesystem, FilesystemUuid};
+    ///
+    /// let plan = StagePlan::new(Filesystem::Btrfs).own_uuid(FilesystemUuid::from_name("pvc-5f1d"));
+    /// ```
+    pub fn own_uuid(mut self, uuid: FilesystemUuid) -> Self {
+        self.own_uuid = Some(uuid);
         self
     }
 

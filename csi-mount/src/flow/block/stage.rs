@@ -6,10 +6,12 @@ use super::device_under;
 use super::plan::{StageCheck, StagePlan};
 use super::publish::remove_created;
 use crate::device::same_disk::is_same_disk;
+use crate::device::sysfs::Sysfs;
 use crate::device::users::{self, Tolerated};
 use crate::filesystem::check::check_within;
 use crate::filesystem::kernel_features::unknown_features;
 use crate::filesystem::probe::content_missing;
+use crate::filesystem::uuid::{require_changeable, set_uuid};
 use crate::flow::lost::require_staged;
 use crate::mounting::diagnose;
 
@@ -58,7 +60,8 @@ pub enum FilesystemOrigin {
 /// filesystem of the plan. An ext4 with errors is checked first ([`StagePlan::check`]). A volume that is
 /// known to have content is never formatted ([`StagePlan::never_format`]). A filesystem smaller than its
 /// device grows: ext4 before it is mounted, XFS and btrfs after. The XFS clone of a mounted filesystem is
-/// mounted with `nouuid` if its origin is visibly mounted and is not on the same disk. On failure, what
+/// mounted with `nouuid` if its origin is visibly mounted and is not on the same disk. A btrfs clone is mounted
+/// next to its origin from Linux 6.7 on. A plan can give a clone its own UUID ([`StagePlan::own_uuid`]). On failure, what
 /// this call mounted is unmounted, and a directory that it made is removed.
 ///
 /// For a plan that is `encrypted` (feature `luks`) all this holds for the device inside. A blank device is
@@ -78,7 +81,7 @@ pub enum FilesystemOrigin {
 ///   options.
 /// - [`Busy`](ErrorKind::Busy): the device is published raw for writing, or a loop device or another device
 ///   is over it ([`BlockDevice::users`]); or the disk is already mounted through another of its devices
-///   (XFS).
+///   (XFS, btrfs); or its UUID is to be changed and it is used anywhere.
 /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes and the plan needs them; or the device is
 ///   blank and the plan allows no writes; or it is mounted there, and the kernel made it read-only after an
 ///   error.
@@ -105,6 +108,9 @@ pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Re
 
 /// As [`stage`], on a device that is already present.
 pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Staged> {
+    if plan.own_uuid.is_some() {
+        require_changeable(plan.filesystem).map_err(|error| error.at(device.path()))?;
+    }
     let mut origin = FilesystemOrigin::Existing;
     let mut grown = None;
     let mut created = Created::Existed;
@@ -112,6 +118,9 @@ pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan)
         refuse_broken(staging, plan)?;
     } else {
         (origin, grown) = prepare(device, plan)?;
+        if let Some(uuid) = plan.own_uuid.filter(|_| plan.writes()) {
+            set_uuid(device, plan.filesystem, uuid, plan.check_limits)?;
+        }
         created = staging.create_dir()?;
     }
     let outcome = mount(device, staging, plan).inspect_err(|_| remove_created(created, staging))?;
@@ -240,6 +249,9 @@ fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Out
     let mount = |options: &MountOptions| {
         Mount::new(plan.filesystem.name(), device.path()).options(options).at(staging)
     };
+    if plan.filesystem.can_be_mounted_twice() {
+        refuse_mounted_disk(device, staging)?;
+    }
     let has_nouuid = plan.filesystem.has_nouuid();
     if has_nouuid && plan.options.filesystem().iter().any(|option| option.key() == NO_UUID) {
         other_mount_of_disk(device, staging)?;
@@ -268,11 +280,28 @@ fn other_mount_of_disk(device: &BlockDevice, staging: &Target) -> Result<Option<
         return Ok(Some(twin));
     }
     let (source, place) = (Path::new(&twin.source).display(), twin.mount_point.display());
-    let reason =
-        format!("{} is a disk that is already mounted at {place}, as {source}", device.path().display());
-    Err(Error::new(ErrorKind::Busy, STAGE, reason)
+    Err(mounted_twice(device, staging, &format!("at {place}, as {source}")))
+}
+
+/// Refuses a btrfs whose disk is already mounted through another device.
+///
+/// From Linux 6.7 the kernel mounts a second btrfs with the same UUID, as a clone with a UUID in memory. It
+/// compares device numbers only, so the same disk under another number would be mounted twice and destroyed.
+/// Older kernels refuse every second one.
+fn refuse_mounted_disk(device: &BlockDevice, staging: &Target) -> Result<()> {
+    for (name, other) in Sysfs::system().mounted_btrfs_devices() {
+        if other != device.number() && is_same_disk(device.number(), other)? {
+            return Err(mounted_twice(device, staging, &format!("as /dev/{name}")));
+        }
+    }
+    Ok(())
+}
+
+fn mounted_twice(device: &BlockDevice, staging: &Target, place: &str) -> Error {
+    let reason = format!("{} is a disk that is already mounted {place}", device.path().display());
+    Error::new(ErrorKind::Busy, STAGE, reason)
         .at(staging.path())
-        .hint("unmount it there, or combine the paths of the disk into one device (multipathd)"))
+        .hint("unmount it there, or combine the paths of the disk into one device (multipathd)")
 }
 
 /// `mkfs` can be newer than the kernel. The kernel then reports only that the filesystem does not mount.
