@@ -7,6 +7,8 @@ pub(crate) struct Release {
     /// The value of `--spec`. The examples without flags keep their default, v1.12.
     pub(crate) spec: &'static str,
     pub(crate) defects: &'static [Defect],
+    /// A failure that comes and goes, because of the suite: the run is repeated once.
+    pub(crate) race: Option<&'static str>,
     /// Examples that this release can't test, and why.
     pub(crate) left_out: &'static [(&'static str, &'static str)],
 }
@@ -37,6 +39,9 @@ pub(crate) const RELEASES: [Release; 2] = [
             message: "Unknown capability: GET_SNAPSHOT",
             why: "the suite does not know a capability of v1.12.0, the version of the spec that it is built for",
         }],
+        // The suite misses that its connection is ready if that happens before it first looks, and gives up
+        // after a minute; v5.6.0 looks first.
+        race: Some("Connection timed out"),
         left_out: &[("secrets", "this release asks the Controller service in every spec of the node")],
     },
     Release {
@@ -53,6 +58,7 @@ pub(crate) const RELEASES: [Release; 2] = [
                   its cached size differs. A driver passes only if it reports no topology",
             },
         ],
+        race: None,
         left_out: &[],
     },
 ];
