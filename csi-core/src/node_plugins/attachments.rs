@@ -7,17 +7,15 @@
 //! to detach. It has no secrets, and nothing that the orchestrator added about a pod.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use csi_mount::Target;
 use serde::{Deserialize, Serialize};
 
 use super::Attachment;
-use crate::types::percent;
-use crate::{IoContext, PublishContext, Result, Secrets, VolumeContext, VolumeId};
+use crate::{IoContext, PublishContext, Records, Result, Secrets, VolumeContext, VolumeId};
 
-/// Two contexts of 4 KiB each, escaped.
-const MAX_BYTES: usize = 64 << 10;
 const VERSION: u32 = 1;
 
 /// A volume's file.
@@ -59,27 +57,26 @@ impl Attachments {
             volume_context: attachment.volume_context.iter().map(owned).collect(),
         };
         std::fs::create_dir_all(&self.0).at("create", &self.0)?;
-        let text = serde_json::to_vec(&record).map_err(std::io::Error::from)?;
-        Ok(self.file(&attachment.volume_id)?.replace_file(&text)?)
+        self.records(File::open(&self.0))?.put(&attachment.volume_id, &record)
     }
 
     /// Returns what was kept about the volume. A file that can't be read as a record counts as none: it
     /// would otherwise keep the volume from being unstaged for ever.
     pub(super) fn recall(&self, id: &VolumeId) -> Result<Option<Kept>> {
-        if !self.0.try_exists().at("look for", &self.0)? {
-            return Ok(None);
-        }
-        let file = self.file(id)?;
-        let Some(text) = file.read_file(MAX_BYTES)? else { return Ok(None) };
-        let record: Record = match serde_json::from_slice(&text) {
-            Ok(record) => record,
-            Err(error) => {
-                tracing::warn!("{} is no record of a volume: {error}", file.path().display());
+        let Some(records) = self.existing()? else { return Ok(None) };
+        let record = match records.get(id) {
+            Ok(Some(record)) => record,
+            Ok(None) => return Ok(None),
+            Err(error)
+                if std::error::Error::source(&error).is_some_and(|cause| cause.is::<serde_json::Error>()) =>
+            {
+                tracing::warn!("{error}");
                 return Ok(None);
             }
+            Err(error) => return Err(error),
         };
         if (record.version, record.volume_id.as_str()) != (VERSION, id.as_str()) {
-            tracing::warn!("{} is the record of another volume or version", file.path().display());
+            tracing::warn!("{} has the record of another volume or version for {id}", self.0.display());
             return Ok(None);
         }
         let attachment = Attachment {
@@ -93,15 +90,19 @@ impl Attachments {
 
     /// Removes what was kept about the volume, if anything.
     pub(super) fn forget(&self, id: &VolumeId) -> Result<()> {
-        if self.0.try_exists().at("look for", &self.0)? {
-            self.file(id)?.remove_file()?;
-        }
-        Ok(())
+        self.existing()?.map(|records| records.remove(id)).transpose().map(drop)
     }
 
-    fn file(&self, id: &VolumeId) -> Result<Target> {
-        let is_escaped = |at, character| matches!(character, '/' | '%') || (at == 0 && character == '.');
-        Ok(Target::new(self.0.join(percent::encode(id.as_str(), is_escaped) + ".json"))?)
+    /// The records; `None` before the first.
+    fn existing(&self) -> Result<Option<Records<Record>>> {
+        match File::open(&self.0) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            directory => self.records(directory).map(Some),
+        }
+    }
+
+    fn records(&self, directory: std::io::Result<File>) -> Result<Records<Record>> {
+        Records::in_directory(directory.at("open", &self.0)?, &self.0)
     }
 }
 
