@@ -166,7 +166,7 @@ fn write_bulk(path: &Path, most: u64) -> std::io::Result<Filled> {
             word.copy_from_slice(&random.to_le_bytes());
         }
         // A filesystem that allocates late reports a lack of room only when data is synced.
-        let wrote = file.write_all(&piece).and_then(|()| match bytes % (1 << 20) {
+        let wrote = file.write_all(&piece).and_then(|()| match bytes % (8 << 20) {
             0 => file.sync_data(),
             _ => Ok(()),
         });

@@ -60,9 +60,10 @@ pub(crate) fn lacking(ctx: &TestContext, need: Need) -> Option<String> {
             unless(!ctx.settings.mutable_parameters.is_empty(), "no mutable parameters were given")
         }
         Need::EnforcesSize => unless(ctx.settings.enforces_size, "--enforces-size was not given"),
+        // A node alone can offer EXPAND_VOLUME to expand the filesystem of a larger copy.
         Need::Expands => offered(
             offers.controller(ControllerCapability::ExpandVolume)
-                || offers.node(NodeCapability::ExpandVolume),
+                || (offers.node(NodeCapability::ExpandVolume) && offers.expands(Expansion::Online)),
             "EXPAND_VOLUME",
         ),
         Need::Copies => offered(

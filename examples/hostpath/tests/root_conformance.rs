@@ -83,7 +83,7 @@ fn passed_in(report: &Report) -> BTreeSet<String> {
 }
 
 fn images(run: &Run) -> Kit {
-    let kit = run.kit().mount_flags(["noatime", "nodev"]);
+    let kit = run.kit().enforces_size().mount_flags(["noatime", "nodev"]);
     kit.ephemeral([("kind", "image"), ("size", "320Mi")].into_iter().collect())
 }
 
