@@ -3,78 +3,52 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use csi_proto::Rpc;
-use csi_proto::redact::{HIDDEN, SecretMap};
+use csi_proto::redact::HIDDEN;
+use csi_proto::{Pairs, Rpc};
 
 /// The secrets of calls, for every RPC or for one.
 ///
 /// Its `Debug` shows only the keys.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secrets(BTreeMap<String, BTreeMap<String, String>>);
+pub struct Secrets(Pairs);
 
 impl Secrets {
-    /// Parses one of two forms. Lines of `key=value`, with `#` before comments, and a line `[CreateVolume]`
-    /// before those that are for that RPC alone. Or a JSON object whose values are strings.
+    /// Parses the text form of [`Pairs`], or a JSON object whose values are strings.
     ///
     /// # Errors
     /// Names the line that is neither, and never shows its text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if text.trim_start().starts_with('{') {
-            // The parser's own message can quote the input.
-            let parsed = serde_json::from_str(text);
-            let for_all = parsed.map_err(|error: serde_json::Error| {
-                format!("line {}: not a JSON object whose values are strings", error.line())
-            })?;
-            return Ok(Self(BTreeMap::from([(String::new(), for_all)])));
+        if !text.trim_start().starts_with('{') {
+            return Pairs::parse(text).map(Self).map_err(|error| error.to_string());
         }
-        let (mut secrets, mut rpc) = (Self::default(), String::new());
-        for (at, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-                if !Rpc::ALL.iter().any(|known| known.name() == name) {
-                    return Err(format!("line {}: no RPC has the name between its brackets", at + 1));
-                }
-                rpc = name.to_owned();
-                continue;
-            }
-            match line.split_once('=') {
-                Some((key, value)) if !key.trim().is_empty() => {
-                    let part = secrets.0.entry(rpc.clone()).or_default();
-                    part.insert(key.trim().to_owned(), value.trim().to_owned());
-                }
-                _ => return Err(format!("line {}: write key=value, or [RPC] as a heading", at + 1)),
-            }
-        }
-        Ok(secrets)
+        // The parser's own message can quote the input.
+        let parsed: Result<BTreeMap<String, String>, serde_json::Error> = serde_json::from_str(text);
+        let parsed = parsed
+            .map_err(|error| format!("line {}: not a JSON object whose values are strings", error.line()))?;
+        Ok(Self(parsed.into_iter().collect()))
     }
 
     /// Adds or replaces a secret for every RPC.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) {
-        self.0.entry(String::new()).or_default().insert(key.into(), value.into());
+        self.0.set(key, value);
     }
 
     /// The secrets for this RPC: those for all RPCs, overridden by its own.
     pub fn of(&self, rpc: Rpc) -> BTreeMap<String, String> {
-        let part = |name: &str| self.0.get(name).cloned().unwrap_or_default();
-        let mut all = part("");
-        all.extend(part(rpc.name()));
-        all
+        self.0.of(rpc)
     }
 
     /// The values as a [`Hidden`].
     pub fn hidden(&self) -> Hidden {
         let mut hidden = Hidden::default();
-        hidden.add(self.0.values().flat_map(BTreeMap::values));
+        hidden.add(self.0.values());
         hidden
     }
 }
 
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.0.iter().map(|(rpc, part)| (rpc, SecretMap(part)))).finish()
+        self.0.fmt(f)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use csi_proto::Endpoint;
 use csi_proto::v1::volume_capability::MountVolume;
+use csi_proto::{Endpoint, Pairs};
 
-use crate::settings::{MountAccess, Pairs, Settings};
+use crate::settings::{MountAccess, Settings};
 use crate::test::Test;
 
 /// A conformance run against a driver; the crate's documentation has an example.

@@ -56,11 +56,11 @@ pub use failure::Failure;
 pub use kit::Kit;
 pub use report::{Entry, Report, Verdict};
 pub use run::{CouldNotRun, Progress};
-pub use settings::{MountAccess, Pairs};
+pub use settings::MountAccess;
 pub use soak::{Soak, SoakReport};
 pub use test::{Level, Test};
 
-pub use csi_proto::Endpoint;
+pub use csi_proto::{Endpoint, Pairs};
 
 /// The examples in README.md, compiled.
 #[cfg(doctest)]

@@ -34,7 +34,7 @@
 //! | [`escape`] | makes text from outside safe to show: on a terminal, in JSON, in a command |
 //!
 //! [`Rpc`] and [`Service`] have the names of the spec's RPCs and services; [`Endpoint`] is the address of a
-//! plugin's socket.
+//! plugin's socket; [`Pairs`] are keys and values for requests, as users write them in a file.
 //!
 //! A map is a `BTreeMap`, so equal messages encode to equal bytes.
 //!
@@ -53,6 +53,7 @@
 pub mod client;
 mod endpoint;
 pub mod escape;
+mod pairs;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod raw;
 #[macro_use]
@@ -82,6 +83,7 @@ mod generated {
 
 pub use endpoint::{Endpoint, EndpointError};
 pub use generated::{pluginregistration, v1};
+pub use pairs::{Pairs, PairsError};
 pub use rpc::{Rpc, Service};
 /// A capability of the Controller service, by its name and number in the spec.
 pub use v1::controller_service_capability::rpc::Type as ControllerCapability;
