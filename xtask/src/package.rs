@@ -65,7 +65,8 @@ fn unpack(folder: &Path, unpacked: &Path) -> Result<String, Failure> {
         let archive = archive_of(&folder.join("package"), name)?;
         let version = archive.file_stem().and_then(|stem| stem.to_str()?.strip_prefix(name)?.get(1..));
         versions.extend(version.map(str::to_owned));
-        let output = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(unpacked).output();
+        // Without the archive's times, which are all equal: cargo takes a file with an old time for unchanged.
+        let output = Command::new("tar").arg("-xzmf").arg(&archive).arg("-C").arg(unpacked).output();
         let output = output.map_err(|error| Failure::new(format!("tar: {error}")))?;
         if !output.status.success() {
             let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -311,10 +311,10 @@ fn terminal(text: &str) -> String {
     let height = text.lines().count() as f64 * LINE + 24.0;
     let mut svg = Svg::new(widest as f64 * 7.3 + 24.0, height);
     for (at, line) in text.lines().enumerate() {
-        svg.text(12.0, 24.0 + at as f64 * LINE, "start", line);
+        // Columns hold only with every space, and browsers drop ordinary ones.
+        svg.text(12.0, 24.0 + at as f64 * LINE, "start", &line.replace(' ', "\u{a0}"));
     }
-    // Columns hold only with one width for all characters, and with every space.
-    svg.end().replacen("sans-serif\"", "monospace\" xml:space=\"preserve\"", 1)
+    svg.end().replacen("sans-serif", "monospace", 1)
 }
 
 /// Names before the objects exist, objects of the controller, and objects of the node.
