@@ -134,6 +134,8 @@ pub use csi_proto as proto;
 #[cfg(feature = "client")]
 pub use csi_proto::client;
 pub use csi_proto::{ControllerCapability, Endpoint, EndpointError, NodeCapability, Rpc, Service};
+#[cfg(feature = "http")]
+pub use prometheus_client;
 
 pub use blocking::blocking;
 pub use controller::{
@@ -176,6 +178,8 @@ pub use node_plugins::{
 pub use offer::Expansion;
 pub use plugin::Plugin;
 pub use records::{DirectoryLock, RecordList, Records};
+#[cfg(feature = "http")]
+pub use server::PluginMetrics;
 pub use server::{CallService, Registration, ServeError, SocketRemoval};
 pub use snapshot_metadata::{
     BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,

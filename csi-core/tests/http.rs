@@ -141,7 +141,7 @@ async fn a_prometheus_parser_reads_the_metrics() {
     assert_eq!(in_flight.samples[&(String::new(), of("/csi.v1.Node/NodeStageVolume", None))], 1.0);
     assert!(families.contains_key("csi_plugin_info"));
     if cfg!(target_os = "linux") {
-        for name in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"] {
+        for name in ["process_cpu_seconds", "process_resident_memory_bytes", "process_open_fds"] {
             assert!(families.contains_key(name), "{name}");
         }
         let started = families["process_start_time_seconds"].samples.values().next().unwrap();
@@ -154,6 +154,33 @@ async fn a_prometheus_parser_reads_the_metrics() {
     let families = parse(&ask(address, "GET /metrics").await.1);
     let in_flight = &families["csi_plugin_operations_in_flight"];
     assert!(in_flight.samples.values().all(|value| *value == 0.0));
+}
+
+#[tokio::test]
+async fn the_driver_s_own_metrics_are_served_too_and_the_plugin_s_fit_in_its_registry() {
+    use csi_core::prometheus_client::{
+        encoding::text::encode, metrics::counter::Counter, registry::Registry,
+    };
+    let rebuilds = Counter::<u64>::default();
+    let mut own = Registry::default();
+    own.register("example_rebuilds", "Rebuilds of volumes", rebuilds.clone());
+    let plugin = plugin(Default::default()).metrics(own);
+    let mut theirs = Registry::default();
+    theirs.register_collector(Box::new(plugin.collector()));
+    let (served, address) = served_with_http(plugin).await;
+    rebuilds.inc_by(3);
+    served.identity().probe(v1::ProbeRequest {}).await.unwrap();
+
+    let families = parse(&ask(address, "GET /metrics").await.1);
+    let count = &families["example_rebuilds"].samples;
+    assert_eq!(count.values().copied().collect::<Vec<_>>(), [3.0]);
+    assert!(families.contains_key("csi_plugin_operations_seconds"));
+
+    let mut text = String::new();
+    encode(&mut text, &theirs).unwrap();
+    let families = parse(&text);
+    assert!(families["csi_plugin_operations_seconds"].samples.values().any(|value| *value == 1.0));
+    assert!(!families.contains_key("process_open_fds"), "the driver's registry can have its own");
 }
 
 type Labels = BTreeMap<String, String>;
@@ -174,6 +201,7 @@ fn parse(text: &str) -> BTreeMap<String, Family> {
     assert!(text.ends_with('\n'));
     let (mut families, mut helped) = (BTreeMap::<String, Family>::new(), BTreeSet::new());
     let mut current = String::new();
+    let text = text.strip_suffix("# EOF\n").expect("the end of OpenMetrics");
     for line in text.lines() {
         if let Some(help) = line.strip_prefix("# HELP ") {
             assert!(helped.insert(help.split_once(' ').expect("a help text").0), "{line}");
@@ -191,7 +219,10 @@ fn parse(text: &str) -> BTreeMap<String, Family> {
             };
             let part = name.strip_prefix(current.as_str()).unwrap_or_else(|| panic!("{line}"));
             let family = families.get_mut(&current).expect("its type stands above it");
-            assert!(part.is_empty() != (family.kind == "histogram"), "{line}");
+            match family.kind.as_str() {
+                "counter" => assert_eq!(part, "_total", "{line}"),
+                kind => assert!(part.is_empty() != (kind == "histogram"), "{line}"),
+            }
             let sample = value.parse().unwrap_or_else(|_| panic!("{line}"));
             assert!(family.samples.insert((part.to_owned(), labels), sample).is_none(), "twice: {line}");
         }

@@ -32,15 +32,11 @@ impl Histogram {
         self.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// The number of calls that took at most as long as each bound, then the number of all calls; and the
-    /// sum of their durations in seconds.
+    /// The number of calls in each bucket, of which the last has no bound; and the sum of their durations in
+    /// seconds.
     #[cfg(any(feature = "http", test))]
-    pub(crate) fn cumulative(&self) -> ([u64; BOUNDS.len() + 1], f64) {
-        let mut sum = 0;
-        let counts = std::array::from_fn(|bucket| {
-            sum += self.buckets[bucket].load(Relaxed);
-            sum
-        });
+    pub(crate) fn counts(&self) -> ([u64; BOUNDS.len() + 1], f64) {
+        let counts = std::array::from_fn(|bucket| self.buckets[bucket].load(Relaxed));
         (counts, self.nanoseconds.load(Relaxed) as f64 / 1e9)
     }
 }
@@ -136,7 +132,7 @@ mod tests {
         assert_eq!(metrics.in_flight(Rpc::Probe), 0);
         let seen: Vec<_> = metrics
             .histograms()
-            .map(|(rpc, code, histogram)| (rpc, code, histogram.cumulative().0[BOUNDS.len()]))
+            .map(|(rpc, code, histogram)| (rpc, code, histogram.counts().0.iter().sum::<u64>()))
             .collect();
         let due = [
             (Rpc::Probe, Code::Ok, 1),
@@ -152,8 +148,8 @@ mod tests {
         for took in [0.1, 0.100_001, 600.0, 601.0] {
             histogram.record(Duration::from_secs_f64(took));
         }
-        let (counts, sum) = histogram.cumulative();
-        assert_eq!((counts[0], counts[1], counts[12], counts[13]), (1, 2, 3, 4));
+        let (counts, sum) = histogram.counts();
+        assert_eq!((counts[0], counts[1], counts[12], counts[13]), (1, 1, 1, 1));
         assert!((sum - 1201.2).abs() < 0.001, "{sum}");
     }
 }

@@ -116,6 +116,7 @@ impl CallPath {
         gate: PathGate,
         plugin: PluginContext,
         admission: Arc<Admission>,
+        metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             admission,
@@ -124,7 +125,7 @@ impl CallPath {
             plugin: Arc::new(plugin),
             next_request: AtomicU64::new(1),
             running: Arc::default(),
-            metrics: Arc::default(),
+            metrics,
         }
     }
 

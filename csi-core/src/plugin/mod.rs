@@ -19,6 +19,7 @@ pub(crate) use run::exit_code;
 
 use crate::adapters::{Adapter, Core};
 use crate::admission::{Admission, Claims};
+use crate::call::metrics::Metrics;
 use crate::call::request::PluginContext;
 use crate::call::{CallPath, PathGate};
 use crate::capabilities::Declared;
@@ -61,6 +62,7 @@ pub struct Plugin {
     #[cfg(all(feature = "mount", target_os = "linux"))]
     machine: Arc<dyn csi_mount::Machine>,
     admission: Arc<Admission>,
+    metrics: Arc<Metrics>,
     extension: Extension,
     pub(crate) settings: Settings,
 }
@@ -82,6 +84,7 @@ impl Plugin {
             #[cfg(all(feature = "mount", target_os = "linux"))]
             machine: crate::machine(),
             admission: Arc::default(),
+            metrics: Arc::default(),
             extension: Extension::default(),
             settings: Settings::default(),
         }
@@ -201,6 +204,35 @@ impl Plugin {
         self
     }
 
+    /// Adds the driver's own metrics to `/metrics` ([`http`](Self::http)). Their names must differ from those of
+    /// the plugin (`csi_plugin_…`) and of the process (`process_…`).
+    ///
+    /// ```
+    /// use csi_core::Plugin;
+    /// use csi_core::prometheus_client::{metrics::counter::Counter, registry::Registry};
+    ///
+    /// let rebuilds = Counter::<u64>::default();
+    /// let mut registry = Registry::default();
+    /// registry.register("example_rebuilds", "Rebuilds of volumes", rebuilds.clone());
+    /// let plugin = Plugin::new("driver.csi.example.org", "1");
+    /// let plugin = plugin.http(([127, 0, 0, 1], 9808).into()).metrics(registry);
+    /// rebuilds.inc();
+    /// ```
+    #[cfg(feature = "http")]
+    #[must_use]
+    pub fn metrics(mut self, registry: prometheus_client::registry::Registry) -> Self {
+        self.settings.own_metrics = Some(Arc::new(registry));
+        self
+    }
+
+    /// Returns the plugin's metrics as a collector, for a driver that serves its metrics itself:
+    /// `registry.register_collector(Box::new(plugin.collector()))`.
+    #[cfg(feature = "http")]
+    #[must_use]
+    pub fn collector(&self) -> crate::PluginMetrics {
+        crate::PluginMetrics::new(Arc::clone(&self.metrics), &self.name, &self.vendor_version)
+    }
+
     /// Returns a handle with which the driver's own work claims volumes and snapshots, so that no operation
     /// runs on them meanwhile.
     #[must_use]
@@ -241,7 +273,7 @@ impl Plugin {
             manifest: self.identity.manifest(),
         };
         Ok(Adapter(Arc::new(Core {
-            path: CallPath::new(Arc::new(offer), gate, context, self.admission),
+            path: CallPath::new(Arc::new(offer), gate, context, self.admission, self.metrics),
             info,
             identity: self.identity,
             controller: self.controller,

@@ -1,58 +1,90 @@
-//! The counters in Prometheus's text format, version 0.0.4.
+//! The counters as Prometheus reads them, in the text format of OpenMetrics.
 
-use std::fmt::{self, Write};
+use std::fmt;
+use std::sync::Arc;
 
-use csi_proto::v1;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 use tonic::Code;
 
-use super::process;
+use super::process::ProcessMetrics;
 use crate::Rpc;
 use crate::call::metrics::{BOUNDS, Metrics};
 
 /// The content type of the answer.
-pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// All metrics of the plugin and the process.
-pub(super) fn text(metrics: &Metrics, info: &v1::GetPluginInfoResponse) -> String {
+/// All metrics of the plugin and the process, and the driver's own.
+pub(super) fn text(metrics: PluginMetrics, own: Option<&Registry>) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(metrics));
+    registry.register_collector(Box::new(ProcessMetrics));
     let mut out = String::with_capacity(4096);
-    write(&mut out, metrics, info).expect("a string takes whatever is written to it");
-    process::write(&mut out).expect("a string takes whatever is written to it");
+    let mut write = || {
+        encode_registry(&mut out, &registry)?;
+        own.map_or(Ok(()), |own| encode_registry(&mut out, own))?;
+        encode_eof(&mut out)
+    };
+    write().expect("a string takes whatever is written to it");
     out
 }
 
-fn write(out: &mut String, metrics: &Metrics, info: &v1::GetPluginInfoResponse) -> fmt::Result {
-    let driver = Label(&info.name);
-    let version = Label(&info.vendor_version);
-    family(out, "csi_plugin_info", "gauge", "The plugin that this is.")?;
-    writeln!(out, "csi_plugin_info{{driver_name=\"{driver}\",vendor_version=\"{version}\"}} 1")?;
-
-    family(out, "csi_plugin_operations_in_flight", "gauge", "Calls that wait for their answer.")?;
-    for rpc in Rpc::ALL {
-        let labels = format!("driver_name=\"{driver}\",method_name=\"{}\"", method(*rpc));
-        writeln!(out, "csi_plugin_operations_in_flight{{{labels}}} {}", metrics.in_flight(*rpc))?;
-    }
-
-    let name = "csi_plugin_operations_seconds";
-    family(out, name, "histogram", "Seconds that calls took, by method and gRPC status code.")?;
-    for (rpc, code, histogram) in metrics.histograms() {
-        let method = method(rpc);
-        let code = code_name(code);
-        let labels = format!("driver_name=\"{driver}\",grpc_status_code=\"{code}\",method_name=\"{method}\"");
-        let (counts, sum) = histogram.cumulative();
-        for (bound, count) in BOUNDS.iter().zip(counts) {
-            writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}")?;
-        }
-        let count = counts[BOUNDS.len()];
-        writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}")?;
-        writeln!(out, "{name}_sum{{{labels}}} {sum}")?;
-        writeln!(out, "{name}_count{{{labels}}} {count}")?;
-    }
-    Ok(())
+/// The plugin's metrics, for a registry of the driver: see
+/// [`Plugin::collector`](crate::Plugin::collector).
+#[derive(Clone)]
+pub struct PluginMetrics {
+    metrics: Arc<Metrics>,
+    driver_name: String,
+    vendor_version: String,
 }
 
-/// The header of a metric family.
-pub(super) fn family(out: &mut String, name: &str, kind: &str, help: &str) -> fmt::Result {
-    writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}")
+impl PluginMetrics {
+    pub(crate) fn new(metrics: Arc<Metrics>, driver_name: &str, vendor_version: &str) -> Self {
+        Self { metrics, driver_name: driver_name.to_owned(), vendor_version: vendor_version.to_owned() }
+    }
+}
+
+impl Collector for PluginMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let driver = ("driver_name", self.driver_name.as_str());
+        let labels = [driver, ("vendor_version", &self.vendor_version)];
+        encoder
+            .encode_descriptor("csi_plugin_info", "The plugin that this is.", None, MetricType::Gauge)?
+            .encode_family(&labels)?
+            .encode_gauge(&1_i64)?;
+
+        let name = "csi_plugin_operations_in_flight";
+        let help = "Calls that wait for their answer.";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for rpc in Rpc::ALL {
+            let method = method(*rpc);
+            let labels = [driver, ("method_name", &method)];
+            family.encode_family(&labels)?.encode_gauge(&self.metrics.in_flight(*rpc))?;
+        }
+
+        let name = "csi_plugin_operations_seconds";
+        let help = "Seconds that calls took, by method and gRPC status code.";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (rpc, code, histogram) in self.metrics.histograms() {
+            let method = method(rpc);
+            let labels = [driver, ("grpc_status_code", code_name(code)), ("method_name", &method)];
+            let (counts, sum) = histogram.counts();
+            let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+            let count = counts.iter().sum();
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for PluginMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PluginMetrics").field(&self.driver_name).finish()
+    }
 }
 
 fn method(rpc: Rpc) -> String {
@@ -82,19 +114,14 @@ fn code_name(code: Code) -> &'static str {
     }
 }
 
-/// A label's value, escaped as the format requires.
-struct Label<'a>(&'a str);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl fmt::Display for Label<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.chars() {
-            match character {
-                '\\' => f.write_str("\\\\")?,
-                '"' => f.write_str("\\\"")?,
-                '\n' => f.write_str("\\n")?,
-                other => f.write_char(other)?,
-            }
-        }
-        Ok(())
+    #[test]
+    fn a_label_s_value_can_hold_anything() {
+        let metrics = PluginMetrics::new(Arc::default(), "a.b", "1 \"x\"\n\\");
+        let text = text(metrics, None);
+        assert!(text.contains(r#"vendor_version="1 \"x\"\n\\"} 1"#), "{text}");
     }
 }

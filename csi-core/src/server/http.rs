@@ -17,12 +17,14 @@ use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::exposition::{self, PluginMetrics};
 use super::health::{self, Health};
-use super::{ServeError, Stop, descriptors, exposition};
+use super::{ServeError, Stop, descriptors};
 use crate::adapters::Core;
 
 /// How many connections are served at a time, if there are enough descriptors.
@@ -48,7 +50,7 @@ pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError>
 }
 
 /// Serves until this future is dropped.
-pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, stop: Stop) {
+pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, own: Option<Arc<Registry>>, stop: Stop) {
     let most = (descriptors::limit() / PART).clamp(1, MAX_CONNECTIONS);
     let mut exchanges = Exchanges::new(most);
     loop {
@@ -63,7 +65,8 @@ pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, stop: Stop) {
             Ok((stream, peer)) => {
                 exchanges.make_room().await;
                 let about_health = Arc::new(AtomicBool::new(false));
-                let exchange = exchange(stream, Arc::clone(&core), stop.clone(), Arc::clone(&about_health));
+                let exchange =
+                    exchange(stream, Arc::clone(&core), own.clone(), stop.clone(), Arc::clone(&about_health));
                 exchanges.begin(peer.ip(), about_health, exchange);
             }
             Err(error) => {
@@ -149,11 +152,17 @@ impl Exchanges {
 }
 
 /// One request and its answer.
-async fn exchange(stream: TcpStream, core: Arc<Core>, stop: Stop, about_health: Arc<AtomicBool>) {
+async fn exchange(
+    stream: TcpStream,
+    core: Arc<Core>,
+    own: Option<Arc<Registry>>,
+    stop: Stop,
+    about_health: Arc<AtomicBool>,
+) {
     let service = service_fn(|request: Request<Incoming>| {
-        let (core, stop) = (Arc::clone(&core), stop.clone());
+        let (core, own, stop) = (Arc::clone(&core), own.clone(), stop.clone());
         about_health.store(["/healthz", "/readyz"].contains(&request.uri().path()), Relaxed);
-        async move { Ok::<_, Infallible>(answer(&request, &core, &stop).await) }
+        async move { Ok::<_, Infallible>(answer(&request, &core, own.as_deref(), &stop).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -167,7 +176,12 @@ async fn exchange(stream: TcpStream, core: Arc<Core>, stop: Stop, about_health: 
     }
 }
 
-async fn answer(request: &Request<Incoming>, core: &Core, stop: &Stop) -> Response<Full<Bytes>> {
+async fn answer(
+    request: &Request<Incoming>,
+    core: &Core,
+    own: Option<&Registry>,
+    stop: &Stop,
+) -> Response<Full<Bytes>> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
     }
@@ -185,7 +199,10 @@ async fn answer(request: &Request<Incoming>, core: &Core, stop: &Stop) -> Respon
             Health::Failed(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
         "/metrics" => {
-            let metrics = exposition::text(&core.path.metrics, &core.info);
+            let info = &core.info;
+            let metrics =
+                PluginMetrics::new(Arc::clone(&core.path.metrics), &info.name, &info.vendor_version);
+            let metrics = exposition::text(metrics, own);
             typed(StatusCode::OK, exposition::CONTENT_TYPE, metrics)
         }
         _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics\n"),

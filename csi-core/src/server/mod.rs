@@ -34,6 +34,8 @@ use tokio::task::JoinSet;
 use tonic::service::Routes;
 
 pub use error::ServeError;
+#[cfg(feature = "http")]
+pub use exposition::PluginMetrics;
 pub use extension::CallService;
 pub(crate) use extension::Extension;
 pub use registration::Registration;
@@ -220,7 +222,7 @@ async fn serve_http(settings: &Settings, adapter: &Adapter, stop: &Stop) -> Resu
         // Port 0 means any port: this finds out which one it is.
         let address = listener.local_addr().unwrap_or(address);
         tracing::info!(%address, "serves health and metrics");
-        serving.spawn(http::serve(listener, adapter.0.clone(), stop.clone()));
+        serving.spawn(http::serve(listener, adapter.0.clone(), settings.own_metrics.clone(), stop.clone()));
     }
     Ok(serving)
 }

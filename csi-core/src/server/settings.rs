@@ -24,6 +24,9 @@ pub(crate) struct Settings {
     pub(crate) volume_roots: Option<Vec<PathBuf>>,
     #[cfg(feature = "http")]
     pub(crate) http_address: Option<std::net::SocketAddr>,
+    /// The driver's own metrics.
+    #[cfg(feature = "http")]
+    pub(crate) own_metrics: Option<std::sync::Arc<prometheus_client::registry::Registry>>,
 }
 
 impl Default for Settings {
@@ -38,6 +41,8 @@ impl Default for Settings {
             volume_roots: None,
             #[cfg(feature = "http")]
             http_address: None,
+            #[cfg(feature = "http")]
+            own_metrics: None,
         }
     }
 }
