@@ -43,6 +43,11 @@ pub struct SelfCheck {
 }
 
 impl SelfCheck {
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn from_findings(findings: Vec<Finding>) -> Self {
+        Self { findings }
+    }
+
     /// The results of all checks.
     pub fn findings(&self) -> &[Finding] {
         &self.findings

@@ -14,6 +14,9 @@ use crate::{Failure, progress};
 /// Packages in which all integration tests mount or attach devices.
 const MOUNTING: &[&str] = &["csi-mount"];
 
+/// The integration tests of these packages that mount nothing.
+const SIMULATED: &[&str] = &["machine_simulated"];
+
 /// The prefix of integration tests elsewhere that need root.
 const ROOT_PREFIX: &str = "root_";
 
@@ -145,8 +148,9 @@ impl Selection {
     }
 
     fn among(tests: &[(String, String)]) -> Self {
-        let needs_root =
-            |package: &str, test: &str| MOUNTING.contains(&package) || test.starts_with(ROOT_PREFIX);
+        let needs_root = |package: &str, test: &str| {
+            MOUNTING.contains(&package) && !SIMULATED.contains(&test) || test.starts_with(ROOT_PREFIX)
+        };
         // cargo selects tests by name in all packages at once, so a name that needs root in one package is
         // left out in all.
         let root_names: Vec<&String> =
@@ -181,11 +185,12 @@ mod tests {
             ("csi-core", "parse"),
             ("csi-core", "root_flow"),
             ("csi-mount", "bind"),
+            ("csi-mount", "machine_simulated"),
             ("csi-proto", "parse"),
             ("dirs", "bind"),
         ];
         let selection = Selection::among(&tests.map(|(p, t)| (p.to_owned(), t.to_owned())));
-        assert_eq!(selection.run, ["parse"]);
+        assert_eq!(selection.run, ["parse", "machine_simulated"]);
         assert_eq!(selection.left_out, ["csi-core/root_flow", "csi-mount/bind", "dirs/bind"]);
         let said = selection.left_out_because(4, &["root: run it with sudo".to_owned()]);
         assert!(said.starts_with("NOT RUN: 3 test programs (csi-core 1, csi-mount 1, dirs 1)"), "{said}");

@@ -54,10 +54,10 @@ const MAX_MARK_BYTES: usize = 1024;
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Owner {
-    id: OwnerId,
-    roots: Vec<PathBuf>,
-    evidence: Vec<Evidence>,
-    is_gone: bool,
+    pub(crate) id: OwnerId,
+    pub(crate) roots: Vec<PathBuf>,
+    pub(crate) evidence: Vec<Evidence>,
+    pub(crate) is_gone: bool,
 }
 
 /// The names that identify an [`Owner`].
@@ -147,7 +147,7 @@ impl OwnerId {
     }
 
     /// Whether both name the same volume. A side without a driver's name matches any driver.
-    fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         let is_same_driver = self.driver == other.driver || self.driver.is_empty() || other.driver.is_empty();
         is_same_driver && self.volume == other.volume
     }

@@ -1,4 +1,5 @@
-//! Mount namespaces for tests. Whatever a test mounts is gone when its thread ends.
+//! Mount namespaces for tests, and [`SimulatedNode`], which needs no kernel. Whatever a test mounts in a
+//! namespace is gone when its thread ends.
 //!
 //! Only with the `testing` feature. Mount namespaces belong to threads, so each test of one process can
 //! have its own. Inside, use `/proc/thread-self` instead of `/proc/self`.
@@ -13,9 +14,11 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 
 pub mod calls;
 mod disks;
+mod simulated;
 
 pub use crate::sys::features::Feature;
 pub use disks::{FakeDisk, FakeDisks, FoundDisk};
+pub use simulated::SimulatedNode;
 
 /// Runs the closure on its own thread, in its own mount namespace, and returns its result.
 ///

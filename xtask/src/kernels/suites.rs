@@ -222,6 +222,7 @@ pub(crate) const SUITES: &[Suite] = &[
         }],
         ..DEVICES
     },
+    Suite { test: "machine_kernel", ..DEVICES },
     Suite { test: "mount_stats", ..DEVICES },
     Suite { test: "mount_target", ..MOUNT },
     Suite { test: "mount_unmount", files: &["unshare"], ..MOUNT },

@@ -84,6 +84,11 @@ impl LoopOptions {
         self
     }
 
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.access == DeviceAccess::ReadOnly
+    }
+
     /// A name of at most 63 bytes that the kernel stores with the device, instead of the file's name.
     pub(crate) fn mark(mut self, mark: impl Into<String>) -> Self {
         self.mark = Some(mark.into());

@@ -27,16 +27,16 @@ pub enum StageCheck {
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct StagePlan {
-    pub(super) filesystem: Filesystem,
-    pub(super) options: MountOptions,
+    pub(crate) filesystem: Filesystem,
+    pub(crate) options: MountOptions,
     pub(super) format: Format,
     pub(super) expected: ExpectedDevice,
     pub(super) check: StageCheck,
     pub(super) check_limits: CheckLimits,
-    pub(super) never_format: bool,
+    pub(crate) never_format: bool,
     pub(super) own_uuid: Option<FilesystemUuid>,
     #[cfg(feature = "luks")]
-    pub(super) encryption: Option<super::encrypted::Encryption>,
+    pub(crate) encryption: Option<super::encrypted::Encryption>,
 }
 
 impl StagePlan {
@@ -186,7 +186,7 @@ impl StagePlan {
     }
 
     /// Whether the plan allows writes to the device.
-    pub(super) fn writes(&self) -> bool {
+    pub(crate) fn writes(&self) -> bool {
         !self.options.is_read_only()
     }
 }

@@ -27,8 +27,8 @@ const MODE: u32 = 0o644;
 pub struct Content(BTreeMap<PathBuf, File>);
 
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct File {
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct File {
+    pub(crate) bytes: Vec<u8>,
     pub(super) mode: u32,
 }
 
@@ -85,7 +85,7 @@ impl Content {
         self.0.keys().map(PathBuf::as_path)
     }
 
-    pub(super) fn files(&self) -> impl Iterator<Item = (&Path, &File)> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, &File)> {
         self.0.iter().map(|(path, file)| (path.as_path(), file))
     }
 

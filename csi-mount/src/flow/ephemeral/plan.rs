@@ -16,8 +16,8 @@ const MAX_NAME_BYTES: usize = 200;
 #[must_use]
 pub struct EphemeralPlan {
     source: String,
-    size: u64,
-    pub(super) attributes: MountAttributes,
+    pub(crate) size: u64,
+    pub(crate) attributes: MountAttributes,
     pub(super) group: Option<u32>,
 }
 
@@ -73,7 +73,7 @@ impl EphemeralPlan {
         }
     }
 
-    pub(super) fn check(&self, content: &Content) -> Result<()> {
+    pub(crate) fn check(&self, content: &Content) -> Result<()> {
         let name = self.source.trim_start_matches("content:");
         if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('\0') {
             let reason = format!(

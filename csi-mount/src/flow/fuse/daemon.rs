@@ -39,7 +39,7 @@ pub struct FuseDaemon {
     environment: Vec<(OsString, OsString)>,
     secret: Option<Vec<u8>>,
     pub(super) launcher: Vec<OsString>,
-    pub(super) identity: Option<OsString>,
+    pub(crate) identity: Option<OsString>,
     pub(super) ready_time_limit: Duration,
     pub(super) is_restarted: bool,
 }
@@ -69,6 +69,11 @@ impl FuseDaemon {
     pub fn args<I: IntoIterator<Item: Into<OsString>>>(mut self, arguments: I) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn program(&self) -> &std::ffi::OsStr {
+        &self.program
     }
 
     /// Sets an environment variable. With a [launcher](Self::launcher), it reaches the program only if the

@@ -18,9 +18,9 @@ pub const SHARED_MOUNT_TIME_LIMIT: Duration = crate::MOUNT_TIME_LIMIT;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct SharedSource {
-    pub(super) fs_type: String,
-    pub(super) source: String,
-    pub(super) options: MountOptions,
+    pub(crate) fs_type: String,
+    pub(crate) source: String,
+    pub(crate) options: MountOptions,
     pub(super) time_limit: Duration,
 }
 

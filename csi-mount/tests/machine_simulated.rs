@@ -1,0 +1,183 @@
+//! The simulated node keeps the contract of machines, as any user; and its faults.
+
+mod machine_contract;
+
+use std::io;
+use std::path::Path;
+
+use csi_mount::flow::block::{MountCopies, StagePlan};
+use csi_mount::flow::fuse::FuseDaemon;
+use csi_mount::flow::shared::SharedSource;
+use csi_mount::testing::SimulatedNode;
+use csi_mount::{
+    ErrorKind, Filesystem, IdMap, Machine, MountAttributes, MountHealth, MountState, Outcome, Owner, Removed,
+    Result, Unmounted, VolumePlace,
+};
+use machine_contract::{Bench, Held};
+
+struct Simulated<'a>(SimulatedNode, &'a Path);
+
+struct OpenFile<'a>(&'a SimulatedNode);
+
+impl Held for OpenFile<'_> {}
+
+impl Drop for OpenFile<'_> {
+    fn drop(&mut self) {
+        self.0.close_files();
+    }
+}
+
+impl Bench for Simulated<'_> {
+    fn machine(&self) -> &dyn Machine {
+        &self.0
+    }
+
+    fn root(&self) -> &Path {
+        self.1
+    }
+
+    fn create_dir(&self, path: &Path) {
+        self.0.create_dir(path);
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        self.0.exists(path)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.0.write(path, bytes)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.0.read(path)
+    }
+
+    fn hold(&self, path: &Path) -> Box<dyn Held + '_> {
+        self.0.open_file(path);
+        Box::new(OpenFile(&self.0))
+    }
+}
+
+#[test]
+fn the_simulated_node_keeps_the_contract() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().canonicalize().unwrap();
+    machine_contract::keep(&Simulated(SimulatedNode::new(), &root));
+}
+
+fn place(path: &str) -> VolumePlace {
+    VolumePlace::new(path, Owner::new("d.example.org", "v").roots(["/pods"]))
+}
+
+fn up(node: &SimulatedNode, disk: &Path) -> Result<Outcome> {
+    node.block_stage(disk, &place("/staging"), &StagePlan::new(Filesystem::Ext4))?;
+    let none = MountAttributes::empty();
+    node.block_publish("/staging".as_ref(), &place("/pods/target"), none, IdMap::new())
+}
+
+fn down(node: &SimulatedNode, disk: &Path) -> Result<Unmounted> {
+    node.block_unpublish(&place("/pods/target"))?;
+    node.block_unstage(&place("/staging"), Some(disk), MountCopies::Kept)
+}
+
+fn node() -> (SimulatedNode, std::path::PathBuf) {
+    let node = SimulatedNode::new();
+    node.create_dir("/pods");
+    node.create_dir("/staging");
+    let disk = node.add_disk(64 << 20);
+    (node, disk)
+}
+
+#[test]
+fn a_killed_process_leaves_what_a_retry_or_an_undo_finishes() {
+    for is_undone in [false, true] {
+        for steps in 0.. {
+            let (node, disk) = node();
+            node.crash_after(steps);
+            let is_finished = up(&node, &disk).is_ok() && down(&node, &disk).is_ok();
+            assert!(is_finished || node.mounts().is_err(), "nothing works after the kill");
+            node.restart();
+            if !is_undone {
+                up(&node, &disk).unwrap();
+                node.write("/pods/target/file", "data").unwrap();
+            }
+            down(&node, &disk).unwrap();
+            assert_eq!(node.mount_state("/pods/target".as_ref()).unwrap(), MountState::Absent, "{steps}");
+            assert_eq!(node.mounts().unwrap().len(), 1, "{steps}");
+            if is_finished {
+                assert!(steps > 6);
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn each_fault_gives_the_error_of_the_real_one() {
+    let kind = |result: Result<Outcome>| result.unwrap_err().kind();
+    let (node, disk) = node();
+    node.remove_tool("mkfs.ext4");
+    assert_eq!(kind(up(&node, &disk)), ErrorKind::MissingTool);
+    node.install_tool("mkfs.ext4");
+    node.fail_next(ErrorKind::Unreadable);
+    assert_eq!(kind(up(&node, &disk)), ErrorKind::Unreadable);
+    up(&node, &disk).unwrap();
+    let write = || node.write("/pods/target/file", "data").unwrap_err().kind();
+    node.set_full("/staging", true);
+    assert_eq!(write(), io::ErrorKind::StorageFull);
+    node.set_full("/staging", false);
+    node.set_health("/staging", MountHealth::ReadOnly);
+    assert_eq!((write(), kind(up(&node, &disk))), (io::ErrorKind::ReadOnlyFilesystem, ErrorKind::ReadOnly));
+    node.set_health("/staging", MountHealth::Unresponsive);
+    assert_eq!((write(), kind(up(&node, &disk))), (io::ErrorKind::TimedOut, ErrorKind::Unresponsive));
+    assert_eq!(node.stats("/staging".as_ref()).unwrap_err().kind(), ErrorKind::Unresponsive);
+    node.remove_disk(&disk);
+    assert!(matches!(node.health("/staging".as_ref()).unwrap(), MountHealth::Dead(_)));
+    down(&node, &disk).unwrap();
+}
+
+#[test]
+fn a_reboot_ends_mounts_and_keeps_data() {
+    let (node, disk) = node();
+    up(&node, &disk).unwrap();
+    node.write("/pods/target/file", "data").unwrap();
+    node.reboot();
+    assert_eq!(node.mounts().unwrap().len(), 1);
+    up(&node, &disk).unwrap();
+    assert_eq!(node.read("/pods/target/file").unwrap(), b"data");
+}
+
+#[test]
+fn servers_and_daemons_keep_their_files_and_are_mounted_again() {
+    let (node, _) = node();
+    let (staging, target) = (place("/staging"), place("/pods/target"));
+    let (none, limit) = (MountAttributes::empty(), std::time::Duration::ZERO);
+    let daemon = FuseDaemon::new("flatfs").identity("v 1");
+    node.fuse_stage(&staging, &daemon).unwrap();
+    assert_eq!(node.fuse_identity(staging.path()).unwrap(), "v 1");
+    node.fuse_publish(staging.path(), &target, none).unwrap();
+    node.write("/pods/target/file", "data").unwrap();
+    assert_eq!(node.fuse_unstage(&staging, limit).unwrap_err().kind(), ErrorKind::Busy);
+    node.set_health("/staging", MountHealth::Dead(nix::libc::ENOTCONN));
+    assert!(node.fuse_is_lost(staging.path()).unwrap());
+    let dead = node.fuse_publish(staging.path(), &target, none).unwrap_err();
+    assert_eq!(dead.kind(), ErrorKind::Unresponsive);
+    node.fuse_stage(&staging, &daemon).unwrap();
+    assert_eq!(node.fuse_publish(staging.path(), &target, none).unwrap(), Outcome::Mounted);
+    assert_eq!(node.read("/pods/target/file").unwrap(), b"data");
+    let other = FuseDaemon::new("flatfs").identity("v 2");
+    assert_eq!(node.fuse_stage(&staging, &other).unwrap_err().kind(), ErrorKind::AlreadyMounted);
+    assert_eq!(node.fuse_unpublish(&target).unwrap(), Removed::Removed);
+    node.fuse_unstage(&staging, limit).unwrap();
+
+    let share = SharedSource::new("nfs4", "server:/export");
+    node.shared_mount(&staging, &share, none).unwrap();
+    assert_eq!(node.shared_mount(&staging, &share, none).unwrap(), Outcome::AlreadyMounted);
+    node.shared_publish(staging.path(), &target, MountAttributes::RDONLY).unwrap();
+    node.open_file("/pods/target");
+    assert_eq!(node.shared_unpublish(&target, limit).unwrap_err().kind(), ErrorKind::Busy);
+    node.set_health("/staging", MountHealth::Unresponsive);
+    assert_eq!(node.shared_unpublish(&target, limit).unwrap(), Removed::Removed, "by force");
+    assert!(node.shared_mount(&staging, &share, none).is_err());
+    node.shared_unstage(&staging, limit).unwrap();
+}
