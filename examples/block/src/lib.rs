@@ -3,8 +3,8 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::{fs, path::Path, path::PathBuf, sync::Arc};
 
-use csi_core::mount::{Filesystem, LoopDevice, LoopOptions, flow::block::StagePlan};
-use csi_core::{Result, prelude::*};
+use csi_core::mount::{Filesystem, LoopOptions, flow::block::StagePlan};
+use csi_core::{Result, machine, prelude::*};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -49,8 +49,8 @@ fn create(image: &Path, wanted: u64) -> Result<u64> {
 }
 
 /// The loop device of the image on this node, if it is attached; also of an image deleted by hand.
-fn device(image: &Path) -> Result<Option<LoopDevice>> {
-    Ok(LoopDevice::find(image)?.into_iter().next())
+fn device(image: &Path) -> Result<Option<PathBuf>> {
+    Ok(machine().loop_devices(image)?.into_iter().next().map(|device| device.path))
 }
 
 #[async_trait]
@@ -79,7 +79,7 @@ impl CreateDeleteVolume for Images {
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         self.with(&request.volume_id, |image| match device(image)? {
-            Some(device) => Err(Error::InUse(format!("attached as {}", device.path().display()).into())),
+            Some(device) => Err(Error::InUse(format!("attached as {}", device.display()).into())),
             None => fs::remove_file(image).at("remove", image),
         })
         .await
@@ -104,14 +104,13 @@ impl ControllerExpandVolume for Images {
 #[async_trait]
 impl BlockDevices for Images {
     async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
-        let attach =
-            |image: &Path| Ok(LoopDevice::attach_or_find(image, &LoopOptions::new())?.path().to_owned());
+        let attach = |image: &Path| Ok(machine().loop_attach(image, &LoopOptions::new())?.path);
         self.lookup(&volume.volume_id).await?.ok_or(Error::VolumeNotFound(volume.volume_id.clone()))?;
         self.with(&volume.volume_id, attach).await
     }
 
     async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
-        self.with(&volume.volume_id, |image| Ok(device(image)?.map(|device| device.path().to_owned()))).await
+        self.with(&volume.volume_id, device).await
     }
 
     async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
@@ -126,11 +125,11 @@ impl BlockDevices for Images {
     }
 
     async fn refresh(&self, volume: &Attachment) -> Result<()> {
-        self.with(&volume.volume_id, |image| Ok(device(image)?.map_or(Ok(()), |it| it.refresh_size())?)).await
+        self.with(&volume.volume_id, |image| Ok(machine().loop_refresh(image)?)).await
     }
 
     async fn detach(&self, volume: &Attachment) -> Result<()> {
-        self.with(&volume.volume_id, |image| Ok(LoopDevice::detach_all(image).map(drop)?)).await
+        self.with(&volume.volume_id, |image| Ok(machine().loop_detach(image).map(drop)?)).await
     }
 }
 
