@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use csi_proto::v1;
 use csi_proto::{ControllerCapability, NodeCapability};
 use v1::plugin_capability::volume_expansion::Type as Expansion;
+use v1::volume_capability::AccessType;
 
 use crate::context::TestContext;
 use crate::failure::{Failure, Outcome};
@@ -197,8 +198,8 @@ impl Life {
     }
 
     /// Expands the published volume with the calls of the resizer and the kubelet, each twice. A driver with
-    /// OFFLINE expansion only gets the volume back after it was taken off the node. Returns the target, which
-    /// is another one then.
+    /// OFFLINE expansion only, or without EXPAND_VOLUME of the node, gets the volume back after it was taken off
+    /// the node. Returns the target, which is another one then.
     pub(crate) async fn expand(&mut self, target: PathBuf, wanted: i64) -> Outcome<PathBuf> {
         let offers = &self.ctx.offers;
         let by_controller = offers.controller(ControllerCapability::ExpandVolume);
@@ -220,7 +221,13 @@ impl Life {
                 self.capacity = answer.capacity_bytes;
             }
         }
-        let target = if is_offline { self.arrive().await? } else { target };
+        // Without EXPAND_VOLUME of the node, a filesystem is allowed to grow at its next stage.
+        let is_mount = matches!(self.capability.access_type, Some(AccessType::Mount(_)));
+        let is_restaged = !is_offline && !on_node && is_mount;
+        if is_restaged {
+            self.leave(&target).await?;
+        }
+        let target = if is_offline || is_restaged { self.arrive().await? } else { target };
         if needs_node && on_node {
             let range = v1::CapacityRange { required_bytes: wanted, limit_bytes: 0 };
             for _ in 0..2 {
