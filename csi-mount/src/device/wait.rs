@@ -20,8 +20,9 @@ const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// Links in `/dev/disk/by-id` are made by a daemon. They can be late, or stale after their number was given
 /// to another disk. sysfs is the kernel's own description. With several properties, the disk must have all.
 ///
-/// A driver hands one value to its own wait and to [`StagePlan::expect`](crate::flow::block::StagePlan::expect),
-/// so that there is one limit. `testing::FakeDisks` finds it without root among the disks of a test.
+/// A driver hands one value to its own wait and to
+/// [`StagePlan::expect`](crate::flow::block::StagePlan::expect), so that there is one limit.
+/// `testing::FakeDisks` finds it without root among the disks of a test.
 ///
 /// ```no_run
 /// use csi_mount::ExpectedDevice;
@@ -125,8 +126,8 @@ impl ExpectedDevice {
     /// directory: `pci-0000:00:05.0` (virtio), `pci-0000:00:04.0-scsi-0:0:0:3`, `pci-0000:00:1f.0-nvme-1`,
     /// `vmbus-GUID-lun-3`, `ip-10.0.0.1:3260-iscsi-iqn.2026-01.org.example:1-lun-0`.
     ///
-    /// It is computed from sysfs, so no link is needed. For other buses (SAS, Fibre Channel, ATA, USB) it is not
-    /// known; use the link as the path there.
+    /// It is computed from sysfs, so no link is needed. For other buses (SAS, Fibre Channel, ATA, USB) it is
+    /// not known; use the link as the path there.
     pub fn by_path(self, path: impl Into<String>) -> Self {
         self.with(Wanted::ByPath(path.into()))
     }
@@ -161,9 +162,9 @@ impl ExpectedDevice {
 
     /// Waits until the disk at this path exists, has a size and is the expected one, and opens it.
     ///
-    /// If the path leads to another disk or nowhere, the disk with the wanted properties is searched in sysfs,
-    /// and that one is used: a stale link does no harm. The checks repeat at growing intervals of up to half a
-    /// second. udev is not needed.
+    /// If the path leads to another disk or nowhere, the disk with the wanted properties is searched in
+    /// sysfs, and that one is used: a stale link does no harm. The checks repeat at growing intervals of up
+    /// to half a second. udev is not needed.
     ///
     /// # Errors
     ///
@@ -171,8 +172,8 @@ impl ExpectedDevice {
     /// [`WrongDevice`](ErrorKind::WrongDevice) if the path leads to another disk;
     /// [`OutOfRange`](ErrorKind::OutOfRange) if the disk is too small.
     ///
-    /// At once, what waiting can't fix: [`WrongDevice`](ErrorKind::WrongDevice) if the path is a device's node,
-    /// not a link, and the device has another serial number, name or place;
+    /// At once, what waiting can't fix: [`WrongDevice`](ErrorKind::WrongDevice) if the path is a device's
+    /// node, not a link, and the device has another serial number, name or place;
     /// [`Unsupported`](ErrorKind::Unsupported) if the kernel has no driver for the node's number; and other
     /// errors of [`BlockDevice::open`].
     pub fn wait_at(&self, path: impl AsRef<Path>) -> Result<BlockDevice> {

@@ -34,8 +34,8 @@ const RELEASE_TIME_LIMIT: Duration = Duration::from_secs(10);
 pub struct FilesystemUuid([u8; 16]);
 
 impl FilesystemUuid {
-    /// A UUID made of a name, the same in every process and version: of the volume's id, or of the driver's name
-    /// and the volume's id. It is a UUID of version 8 (RFC 9562).
+    /// A UUID made of a name, the same in every process and version: of the volume's id, or of the driver's
+    /// name and the volume's id. It is a UUID of version 8 (RFC 9562).
     pub fn from_name(name: &str) -> Self {
         let number = u128::from(hash_words(name.as_bytes())) << 64 | u128::from(fnv1a(name.as_bytes()));
         let mut bytes = number.to_be_bytes();
@@ -118,9 +118,9 @@ struct Change<'d> {
 }
 
 impl Change<'_> {
-    /// The checksums of all metadata depend on the UUID, unless the superblock names another seed. `tune2fs` would
-    /// write them all, and a kill would leave some of each kind; so the current seed is fixed first. Both
-    /// steps write superblocks only.
+    /// The checksums of all metadata depend on the UUID, unless the superblock names another seed. `tune2fs`
+    /// would write them all, and a kill would leave some of each kind; so the current seed is fixed first.
+    /// Both steps write superblocks only.
     fn ext4(&self, found: &Superblock) -> Result<(Tool, Output)> {
         const TOOL: Tool = Tool { program: "tune2fs", package: "e2fsprogs" };
         if found.is_checksummed_by_uuid() {
@@ -132,8 +132,8 @@ impl Change<'_> {
         Ok((TOOL, self.run(TOOL, &["-U", &self.wanted])?))
     }
 
-    /// `btrfstune -M` writes the superblock only (`METADATA_UUID`, Linux 5.0). With a log tree it would make the
-    /// filesystem unusable: it commits, and the log's blocks are then of an older generation.
+    /// `btrfstune -M` writes the superblock only (`METADATA_UUID`, Linux 5.0). With a log tree it would make
+    /// the filesystem unusable: it commits, and the log's blocks are then of an older generation.
     fn btrfs(&self, found: &Superblock) -> Result<(Tool, Output)> {
         const TOOL: Tool = Tool { program: "btrfstune", package: "btrfs-progs" };
         let kernel = KernelVersion::running()?;

@@ -10,8 +10,8 @@ use crate::device::disk_source::DiskSource;
 use crate::device::sysfs::Sysfs;
 use crate::{DeviceIdentity, DeviceNumber, Error, ErrorKind, ExpectedDevice, Result};
 
-/// Disks that exist only in a directory: a `sys` and a `dev` as the kernel makes them. [`ExpectedDevice`] decides
-/// on them as it does on the node's own, so a driver tests its look-up as an ordinary user.
+/// Disks that exist only in a directory: a `sys` and a `dev` as the kernel makes them. [`ExpectedDevice`]
+/// decides on them as it does on the node's own, so a driver tests its look-up as an ordinary user.
 ///
 /// ```
 /// use csi_mount::ExpectedDevice;

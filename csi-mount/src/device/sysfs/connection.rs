@@ -1,5 +1,5 @@
-//! How a disk is connected to the node: its logical unit number, and its name in `/dev/disk/by-path`, which udev
-//! computes in the same way (`path_id`).
+//! How a disk is connected to the node: its logical unit number, and its name in `/dev/disk/by-path`, which
+//! udev computes in the same way (`path_id`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -87,19 +87,21 @@ impl StagePlan {
 
     /// Gives the filesystem this UUID before it is mounted, if it has another one.
     ///
-    /// A clone has the UUID of its origin. Programs that find filesystems by UUID then find either, and a btrfs
-    /// clone can't be mounted next to its origin before Linux 6.7. Choose a UUID that belongs to the volume, so
-    /// that every stage of it asks for the same. A stage that finds the filesystem mounted, or that is read-only,
-    /// changes nothing.
+    /// A clone has the UUID of its origin. Programs that find filesystems by UUID then find either, and a
+    /// btrfs clone can't be mounted next to its origin before Linux 6.7. Choose a UUID that belongs to the
+    /// volume, so that every stage of it asks for the same. A stage that finds the filesystem mounted, or
+    /// that is read-only, changes nothing.
     ///
-    /// For ext4 and btrfs only: it needs `tune2fs` or `btrfstune`, which looks at all devices of the node for the
-    /// UUID. The log of a btrfs that was cloned while it was mounted is replayed by a mount that nobody sees,
-    /// which needs Linux 6.7 while the origin is mounted. A stage that is killed can be repeated: the filesystem
-    /// has the old or the new UUID, and its content. An ext4 gets the feature `metadata_csum_seed` (Linux 4.4), a
-    /// btrfs `METADATA_UUID` (Linux 5.0). XFS is refused ([`Unsupported`](crate::ErrorKind::Unsupported)): its
-    /// tool, if killed, leaves a filesystem that does not mount. An XFS clone is mounted with `nouuid`.
+    /// For ext4 and btrfs only: it needs `tune2fs` or `btrfstune`, which looks at all devices of the node for
+    /// the UUID. The log of a btrfs that was cloned while it was mounted is replayed by a mount that nobody
+    /// sees, which needs Linux 6.7 while the origin is mounted. A stage that is killed can be repeated: the
+    /// filesystem has the old or the new UUID, and its content. An ext4 gets the feature `metadata_csum_seed`
+    /// (Linux 4.4), a btrfs `METADATA_UUID` (Linux 5.0). XFS is refused
+    /// ([`Unsupported`](crate::ErrorKind::Unsupported)): its tool, if killed, leaves a filesystem that does
+    /// not mount. An XFS clone is mounted with `nouuid`.
     ///
-    /// The stage fails with [`Busy`](crate::ErrorKind::Busy) if the device is used anywhere, also by a reader.
+    /// The stage fails with [`Busy`](crate::ErrorKind::Busy) if the device is used anywhere, also by a
+    /// reader.
     ///
     /// ```
     /// use csi_mount::flow::block::StagePlan;
@@ -146,8 +148,8 @@ impl StagePlan {
         self
     }
 
-    /// Sets which disk it must be, and how long to wait for it ([`ExpectedDevice::wait_limit`]). By default any
-    /// device at the path is accepted.
+    /// Sets which disk it must be, and how long to wait for it ([`ExpectedDevice::wait_limit`]). By default
+    /// any device at the path is accepted.
     pub fn expect(mut self, expected: ExpectedDevice) -> Self {
         self.expected = expected.or_wait_limit(self.expected.limit());
         self

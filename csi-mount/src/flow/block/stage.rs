@@ -54,15 +54,15 @@ pub enum FilesystemOrigin {
 /// Mounts the filesystem of a device at the staging directory, and makes the filesystem first if the device
 /// is blank.
 ///
-/// It waits for the device ([`StagePlan::wait_for_device`], [`StagePlan::expect`]). Existing content is
-/// kept. The device is formatted only if it is [`Blank`](Probe::Blank), or holds nothing but an interrupted
-/// format of this crate ([`Interrupted`](Probe::Interrupted)). It is mounted only if it holds the
-/// filesystem of the plan. An ext4 with errors is checked first ([`StagePlan::check`]). A volume that is
-/// known to have content is never formatted ([`StagePlan::never_format`]). A filesystem smaller than its
-/// device grows: ext4 before it is mounted, XFS and btrfs after. The XFS clone of a mounted filesystem is
-/// mounted with `nouuid` if its origin is visibly mounted and is not on the same disk. A btrfs clone is mounted
-/// next to its origin from Linux 6.7 on. A plan can give a clone its own UUID ([`StagePlan::own_uuid`]). On failure, what
-/// this call mounted is unmounted, and a directory that it made is removed.
+/// It waits for the device ([`StagePlan::wait_for_device`], [`StagePlan::expect`]). Existing content is kept.
+/// The device is formatted only if it is [`Blank`](Probe::Blank), or holds nothing but an interrupted format
+/// of this crate ([`Interrupted`](Probe::Interrupted)). It is mounted only if it holds the filesystem of the
+/// plan. An ext4 with errors is checked first ([`StagePlan::check`]). A volume that is known to have content
+/// is never formatted ([`StagePlan::never_format`]). A filesystem smaller than its device grows: ext4 before
+/// it is mounted, XFS and btrfs after. The XFS clone of a mounted filesystem is mounted with `nouuid` if its
+/// origin is visibly mounted and is not on the same disk. A btrfs clone is mounted next to its origin from
+/// Linux 6.7 on. A plan can give a clone its own UUID ([`StagePlan::own_uuid`]). On failure, what this call
+/// mounted is unmounted, and a directory that it made is removed.
 ///
 /// For a plan that is `encrypted` (feature `luks`) all this holds for the device inside. A blank device is
 /// encrypted first, and the device inside is formatted only if nothing was ever written to it. The mapping

@@ -27,10 +27,10 @@ const READY_TIME_LIMIT: Duration = Duration::from_secs(60);
 ///
 /// What it prints is copied line by line into the driver's log (`tracing`, target `csi_mount::fuse_daemon`),
 /// and the last lines are in the error of a stage that fails. The secret, each word in it, and values of the
-/// environment from 8 bytes on are replaced there. The daemon writes to a file in memory, so it never waits for
-/// the driver and lives on without it. While no driver process copies the output, the file grows; the next
-/// [`stage`](super::stage) or [`recover`](super::recover()) continues the copy. A launcher that gives its program
-/// another output (`systemd-run` without `--pipe`) takes this over.
+/// environment from 8 bytes on are replaced there. The daemon writes to a file in memory, so it never waits
+/// for the driver and lives on without it. While no driver process copies the output, the file grows; the
+/// next [`stage`](super::stage) or [`recover`](super::recover()) continues the copy. A launcher that gives
+/// its program another output (`systemd-run` without `--pipe`) takes this over.
 #[derive(Clone, PartialEq, Eq)]
 #[must_use]
 pub struct FuseDaemon {

@@ -15,8 +15,9 @@
 //! daemon in another process namespace is neither waited for nor killed.
 //!
 //! If the daemon of a mount is gone (`ENOTCONN`), [`stage`] unmounts it and mounts again. The process that
-//! started a daemon logs its end. [`recover`] starts it again and binds its targets again, for one volume or, by
-//! [`FuseDaemon::restart_when_lost`], whenever it dies; [`lost_mounts`] lists what is lost when a plugin starts.
+//! started a daemon logs its end. [`recover`] starts it again and binds its targets again, for one volume or,
+//! by [`FuseDaemon::restart_when_lost`], whenever it dies; [`lost_mounts`] lists what is lost when a plugin
+//! starts.
 //!
 //! ```no_run
 //! use csi_mount::flow::fuse::{FuseDaemon, publish, stage, unpublish, unstage};

@@ -31,8 +31,8 @@ pub struct LostMount {
     pub owner: Option<OwnerId>,
 }
 
-/// Lists the FUSE filesystems of this mount namespace whose daemon is gone, staged or published, for the start
-/// of a plugin.
+/// Lists the FUSE filesystems of this mount namespace whose daemon is gone, staged or published, for the
+/// start of a plugin.
 ///
 /// # Errors
 /// Those of [`mounts`](crate::mounts()). A mount whose state can't be found out is left out.
@@ -65,8 +65,8 @@ pub enum Recovered {
     },
 }
 
-/// Starts the daemon of a staged filesystem again if it is gone, and binds the filesystem again at each target
-/// that it was bound at, with the attributes that the target had.
+/// Starts the daemon of a staged filesystem again if it is gone, and binds the filesystem again at each
+/// target that it was bound at, with the attributes that the target had.
 ///
 /// A target is found by its filesystem, and by its mark if the staging directory has an owner
 /// ([`Target::owned_by`]). A process that uses the filesystem through an old mount, for example a container
@@ -74,9 +74,9 @@ pub enum Recovered {
 /// it is started again.
 ///
 /// # Errors
-/// Those of [`stage`](super::stage) and [`publish`](super::publish()). All targets are tried, and the first error
-/// is returned. After a failed start the place still counts as one that has lost its daemon, so that the call
-/// can be repeated.
+/// Those of [`stage`](super::stage) and [`publish`](super::publish()). All targets are tried, and the first
+/// error is returned. After a failed start the place still counts as one that has lost its daemon, so that
+/// the call can be repeated.
 pub fn recover(staging: &Target, daemon: &FuseDaemon) -> Result<Recovered> {
     recover_again(staging, daemon, 0)
 }

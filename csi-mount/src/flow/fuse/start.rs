@@ -25,12 +25,12 @@ const HEALTH_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Starts the daemon, which mounts at the staging directory, and waits until the mount answers.
 ///
-/// The directory is made if it does not exist. An existing FUSE filesystem that answers counts as done if
-/// its daemon was started for this place and, if both name it, for the same content
-/// ([`FuseDaemon::identity`]). With a launcher, the daemon can be where its process is not visible; then this
-/// is not checked. A mount that has lost its daemon is unmounted first, and a daemon without a mount that a
-/// killed stage left for this place is ended. On failure, the daemon is killed and nothing stays mounted, except
-/// that a place that had lost its daemon still counts as such ([`is_lost`](super::is_lost)).
+/// The directory is made if it does not exist. An existing FUSE filesystem that answers counts as done if its
+/// daemon was started for this place and, if both name it, for the same content ([`FuseDaemon::identity`]).
+/// With a launcher, the daemon can be where its process is not visible; then this is not checked. A mount
+/// that has lost its daemon is unmounted first, and a daemon without a mount that a killed stage left for
+/// this place is ended. On failure, the daemon is killed and nothing stays mounted, except that a place that
+/// had lost its daemon still counts as such ([`is_lost`](super::is_lost)).
 ///
 /// # Errors
 ///
@@ -50,8 +50,8 @@ pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
     stage_locked(staging, daemon, 0)
 }
 
-/// As [`stage`], for a thread that holds the lock of the place. `restarts` is how often the daemon was started
-/// again.
+/// As [`stage`], for a thread that holds the lock of the place. `restarts` is how often the daemon was
+/// started again.
 pub(super) fn stage_locked(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Result<Outcome> {
     let (lock, _starting) = begin_start(staging, daemon.ready_time_limit)?;
     let created = staging.create_dir()?;
