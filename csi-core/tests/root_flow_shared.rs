@@ -31,6 +31,9 @@ impl SharedFilesystems for Memories {
         if let Some(size) = volume.secrets.get("size") {
             options = options.with_option("size", size)?;
         }
+        if let Some(group) = volume.mount_group()? {
+            options = options.with_option("gid", &group.to_string())?;
+        }
         Ok(SharedSource::new("tmpfs", format!("server:/{}", volume.volume_id)).options(options))
     }
 }
@@ -70,6 +73,41 @@ fn unpublish(place: &Path, target: &str) -> v1::NodeUnpublishVolumeRequest {
 
 async fn serve(node: NodeService<SharedNode<Memories>>) -> Served {
     Served::start(Plugin::new("shared.csi.example.org", "1").node(node)).await
+}
+
+/// The group is an option of the filesystem, staged or mounted at the target.
+#[test]
+fn the_volumes_group_reaches_the_driver() {
+    use std::os::unix::fs::MetadataExt as _;
+    let with_group = |group: &str| {
+        let mut capability = with_flags(&[]);
+        if let Some(AccessType::Mount(mount)) = capability.as_mut().and_then(|it| it.access_type.as_mut()) {
+            mount.volume_mount_group = group.to_owned();
+        }
+        capability
+    };
+    on_tmpfs(async |place| {
+        let served = serve(SharedNode::service(Arc::new(Memories)).volume_mount_group()).await;
+        std::fs::create_dir(place.join("staging")).unwrap();
+        let request = |group| v1::NodeStageVolumeRequest {
+            volume_capability: with_group(group),
+            ..stage(place, "one")
+        };
+        let error = served.node().node_stage_volume(request("users")).await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        served.node().node_stage_volume(request("4321")).await.unwrap();
+        assert_eq!(place.join("staging").metadata().unwrap().gid(), 4321);
+
+        let served = serve(SharedNode::unstaged_service(Arc::new(Memories)).volume_mount_group()).await;
+        let request = v1::NodePublishVolumeRequest {
+            volume_id: "two".into(),
+            staging_target_path: String::new(),
+            volume_capability: with_group("1234"),
+            ..publish(place, "target")
+        };
+        served.node().node_publish_volume(request).await.unwrap();
+        assert_eq!(place.join("target").metadata().unwrap().gid(), 1234);
+    });
 }
 
 #[test]

@@ -83,6 +83,7 @@ impl Attachments {
             volume_id: id.clone(),
             publish_context: PublishContext::read("publish_context", &record.publish_context)?,
             volume_context: VolumeContext::read("volume_context", &record.volume_context)?,
+            volume_capability: None,
             secrets: Secrets::default(),
         };
         Ok(Some(Kept { attachment, is_of_this_boot: record.boot == boot()? }))

@@ -7,7 +7,7 @@ use csi_mount::Filesystem;
 use csi_mount::flow::block::{MountCopies, StagePlan};
 
 use super::kernel::mount_options;
-use super::mount_group::MountGroup;
+use super::mount_group::{self, MountGroup};
 use crate::node::NodeInfo;
 use crate::{
     Error, NodePublishVolumeRequest, NodeStageVolumeRequest, PublishContext, Result, Secrets,
@@ -226,6 +226,8 @@ pub struct Attachment {
     pub publish_context: PublishContext,
     /// The context that CreateVolume returned, if it is known.
     pub volume_context: VolumeContext,
+    /// How the volume is to be used, at a stage and a publish.
+    pub volume_capability: Option<VolumeCapability>,
     /// The credentials of the call. They are never kept.
     pub secrets: Secrets,
 }
@@ -237,8 +239,19 @@ impl Attachment {
             volume_id,
             publish_context: PublishContext::default(),
             volume_context: VolumeContext::default(),
+            volume_capability: None,
             secrets: Secrets::default(),
         }
+    }
+
+    /// Returns the group that is to have access to the volume's files, at a stage and a publish of a plugin
+    /// that declares VOLUME_MOUNT_GROUP
+    /// ([`NodeService::volume_mount_group`](crate::NodeService::volume_mount_group)).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when it is not the number of a group.
+    pub fn mount_group(&self) -> Result<Option<u32>> {
+        self.volume_capability.as_ref().map_or(Ok(None), mount_group::group)
     }
 }
 
@@ -250,6 +263,7 @@ macro_rules! from_request {
                     volume_id: request.volume_id.clone(),
                     publish_context: request.publish_context.clone(),
                     volume_context: request.volume_context.clone(),
+                    volume_capability: Some(request.volume_capability.clone()),
                     secrets: request.secrets.clone(),
                 }
             }

@@ -12,7 +12,7 @@ use csi_mount::{ErrorKind, NodeNeed, Owner, UNMOUNT_TIME_LIMIT, VolumePlace};
 use super::kernel::mount_options;
 use super::selinux::require_context;
 use super::{
-    Attachment, mount_group,
+    Attachment,
     places::{another_is_staged, owner, refuse_to_publish},
     targets::MountTable,
 };
@@ -40,6 +40,11 @@ pub trait FuseFilesystems: Send + Sync + 'static {
     /// Returns the program that mounts the volume at this directory. The driver translates the caller's
     /// mount flags into the program's arguments, because only it knows their form. Pass a password with
     /// [`FuseDaemon::secret`].
+    ///
+    /// A plugin that declares VOLUME_MOUNT_GROUP
+    /// ([`NodeService::volume_mount_group`](crate::NodeService::volume_mount_group)) must give the files to
+    /// [`Attachment::mount_group`], for example by the program's `--gid`. The group is part of what identifies
+    /// the daemon: a volume is not staged again with another group.
     ///
     /// Called at each stage. Also called at a publish, with that call's secrets, if the daemon has died
     /// meanwhile: it is then started again.
@@ -129,7 +134,9 @@ impl<F: FuseFilesystems> FuseNode<F> {
     ) -> Result<()> {
         let Some(flags) = flags(capability) else { return Err(no_device()) };
         let daemon = self.filesystems.daemon(volume, flags, staging).await?;
-        let daemon = daemon.identity(mark(&volume.volume_id, flags.iter().collect()));
+        let group = volume.mount_group()?.map(|group| format!("volume_mount_group={group}"));
+        let of_daemon = flags.iter().chain(group.as_deref()).collect();
+        let daemon = daemon.identity(mark(&volume.volume_id, of_daemon));
         let place = VolumePlace::new(staging, owner);
         blocking(move || {
             let outcome = machine().fuse_stage(&place, &daemon)?;
@@ -169,7 +176,6 @@ fn no_device() -> Error {
 #[async_trait]
 impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
-        mount_group::refuse(&request.volume_capability)?;
         let owner = owner(&request.volume_id, request.plugin());
         let volume = Attachment::from(&request);
         self.stage(&volume, &request.volume_capability, (&request.staging_target_path, owner)).await
@@ -192,7 +198,6 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
-        mount_group::refuse(&request.volume_capability)?;
         if !request.volume_capability.is_mount() {
             return Err(no_device());
         }

@@ -58,15 +58,3 @@ pub(super) fn group(capability: &VolumeCapability) -> Result<Option<u32>> {
     let wrong = || Error::invalid("volume_capability.mount.volume_mount_group", "is no group's number");
     number.map(Some).ok_or_else(wrong)
 }
-
-/// Refuses a group, for filesystems whose server or daemon decides about owners.
-pub(super) fn refuse(capability: &VolumeCapability) -> Result<()> {
-    match group(capability)? {
-        None => Ok(()),
-        Some(_) => Err(Error::Unsupported(
-            "volume_capability.mount.volume_mount_group: the server or daemon says who owns the files; leave \
-             VOLUME_MOUNT_GROUP undeclared"
-                .to_owned().into(),
-        )),
-    }
-}

@@ -11,7 +11,7 @@ use csi_mount::{ErrorKind, MountAttributes, UNMOUNT_TIME_LIMIT};
 use super::kernel::mount_options;
 use super::selinux::require_context;
 use super::{
-    Attachment, mount_group,
+    Attachment,
     places::{owner, refuse_to_publish},
     targets::MountTable,
 };
@@ -37,6 +37,22 @@ pub trait SharedFilesystems: Send + Sync + 'static {
     /// Returns the volume's filesystem: its type, its source, and the options that only the driver knows,
     /// including passwords. The caller's mount flags are added; if both set the same option, the driver's
     /// value applies.
+    ///
+    /// A plugin that declares VOLUME_MOUNT_GROUP
+    /// ([`NodeService::volume_mount_group`](crate::NodeService::volume_mount_group)) must give the files to
+    /// [`Attachment::mount_group`]; a filesystem that is staged has the group of its stage. SMB has an option
+    /// for it, and so has any filesystem that has no owners on the server:
+    ///
+    /// ```
+    /// # use csi_core::{Attachment, Result, mount::{MountOptions, flow::shared::SharedSource}};
+    /// async fn source(volume: &Attachment) -> Result<SharedSource> {
+    ///     let mut options = MountOptions::new();
+    ///     if let Some(group) = volume.mount_group()? {
+    ///         options = options.with_option("gid", &group.to_string())?.with_option("file_mode", "0770")?;
+    ///     }
+    ///     Ok(SharedSource::new("cifs", volume.volume_context.require("share")?).options(options))
+    /// }
+    /// ```
     ///
     /// Called at each stage, and at each publish that mounts, there more than once.
     ///
@@ -140,7 +156,6 @@ impl<S: SharedFilesystems> SharedNode<S> {
 #[async_trait]
 impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
-        mount_group::refuse(&request.volume_capability)?;
         let is_read_only = request.volume_capability.access_mode.is_read_only();
         let volume = Attachment::from(&request);
         let mut source = self.source(&volume, &request.volume_capability).await?;
@@ -172,7 +187,6 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
-        mount_group::refuse(&request.volume_capability)?;
         if !request.volume_capability.is_mount() {
             return Err(Error::Unsupported(
                 "volume_capability.block: a shared filesystem is no device".into(),
