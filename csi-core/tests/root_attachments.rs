@@ -141,7 +141,7 @@ fn a_call_with_only_the_volumes_id_knows_the_context_of_the_stage() {
         node.stage("3").await.unwrap();
         node.publish("one", "3").await.unwrap();
         let text = fs::read_to_string(node.record()).unwrap();
-        assert!(text.contains("\"lun\":\"3\"") && !text.contains("a-secret"), "{text}");
+        assert!(text.contains("\"lun\": \"3\"") && !text.contains("a-secret"), "{text}");
 
         let node = Node::start(place).await;
         assert!(node.bytes("v", "one").await.unwrap() > 0);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Attachment;
-use crate::{IoContext, PublishContext, Records, Result, Secrets, VolumeContext, VolumeId};
+use crate::{Error, IoContext, PublishContext, Records, Result, Secrets, VolumeContext, VolumeId};
 
 const VERSION: u32 = 1;
 
@@ -67,9 +67,7 @@ impl Attachments {
         let record = match records.get(id) {
             Ok(Some(record)) => record,
             Ok(None) => return Ok(None),
-            Err(error)
-                if std::error::Error::source(&error).is_some_and(|cause| cause.is::<serde_json::Error>()) =>
-            {
+            Err(error) if is_no_record(&error) => {
                 tracing::warn!("{error}");
                 return Ok(None);
             }
@@ -114,6 +112,11 @@ impl Kept {
             && self.attachment.publish_context == attachment.publish_context
             && self.attachment.volume_context.is_of_same_volume(&attachment.volume_context)
     }
+}
+
+/// Whether the file was read, and its content is not a record.
+fn is_no_record(error: &Error) -> bool {
+    matches!(std::error::Error::source(error), Some(cause) if cause.is::<serde_json::Error>())
 }
 
 fn boot() -> Result<String> {
