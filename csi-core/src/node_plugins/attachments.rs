@@ -145,7 +145,6 @@ mod tests {
             publish_context: map(&[("lun", lun)]),
             volume_context: map(&[("tier", "fast"), ("csi.storage.k8s.io/serviceAccount.tokens", "a-token")]),
             secrets: map(&[("key", "a-secret")]),
-            ..Default::default()
         };
         Attachment::from(&NodeStageVolumeRequest::try_from(request).unwrap())
     }
