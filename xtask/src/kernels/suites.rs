@@ -323,6 +323,35 @@ pub(crate) const SUITES: &[Suite] = &[
         ..DEVICES
     },
     Suite { test: "copy_tree", ..DEVICES },
+    Suite {
+        test: "own_uuid",
+        files: &[
+            "mkfs.ext4",
+            "/etc/mke2fs.conf",
+            "e2fsck",
+            "dumpe2fs",
+            "tune2fs",
+            "mkfs.xfs",
+            "xfs_db",
+            "xfs_repair",
+            "mkfs.btrfs",
+            "btrfs",
+            "btrfstune",
+            "blkid",
+            "cp",
+            "sleep",
+        ],
+        env: &[("CSI_CRASH_POINTS", "4")],
+        seconds: 300,
+        is_on_request: true,
+        skip: &[Skip {
+            test: "a_btrfs_clone_is_staged_together_with_its_origin",
+            from: Version::new(0, 0),
+            before: Version::new(6, 7),
+            why: "these mount a btrfs and its clone only one at a time",
+        }],
+        ..DEVICES
+    },
     Suite { test: "luks_flow", ..LUKS },
     Suite { test: "luks_raw", ..LUKS },
     Suite { test: "luks_mapping", ..LUKS },
@@ -407,8 +436,9 @@ mod tests {
     use super::*;
 
     /// `luks_format` tests cryptsetup and its headers, and is slow with emulated ciphers. The other
-    /// tests of encrypted devices do run. `fake_disks` reads files that imitate /dev and /sys.
-    const ASKS_NO_KERNEL: [&str; 2] = ["fake_disks", "luks_format"];
+    /// tests of encrypted devices do run. `fake_disks` reads files that imitate /dev and /sys, and
+    /// `machine_simulated` has a node in memory.
+    const ASKS_NO_KERNEL: [&str; 3] = ["fake_disks", "luks_format", "machine_simulated"];
 
     #[test]
     fn every_test_program_of_csi_mount_runs_there() {
