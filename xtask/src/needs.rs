@@ -12,7 +12,6 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
     ("resize2fs", "e2fsprogs"),
-    ("tune2fs", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("xfs_repair", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),

@@ -9,12 +9,11 @@ use crate::filesystem::check::run_within;
 use crate::filesystem::tool::{Output, Tool};
 use crate::sys::fnv::{fnv1a, hash_words};
 use crate::{
-    BlockDevice, CheckLimits, CheckPolicy, DeviceUse, Error, ErrorKind, Filesystem, KernelVersion, Mount,
-    Result, Target, check_within,
+    BlockDevice, CheckLimits, DeviceUse, Error, ErrorKind, Filesystem, KernelVersion, Mount, Result, Target,
 };
 
 const CHANGE: &str = "change the UUID of";
-/// How long a tool can take. Each writes some blocks only.
+/// How long the tool can take. It writes some blocks only.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 /// How long the kernel can take to let go of a device that was mounted for a moment.
 const RELEASE_TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -61,24 +60,27 @@ impl fmt::Display for FilesystemUuid {
 /// Refuses a filesystem whose UUID can't be changed safely, before anything is written.
 pub(crate) fn require_changeable(filesystem: Filesystem) -> Result<()> {
     match filesystem {
-        Filesystem::Ext4 | Filesystem::Btrfs => Ok(()),
+        Filesystem::Btrfs => Ok(()),
+        // tune2fs writes the superblock in several pieces (libext2fs writes only the words that changed). If
+        // it is killed between two of them, the checksum is wrong, and e2fsck -p calls the filesystem corrupt.
+        Filesystem::Ext4 => Err(unsupported(filesystem)
+            .hint("leave the UUID as it is: the kernel mounts an ext4 clone next to its origin")),
         // xfs_db zeroes the log first, in many writes. If it is killed then, the kernel does not mount the
         // filesystem, and neither does xfs_db finish the change: the log reads as one with changes in it.
-        Filesystem::Xfs => Err(unsupported(filesystem)),
+        Filesystem::Xfs => Err(unsupported(filesystem)
+            .hint("leave the UUID as it is: the clone is mounted next to its origin (nouuid)")),
     }
 }
 
 fn unsupported(filesystem: Filesystem) -> Error {
     let reason = format!("the UUID of {filesystem} can't be changed so that a kill does no harm");
     Error::new(ErrorKind::Unsupported, CHANGE, reason)
-        .hint("leave the UUID as it is: the clone is mounted next to its origin (nouuid)")
 }
 
 /// Gives the filesystem on a device this UUID, if it has another.
 ///
-/// Each filesystem writes the block that contains the UUID in one piece, and the tools write it after or with
-/// everything that depends on it. So a call that is killed leaves a filesystem with either UUID, and the next
-/// call finishes the change.
+/// `btrfstune` writes the block that contains the UUID in one piece, with everything that depends on it. So a
+/// call that is killed leaves a filesystem with either UUID, and the next call finishes the change.
 pub(crate) fn set_uuid(
     device: &BlockDevice,
     filesystem: Filesystem,
@@ -86,24 +88,16 @@ pub(crate) fn set_uuid(
     limits: CheckLimits,
 ) -> Result<()> {
     require_changeable(filesystem)?;
-    if Superblock::read(device, filesystem)?.has(wanted) {
+    if Superblock::read(device)?.has(wanted) {
         return Ok(());
     }
     let _lock = device.lock()?;
     device.verify()?;
     users::refuse(device, CHANGE, Tolerated::None)?;
     let change = Change { device, wanted: wanted.to_string(), limits: limits.time(TIME_LIMIT) };
-    let output = match filesystem {
-        Filesystem::Ext4 => {
-            // It also replays the journal.
-            check_within(device, filesystem, CheckPolicy::Preen, limits)?;
-            change.ext4(&Superblock::read(device, filesystem)?)?
-        }
-        Filesystem::Xfs => return Err(unsupported(filesystem).at(device.path())),
-        Filesystem::Btrfs => change.btrfs(&Superblock::read(device, filesystem)?)?,
-    };
+    let output = change.btrfs(&Superblock::read(device)?)?;
     // What counts is on the device, whatever the tool says.
-    let after = Superblock::read(device, filesystem)?;
+    let after = Superblock::read(device)?;
     if after.has(wanted) {
         tracing::info!(device = %device.path().display(), uuid = %wanted, "the filesystem has its own UUID");
         return Ok(());
@@ -118,20 +112,6 @@ struct Change<'d> {
 }
 
 impl Change<'_> {
-    /// The checksums of all metadata depend on the UUID, unless the superblock names another seed. `tune2fs`
-    /// would write them all, and a kill would leave some of each kind; so the current seed is fixed first.
-    /// Both steps write superblocks only.
-    fn ext4(&self, found: &Superblock) -> Result<(Tool, Output)> {
-        const TOOL: Tool = Tool { program: "tune2fs", package: "e2fsprogs" };
-        if found.is_checksummed_by_uuid() {
-            let output = self.run(TOOL, &["-O", "metadata_csum_seed"])?;
-            if !output.status.success() {
-                return Err(TOOL.failed(self.device.path(), &output));
-            }
-        }
-        Ok((TOOL, self.run(TOOL, &["-U", &self.wanted])?))
-    }
-
     /// `btrfstune -M` writes the superblock only (`METADATA_UUID`, Linux 5.0). With a log tree it would make
     /// the filesystem unusable: it commits, and the log's blocks are then of an older generation.
     fn btrfs(&self, found: &Superblock) -> Result<(Tool, Output)> {
@@ -149,7 +129,7 @@ impl Change<'_> {
                             clone it while it is not mounted",
                 )
             })?;
-            if Superblock::read(self.device, Filesystem::Btrfs)?.has_log_tree() {
+            if Superblock::read(self.device)?.has_log_tree() {
                 let reason = "a mount has not replayed its log";
                 return Err(Error::new(ErrorKind::Damaged, CHANGE, reason).at(self.device.path()));
             }
@@ -180,70 +160,36 @@ impl Change<'_> {
     }
 }
 
-/// The bytes of a superblock in which the UUID is.
-struct Superblock {
-    filesystem: Filesystem,
-    bytes: Vec<u8>,
-}
+/// The bytes of a btrfs superblock in which the UUID is.
+struct Superblock(Vec<u8>);
 
 impl Superblock {
+    const PLACE: u64 = 64 << 10;
+
     /// Reads past the page cache, which the tools do not change.
-    fn read(device: &BlockDevice, filesystem: Filesystem) -> Result<Self> {
+    fn read(device: &BlockDevice) -> Result<Self> {
         use std::os::fd::AsFd as _;
-        // Direct reads begin at multiples of the block size.
-        let (place, skip) = match filesystem {
-            Filesystem::Ext4 => (0, 1024),
-            Filesystem::Xfs => (0, 0),
-            Filesystem::Btrfs => (64 << 10, 0),
-        };
+        let failed = |error| Error::os("read the superblock of", device.path(), error);
         let mut buffer = crate::device::claimed::AlignedBuffer::new();
         let block = buffer.first(4096);
-        let file = std::fs::File::from(
-            device
-                .as_fd()
-                .try_clone_to_owned()
-                .map_err(|error| Error::os("read the superblock of", device.path(), error))?,
-        );
-        file.read_exact_at(block, place)
-            .map_err(|error| Error::os("read the superblock of", device.path(), error))?;
-        Ok(Self { filesystem, bytes: block[skip..skip + 1024].to_owned() })
+        let file = std::fs::File::from(device.as_fd().try_clone_to_owned().map_err(failed)?);
+        file.read_exact_at(block, Self::PLACE).map_err(failed)?;
+        Ok(Self(block[..1024].to_owned()))
     }
 
+    /// Whether it has this UUID, and no change of it was interrupted (`BTRFS_SUPER_FLAG_CHANGING_FSID` and
+    /// its second version).
     fn has(&self, wanted: FilesystemUuid) -> bool {
-        let place = match self.filesystem {
-            Filesystem::Ext4 => 104,
-            Filesystem::Xfs | Filesystem::Btrfs => 32,
-        };
-        self.bytes[place..place + 16] == wanted.0 && !self.is_changing()
-    }
-
-    /// Whether a change of a btrfs's UUID was interrupted (`BTRFS_SUPER_FLAG_CHANGING_FSID` and its second
-    /// version).
-    fn is_changing(&self) -> bool {
         const CHANGING: u64 = 1 << 35 | 1 << 36;
-        match self.filesystem {
-            Filesystem::Btrfs => self.le64(0x38) & CHANGING != 0,
-            Filesystem::Ext4 | Filesystem::Xfs => false,
-        }
+        self.0[32..48] == wanted.0 && self.le64(0x38) & CHANGING == 0
     }
 
     fn has_log_tree(&self) -> bool {
         self.le64(0x60) != 0
     }
 
-    /// `metadata_csum` without `metadata_csum_seed`.
-    fn is_checksummed_by_uuid(&self) -> bool {
-        const METADATA_CSUM: u32 = 0x400;
-        const CSUM_SEED: u32 = 0x2000;
-        self.le32(100) & METADATA_CSUM != 0 && self.le32(96) & CSUM_SEED == 0
-    }
-
-    fn le32(&self, at: usize) -> u32 {
-        self.bytes[at..at + 4].try_into().map(u32::from_le_bytes).unwrap_or(0)
-    }
-
     fn le64(&self, at: usize) -> u64 {
-        self.bytes[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or(0)
+        self.0[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or(0)
     }
 }
 

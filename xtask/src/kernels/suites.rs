@@ -330,7 +330,6 @@ pub(crate) const SUITES: &[Suite] = &[
             "/etc/mke2fs.conf",
             "e2fsck",
             "dumpe2fs",
-            "tune2fs",
             "mkfs.xfs",
             "xfs_db",
             "xfs_repair",

@@ -92,13 +92,13 @@ impl StagePlan {
     /// volume, so that every stage of it asks for the same. A stage that finds the filesystem mounted, or
     /// that is read-only, changes nothing.
     ///
-    /// For ext4 and btrfs only: it needs `tune2fs` or `btrfstune`, which looks at all devices of the node for
-    /// the UUID. The log of a btrfs that was cloned while it was mounted is replayed by a mount that nobody
-    /// sees, which needs Linux 6.7 while the origin is mounted. A stage that is killed can be repeated: the
-    /// filesystem has the old or the new UUID, and its content. An ext4 gets the feature `metadata_csum_seed`
-    /// (Linux 4.4), a btrfs `METADATA_UUID` (Linux 5.0). XFS is refused
-    /// ([`Unsupported`](crate::ErrorKind::Unsupported)): its tool, if killed, leaves a filesystem that does
-    /// not mount. An XFS clone is mounted with `nouuid`.
+    /// For btrfs only: it needs `btrfstune`, which looks at all devices of the node for the UUID. The log of
+    /// a btrfs that was cloned while it was mounted is replayed by a mount that nobody sees, which needs
+    /// Linux 6.7 while the origin is mounted. A stage that is killed can be repeated: the filesystem has the
+    /// old or the new UUID, and its content. It gets the feature `METADATA_UUID` (Linux 5.0). ext4 and XFS are
+    /// refused ([`Unsupported`](crate::ErrorKind::Unsupported)): their tools, if killed, leave a filesystem
+    /// that does not mount. The kernel mounts an ext4 clone next to its origin, and an XFS clone is mounted
+    /// with `nouuid`.
     ///
     /// The stage fails with [`Busy`](crate::ErrorKind::Busy) if the device is used anywhere, also by a
     /// reader.
