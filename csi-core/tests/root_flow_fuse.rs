@@ -73,6 +73,8 @@ fn words(length: usize, values: &[(usize, u32)]) -> Vec<u8> {
 struct Buckets {
     asked: AtomicU32,
     late: Option<PathBuf>,
+    /// Whether no volume becomes ready.
+    is_broken: bool,
 }
 
 #[async_trait]
@@ -88,6 +90,13 @@ impl FuseFilesystems for Buckets {
         let name = format!("{}-by-{}", volume.volume_id, volume.secrets.require("key")?);
         let daemon = daemon.args(["--exact", "serve_as_daemon"]).secret(name);
         Ok(self.late.iter().fold(daemon, |daemon, file| daemon.env(LATE, file)))
+    }
+
+    async fn ready(&self, _: &Attachment, _: &Path) -> Result<()> {
+        match self.is_broken {
+            true => Err(Error::Unavailable("the bucket is gone".into())),
+            false => Ok(()),
+        }
     }
 
     fn unmount_time_limit(&self) -> Duration {
@@ -239,6 +248,78 @@ fn a_foreign_mount_at_a_volumes_place_is_refused_and_stays() {
         };
         foreign::mounts_are_refused_and_stay(&served, Some(stage_request(&staging)), publish).await;
         assert!(daemons(&staging).is_empty());
+    });
+}
+
+#[test]
+fn without_staging_each_target_has_its_own_daemon() {
+    on_tmpfs(async |place| {
+        let mounts = place.join("mounts");
+        std::fs::create_dir(&mounts).unwrap();
+        let started = async |buckets: &Arc<Buckets>| {
+            let service = FuseNode::unstaged_service(Arc::clone(buckets), &mounts);
+            Served::start(Plugin::new("s3.csi.example.org", "1").node(service)).await
+        };
+        let publish = |pod: &str, key: &str| v1::NodePublishVolumeRequest {
+            volume_id: "v".into(),
+            target_path: text(&place.join(pod)),
+            volume_capability: capability(),
+            readonly: pod == "reader",
+            secrets: [("key".to_owned(), key.to_owned())].into(),
+            ..Default::default()
+        };
+        let unpublish = |pod: &str| v1::NodeUnpublishVolumeRequest {
+            volume_id: "v".into(),
+            target_path: text(&place.join(pod)),
+        };
+        let places = || {
+            let entries = std::fs::read_dir(&mounts).unwrap();
+            entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+        };
+        let mounted = |pod: &str| Target::new(place.join(pod)).unwrap().mounted().unwrap().unwrap();
+
+        let broken = Arc::new(Buckets { is_broken: true, ..Buckets::default() });
+        let refused = started(&broken).await.node().node_publish_volume(publish("reader", "0")).await;
+        assert_eq!(refused.unwrap_err().message(), "the bucket is gone");
+        assert_eq!(places(), Vec::<PathBuf>::new(), "its daemon has ended");
+
+        let buckets = Arc::new(Buckets::default());
+        let served = started(&buckets).await;
+        let offered = served.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await.unwrap();
+        assert!(!format!("{offered:?}").contains("StageUnstageVolume"), "{offered:?}");
+        for key in ["1", "2"] {
+            served.node().node_publish_volume(publish("reader", key)).await.unwrap();
+        }
+        assert_eq!(mounted("reader").source, "v-by-1", "the daemon stays when the call is repeated");
+        assert_eq!(buckets.asked.load(Ordering::Relaxed), 2, "and the driver gets the new secrets");
+        assert!(mounted("reader").attributes.contains(csi_mount::MountAttributes::RDONLY));
+        let [reader] = &places()[..] else { panic!("{:?}", places()) };
+        let _no_daemons = NoDaemons(reader);
+
+        served.node().node_publish_volume(publish("writer", "3")).await.unwrap();
+        assert_eq!(mounted("writer").source, "v-by-3");
+        assert!(!mounted("writer").attributes.contains(csi_mount::MountAttributes::RDONLY));
+        let writer = places().into_iter().find(|place| place != reader).unwrap();
+        let _no_daemons_of_writer = NoDaemons(&writer);
+        let others = v1::NodePublishVolumeRequest { volume_id: "w".into(), ..publish("writer", "4") };
+        let refused = served.node().node_publish_volume(others).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        assert_eq!(mounted("writer").source, "v-by-3", "the refused call has ended nothing");
+
+        kill_daemon(&writer);
+        common::eventually("the daemon is lost", || csi_mount::flow::fuse::is_lost(&writer).unwrap()).await;
+        served.node().node_publish_volume(publish("writer", "5")).await.unwrap();
+        assert_eq!((mounted("writer").source, mounted("reader").source), ("v-by-5".into(), "v-by-1".into()));
+
+        for _ in 0..2 {
+            served.node().node_unpublish_volume(unpublish("writer")).await.unwrap();
+        }
+        assert_eq!(places(), std::slice::from_ref(reader));
+        let restarted = started(&buckets).await;
+        restarted.node().node_unpublish_volume(unpublish("reader")).await.unwrap();
+        assert_eq!(places(), Vec::<PathBuf>::new());
+        assert!(daemons(reader).is_empty() && daemons(&writer).is_empty());
+        assert!(!place.join("reader").exists() && !place.join("writer").exists());
     });
 }
 

@@ -16,7 +16,10 @@ pub(crate) struct Fitness {
 impl Fitness {
     /// Checks the node and logs the result. No finding keeps the plugin from starting: each can be fixed
     /// while it runs, and a call that needs what is missing reports it.
-    pub(crate) fn look(&self, machine: &dyn Machine, volume_roots: &[PathBuf]) {
+    pub(crate) fn look(&self, machine: &dyn Machine, driver: &str, volume_roots: &[PathBuf]) {
+        if self.needs.contains(&NodeNeed::Fuse) {
+            log_lost(machine, driver);
+        }
         let roots = self.kubelet_root.as_ref().map_or(volume_roots, std::slice::from_ref);
         let report = machine.self_check(roots, &self.needs);
         match report.verdict() {
@@ -30,6 +33,22 @@ impl Fitness {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Logs which of the driver's FUSE filesystems lost their daemon while no plugin ran. Only a call brings the
+/// secrets that a daemon can need, so none is started here.
+fn log_lost(machine: &dyn Machine, driver: &str) {
+    let mounts = machine.mounts().unwrap_or_default();
+    for mount in mounts.iter().filter(|mount| mount.fs_type.split('.').next() == Some("fuse")) {
+        let at = &mount.mount_point;
+        if let Ok(Some(owner)) = machine.marked_owner(at)
+            && owner.driver == driver
+            && machine.fuse_is_lost(at).unwrap_or(false)
+        {
+            tracing::warn!(volume = owner.volume, at = %at.display(), "a FUSE filesystem has lost its daemon \
+                before the plugin started; the next publish starts the daemon again");
         }
     }
 }

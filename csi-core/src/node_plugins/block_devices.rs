@@ -11,7 +11,7 @@ use super::mount_group::{self, MountGroup};
 use crate::node::NodeInfo;
 use crate::{
     Error, NodePublishVolumeRequest, NodeStageVolumeRequest, PublishContext, Result, Secrets,
-    VolumeCapability, VolumeContext, VolumeId,
+    ServiceAccountTokens, VolumeCapability, VolumeContext, VolumeId,
 };
 
 /// What only the driver knows about its block devices. [`BlockNode`](super::BlockNode) makes a node plugin
@@ -252,6 +252,15 @@ impl Attachment {
     /// [`Error::InvalidArgument`] when it is not the number of a group.
     pub fn mount_group(&self) -> Result<Option<u32>> {
         self.volume_capability.as_ref().map_or(Ok(None), mount_group::group)
+    }
+
+    /// Returns the tokens of the pod's service account, which the kubelet sends at a publish if the CSIDriver
+    /// object has `tokenRequests`. Empty if it sent none.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the tokens can't be parsed.
+    pub fn service_account_tokens(&self) -> Result<ServiceAccountTokens> {
+        ServiceAccountTokens::from_request(&self.secrets, &self.volume_context)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A whole node plugin for filesystems that a FUSE program serves: the driver says which program, this
 //! module does the rest.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +47,9 @@ pub trait FuseFilesystems: Send + Sync + 'static {
     /// the daemon: a volume is not staged again with another group.
     ///
     /// Called at each stage. Also called at a publish, with that call's secrets, if the daemon has died
-    /// meanwhile: it is then started again.
+    /// meanwhile: it is then started again. Without staging ([`FuseNode::unstaged_service`]) it is called at
+    /// each publish, also where the daemon already runs, with the call's current tokens and secrets. A
+    /// driver whose tokens are renewed writes them here to the file from which its daemon reads them.
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::InvalidArgument`] for unsupported flags.
@@ -102,19 +104,26 @@ pub trait FuseFilesystems: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct FuseNode<F> {
     filesystems: Arc<F>,
+    /// Where the daemons mount if the volumes are not staged.
+    mounts: Option<PathBuf>,
 }
 
 // Not derived, because the filesystems need not be `Clone`.
 impl<F> Clone for FuseNode<F> {
     fn clone(&self) -> Self {
-        Self { filesystems: Arc::clone(&self.filesystems) }
+        Self { filesystems: Arc::clone(&self.filesystems), mounts: self.mounts.clone() }
     }
 }
 
 impl<F: FuseFilesystems> FuseNode<F> {
     /// Creates the node plugin for these filesystems.
     pub fn new(filesystems: Arc<F>) -> Self {
-        Self { filesystems }
+        Self { filesystems, mounts: None }
+    }
+
+    /// Creates the node plugin of [`unstaged_service`](Self::unstaged_service).
+    pub fn unstaged(filesystems: Arc<F>, directory: impl Into<PathBuf>) -> Self {
+        Self { filesystems, mounts: Some(directory.into()) }
     }
 
     /// Creates a Node service for these filesystems, with all supported capabilities registered.
@@ -124,6 +133,58 @@ impl<F: FuseFilesystems> FuseNode<F> {
             .get_volume_stats()
             .get_volume_health()
             .self_check(&[NodeNeed::Fuse])
+    }
+
+    /// Creates a Node service without STAGE_UNSTAGE_VOLUME: each target has a daemon of its own, which is
+    /// started by NodePublishVolume and ended by NodeUnpublishVolume.
+    ///
+    /// For inline volumes, and for daemons that act as the pod that uses them. The volume context has the
+    /// pod's identity with `podInfoOnMount` in the CSIDriver object, and
+    /// [`Attachment::service_account_tokens`] has its tokens with `tokenRequests`. With `requiresRepublish`
+    /// the kubelet publishes again about every 90 seconds, with new tokens:
+    /// [`FuseFilesystems::daemon`] is then called again, and the running daemon stays.
+    ///
+    /// The daemons mount in `directory`, in one directory per target, and the target gets a bind mount with
+    /// the attributes of the call. The directory must exist, belong to this driver alone, and be visible to
+    /// the host: in a container below a volume with `mountPropagation: Bidirectional`, such as
+    /// `/var/lib/kubelet/plugins/DRIVER/mounts`.
+    ///
+    /// ```
+    /// use csi_core::mount::flow::fuse::FuseDaemon;
+    /// use csi_core::{Result, prelude::*};
+    /// use std::{path::Path, sync::Arc};
+    ///
+    /// struct Buckets;
+    ///
+    /// #[async_trait]
+    /// impl FuseFilesystems for Buckets {
+    ///     async fn daemon(&self, volume: &Attachment, _: &MountFlags, mountpoint: &Path) -> Result<FuseDaemon> {
+    ///         let tokens = volume.service_account_tokens()?;
+    ///         let token = tokens.for_audience("s3.example.org").ok_or(Error::invalid("tokens", "has none for s3.example.org"))?;
+    ///         let file = mountpoint.with_extension("token");
+    ///         write_private(&file, token.reveal())?;
+    ///         let pod = volume.volume_context.pod("pod.name").unwrap_or("unknown");
+    ///         Ok(FuseDaemon::new("example-s3").args(["--user-agent", pod, "--token-file"]).arg(file).arg(mountpoint))
+    ///     }
+    /// }
+    ///
+    /// let mounts = "/var/lib/kubelet/plugins/s3.csi.example.org/mounts";
+    /// let service = FuseNode::unstaged_service(Arc::new(Buckets), mounts).volume_mount_group();
+    /// # drop(service);
+    /// # fn write_private(_: &Path, _: &str) -> Result<()> { Ok(()) }
+    /// ```
+    pub fn unstaged_service(filesystems: Arc<F>, directory: impl Into<PathBuf>) -> NodeService<Self> {
+        NodeService::new(Arc::new(Self::unstaged(filesystems, directory)))
+            .get_volume_stats()
+            .get_volume_health()
+            .self_check(&[NodeNeed::Fuse])
+    }
+
+    /// Where the daemon of a target mounts if the volumes are not staged.
+    fn mount_of(&self, target: &Path, owner: Owner) -> Option<VolumePlace> {
+        let mounts = self.mounts.as_ref()?;
+        let name = format!("{:016x}", fnv1a(target.as_os_str().as_encoded_bytes().iter().copied()));
+        Some(VolumePlace::new(mounts.join(name), owner.roots([mounts])))
     }
 
     async fn stage(
@@ -146,15 +207,62 @@ impl<F: FuseFilesystems> FuseNode<F> {
         .await?;
         self.filesystems.ready(volume, staging).await
     }
+
+    /// Binds what the daemon mounts at `staging` to the target. Starts the daemon first if it has died, or
+    /// if the volume is not staged.
+    async fn publish_staged(
+        &self,
+        request: NodePublishVolumeRequest,
+        staging: &Path,
+        owner: Owner,
+    ) -> Result<()> {
+        if !request.volume_capability.is_mount() {
+            return Err(no_device());
+        }
+        // The daemon gets the filesystem's flags; the bind mount gets the mount attributes.
+        let (options, attributes) = (mount_options(&request.volume_capability)?, request.attributes()?);
+        let (id, path, add_to_volume) = (request.volume_id.clone(), staging.to_owned(), owner.clone());
+        let is_lost = blocking(move || {
+            refuse_to_publish(&path, &id, &add_to_volume)?;
+            // If the path has no mark, its daemon identifies the volume.
+            let machine = machine();
+            let is_marked = machine.marked_owner(&path)?.is_some();
+            let served = (!is_marked).then(|| machine.fuse_identity(&path)).flatten();
+            if served.is_some_and(|mark| !is_of(&mark.to_string_lossy(), &id)) {
+                return Err(another_is_staged(&path, &id));
+            }
+            Ok(machine.fuse_is_lost(&path)?)
+        });
+        if is_lost.await? || self.mounts.is_some() {
+            let volume = Attachment::from(&request);
+            self.stage(&volume, &request.volume_capability, (staging, owner)).await?;
+        }
+        let staging = staging.to_owned();
+        blocking(move || {
+            require_context(&options, &staging)?;
+            match machine().fuse_publish(&staging, &request.place(), attributes) {
+                Ok(_) => Ok(()),
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    Err(Error::NotStaged(Reason::from_error(error)))
+                }
+                Err(error) => Err(error.into()),
+            }
+        })
+        .await
+    }
 }
 
 /// The mark by which a later process recognises the volume's daemon: the id, and a hash of the flags. The
 /// hash detects other flags, and is too short to find a password with it.
 fn mark(id: &VolumeId, mut flags: Vec<&str>) -> String {
     flags.sort_unstable();
-    let bytes = flags.iter().flat_map(|flag| flag.bytes().chain([0]));
-    let sum = bytes.fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    format!("{id} {:04x}", sum >> 16)
+    let sum = fnv1a(flags.iter().flat_map(|flag| flag.bytes().chain([0])));
+    format!("{id} {:04x}", sum >> 48)
+}
+
+/// A hash that stays the same in all versions.
+fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Whether a mark belongs to this volume.
@@ -198,59 +306,55 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
-        if !request.volume_capability.is_mount() {
-            return Err(no_device());
-        }
-        // The daemon gets the filesystem's flags; the bind mount gets the mount attributes.
-        let (options, attributes) = (mount_options(&request.volume_capability)?, request.attributes()?);
-        let Some(staging) = request.staging_target_path.clone() else {
-            return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
-        };
         let owner = owner(&request.volume_id, request.plugin());
-        let (id, path, add_to_volume) = (request.volume_id.clone(), staging.clone(), owner.clone());
-        let is_lost = blocking(move || {
-            refuse_to_publish(&path, &id, &add_to_volume)?;
-            // If the path has no mark, its daemon identifies the volume.
-            let machine = machine();
-            let is_marked = machine.marked_owner(&path)?.is_some();
-            let served = (!is_marked).then(|| machine.fuse_identity(&path)).flatten();
-            if served.is_some_and(|mark| !is_of(&mark.to_string_lossy(), &id)) {
-                return Err(another_is_staged(&path, &id));
+        let Some(mount) = self.mount_of(&request.target_path, owner.clone()) else {
+            let Some(staging) = request.staging_target_path.clone() else {
+                let required = "is required: this driver stages its volumes";
+                return Err(Error::invalid("staging_target_path", required));
+            };
+            return self.publish_staged(request, &staging, owner).await;
+        };
+        let (path, owner) = (mount.path().to_owned(), mount.owner().clone());
+        let published = self.publish_staged(request, &path, owner).await;
+        if published.is_err() {
+            // After a final error the caller need not unpublish. A daemon that a target uses stays.
+            let limit = self.filesystems.unmount_time_limit();
+            if let Err(left) = blocking(move || end_daemon(&mount, limit)).await {
+                tracing::info!("the daemon of a target that could not be published stays: {left}");
             }
-            Ok(machine.fuse_is_lost(&path)?)
-        });
-        if is_lost.await? {
-            let volume = Attachment::from(&request);
-            self.stage(&volume, &request.volume_capability, (&staging, owner)).await?;
         }
-        blocking(move || {
-            require_context(&options, &staging)?;
-            match machine().fuse_publish(&staging, &request.place(), attributes) {
-                Ok(_) => Ok(()),
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    Err(Error::NotStaged(Reason::from_error(error)))
-                }
-                Err(error) => Err(error.into()),
-            }
-        })
-        .await
+        published
     }
 
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
-        let Some(staging) = request.staging_target_path.clone() else {
-            return Ok(PublishedTargets::default());
+        let owner = owner(&request.volume_id, request.plugin());
+        let staging = match self.mount_of(&request.target_path, owner) {
+            Some(mount) => mount.path().to_owned(),
+            None => match &request.staging_target_path {
+                Some(staging) => staging.to_path_buf(),
+                None => return Ok(PublishedTargets::default()),
+            },
         };
         let target = request.target_path.clone();
         blocking(move || Ok(MountTable::read()?.of_staged(&staging, &target, None))).await
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
+        let mount = self.mount_of(&request.target_path, request.owner());
+        let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
             machine().fuse_unpublish(&request.place())?;
-            Ok(())
+            mount.map_or(Ok(()), |mount| end_daemon(&mount, limit))
         })
         .await
     }
+}
+
+/// Ends the daemon of a target, and removes the directory where it mounts.
+fn end_daemon(mount: &VolumePlace, limit: Duration) -> Result<()> {
+    machine().fuse_unstage(mount, limit)?;
+    machine().fuse_unpublish(mount)?;
+    Ok(())
 }
 
 #[async_trait]
@@ -278,7 +382,7 @@ mod tests {
         for other in [mark("w", &["a", "b"]), mark("v", &["a"]), mark("v", &[]), mark("v", &["ab"])] {
             assert_ne!(mark("v", &["a", "b"]), other);
         }
-        assert_eq!(mark("a volume", &["password=hunter2"]), "a volume 30dc");
+        assert_eq!(mark("a volume", &["password=hunter2"]), "a volume 9707");
         assert!(is_of("a volume 12ab", &VolumeId::new("a volume").unwrap()));
         assert!(!is_of("a volume 12ab", &VolumeId::new("a").unwrap()));
     }

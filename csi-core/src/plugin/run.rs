@@ -91,8 +91,8 @@ impl Plugin {
             && let Some(fitness) = self.node.as_mut().and_then(|node| node.fitness.take())
         {
             let machine = Arc::clone(&self.machine);
-            let roots = self.settings.volume_roots();
-            return Some(Box::new(move || fitness.look(&*machine, &roots)));
+            let (driver, roots) = (self.name.clone(), self.settings.volume_roots());
+            return Some(Box::new(move || fitness.look(&*machine, &driver, &roots)));
         }
         None
     }
