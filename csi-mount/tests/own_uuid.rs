@@ -32,12 +32,8 @@ fn own_uuid(test: &str) -> FilesystemUuid {
     FilesystemUuid::from_name(&format!("{test} {}", std::process::id()))
 }
 
-fn size(filesystem: Filesystem) -> u64 {
-    match filesystem {
-        Filesystem::Ext4 => 64,
-        _ => 128,
-    }
-}
+/// The size of each image in MiB.
+const SIZE: u64 = 128;
 
 fn uuid(image: &Image) -> String {
     let Probe::Filesystem(found) = image.open().probe() else { panic!("no filesystem") };
@@ -50,7 +46,7 @@ fn target(image: &Image, name: &str) -> Target {
 
 /// Stages the origin and copies its device while it is mounted, with a log that is not empty.
 fn mounted_origin_and_clone(filesystem: Filesystem) -> (Image, Target, Image) {
-    let origin = Image::new(size(filesystem));
+    let origin = Image::new(SIZE);
     let staging = target(&origin, "s");
     stage(origin.path(), &staging, &StagePlan::new(filesystem)).unwrap();
     rustix::fs::sync();
@@ -101,7 +97,7 @@ fn a_new_filesystem_has_the_uuid_from_its_first_stage_on() {
     private_mount_namespace(|| {
         for filesystem in CHANGEABLE {
             let own = own_uuid("a_new_filesystem_has_the_uuid_from_its_first_stage_on");
-            let image = Image::new(size(filesystem));
+            let image = Image::new(SIZE);
             stage(image.path(), &target(&image, "s"), &plan(filesystem, own)).unwrap();
             unstage(&target(&image, "s"), None).unwrap();
             assert_eq!(uuid(&image), own.to_string(), "{filesystem}");
@@ -114,7 +110,7 @@ fn the_uuid_of_a_device_in_use_or_read_only_stays() {
     private_mount_namespace(|| {
         for filesystem in CHANGEABLE {
             let own = own_uuid("the_uuid_of_a_device_in_use_or_read_only_stays");
-            let image = Image::new(size(filesystem));
+            let image = Image::new(SIZE);
             let (staging, second) = (target(&image, "s"), target(&image, "t"));
             stage(image.path(), &staging, &StagePlan::new(filesystem)).unwrap();
             let before = uuid(&image);
