@@ -19,6 +19,7 @@ Usage: bench <command>
                                            turns, at least LEAST rounds, no new one after MILLISECONDS
   count NAME TIMES                         run a job this many times, for valgrind
   footprint PROGRAM STARTS CALLS SECONDS   measure the process of a driver
+  drivers ROUNDS NAME=PROGRAM...           measure the processes of several drivers in turns
 ";
 
 fn list() {
@@ -74,6 +75,13 @@ fn run(arguments: &[&str]) -> Option<()> {
                 idle: Duration::from_secs_f64(seconds.parse().ok()?),
             };
             println!("{}", footprint::measure(program.as_ref(), plan));
+        }
+        ["drivers", rounds, ref drivers @ ..] => {
+            let named =
+                |driver: &&str| driver.split_once('=').map(|(name, path)| (name.to_owned(), path.into()));
+            let drivers: Option<Vec<_>> = drivers.iter().map(named).collect();
+            enter_namespace();
+            println!("{}", footprint::compare(&drivers?, rounds.parse().ok()?));
         }
         _ => return None,
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use csi_proto::redact::HIDDEN;
-use csi_proto::{Pairs, Rpc};
+use csi_proto::{Pairs, Rpc, RpcRequest};
 
 /// The secrets of calls, for every RPC or for one.
 ///
@@ -36,6 +36,14 @@ impl Secrets {
     /// The secrets for this RPC: those for all RPCs, overridden by its own.
     pub fn of(&self, rpc: Rpc) -> BTreeMap<String, String> {
         self.0.of(rpc)
+    }
+
+    /// The request with the secrets of its RPC, if it has a field for them.
+    pub(crate) fn added_to<R: RpcRequest>(&self, mut request: R) -> R {
+        if let Some(secrets) = request.secrets_mut() {
+            *secrets = self.of(R::RPC);
+        }
+        request
     }
 
     /// The values as a [`Hidden`].

@@ -1,9 +1,7 @@
 //! Undoes what a test, or a run that died, left behind: the reverse of each call, the last call first.
 
-use csi_proto::Rpc;
 use csi_proto::client::is_final;
-use csi_proto::{escape, v1};
-use prost::Message;
+use csi_proto::{Rpc, RpcRequest, escape, v1};
 use tonic::Code;
 
 use crate::context::TestContext;
@@ -54,32 +52,29 @@ async fn was_never_created(ctx: &TestContext, made: &Made) -> bool {
 }
 
 async fn undo(ctx: &TestContext, made: &Made) -> Result<(), Refusal> {
-    let bytes = &*made.request;
-    // Bytes that can't be decoded were not written by this kit.
     match made.rpc {
         Rpc::NodePublishVolume => {
-            let Ok(did) = v1::NodePublishVolumeRequest::decode(bytes) else { return Ok(()) };
-            let undo =
-                v1::NodeUnpublishVolumeRequest { volume_id: did.volume_id, target_path: did.target_path };
-            ctx.call(undo).await.map(drop)
+            reverse::<v1::NodePublishVolumeRequest, v1::NodeUnpublishVolumeRequest>(ctx, made).await
         }
         Rpc::NodeStageVolume => {
-            let Ok(did) = v1::NodeStageVolumeRequest::decode(bytes) else { return Ok(()) };
-            let staging_target_path = did.staging_target_path;
-            let undo = v1::NodeUnstageVolumeRequest { volume_id: did.volume_id, staging_target_path };
-            ctx.call(undo).await.map(drop)
+            reverse::<v1::NodeStageVolumeRequest, v1::NodeUnstageVolumeRequest>(ctx, made).await
         }
         Rpc::ControllerPublishVolume => {
-            let Ok(did) = v1::ControllerPublishVolumeRequest::decode(bytes) else { return Ok(()) };
-            let undo = v1::ControllerUnpublishVolumeRequest {
-                volume_id: did.volume_id,
-                node_id: did.node_id,
-                ..Default::default()
-            };
-            ctx.call(undo).await.map(drop)
+            reverse::<v1::ControllerPublishVolumeRequest, v1::ControllerUnpublishVolumeRequest>(ctx, made)
+                .await
         }
         _ => delete(ctx, made).await,
     }
+}
+
+/// Makes the call that undoes the request `D`.
+async fn reverse<D: RpcRequest, U: RpcRequest + for<'d> From<&'d D>>(
+    ctx: &TestContext,
+    made: &Made,
+) -> Result<(), Refusal> {
+    // Bytes that can't be decoded were not written by this kit.
+    let Ok(did) = D::decode(&*made.request) else { return Ok(()) };
+    ctx.call(U::from(&did)).await.map(drop)
 }
 
 /// Deletes a volume or snapshot. If its id is unknown, the create request is repeated, and its answer has the

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use csi_proto::client::{Client, is_final};
 use csi_proto::v1;
-use csi_proto::{Rpc, Service};
+use csi_proto::{Rpc, RpcRequest, Service};
 use prost::Message;
 use tonic::Code;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
@@ -20,7 +20,7 @@ use crate::offers::Offers;
 use crate::settings::Settings;
 use crate::test::Kind;
 use crate::trace::Trace;
-use crate::wire::{Call, Refusal, send};
+use crate::wire::{Refusal, send};
 
 /// Everything that the tests of a run share. Clones share the same state.
 #[derive(Clone)]
@@ -150,7 +150,7 @@ impl TestContext {
         answer.volume.ok_or_else(|| self.failure(&request, "an answer without a volume", "a volume"))
     }
 
-    pub(crate) fn failure<C: Call>(
+    pub(crate) fn failure<C: RpcRequest>(
         &self,
         request: &C,
         came: impl Into<String>,
@@ -160,7 +160,7 @@ impl TestContext {
     }
 
     /// Sends the call and returns its answer. Any other status than OK is a failure.
-    pub(crate) async fn ok<C: Call>(&self, request: C) -> Outcome<C::Answer> {
+    pub(crate) async fn ok<C: RpcRequest>(&self, request: C) -> Outcome<C::Answer> {
         match self.call(request.clone()).await {
             Ok(answer) => Ok(answer),
             Err(refusal) => Err(self.failure(&request, self.refusal_text(&refusal), "OK")),
@@ -168,7 +168,7 @@ impl TestContext {
     }
 
     /// Checks that the call is refused with one of these codes. `why` is the reason, for the failure's text.
-    pub(crate) async fn refused<C: Call>(&self, request: C, codes: &[Code], why: &str) -> Outcome {
+    pub(crate) async fn refused<C: RpcRequest>(&self, request: C, codes: &[Code], why: &str) -> Outcome {
         let due = || {
             let names: Vec<String> = codes.iter().map(|code| format!("{code:?}")).collect();
             format!("{}: {why}", names.join(" or "))
@@ -183,11 +183,11 @@ impl TestContext {
         }
     }
 
-    pub(crate) async fn call<C: Call>(&self, request: C) -> Result<C::Answer, Refusal> {
+    pub(crate) async fn call<C: RpcRequest>(&self, request: C) -> Result<C::Answer, Refusal> {
         self.call_within(request, self.settings.deadline).await
     }
 
-    pub(crate) async fn call_within<C: Call>(
+    pub(crate) async fn call_within<C: RpcRequest>(
         &self,
         request: C,
         deadline: Duration,
@@ -197,13 +197,13 @@ impl TestContext {
     }
 
     /// Returns all messages of a stream.
-    pub(crate) async fn stream<C: Call>(&self, request: C) -> Result<Vec<C::Answer>, Refusal> {
+    pub(crate) async fn stream<C: RpcRequest>(&self, request: C) -> Result<Vec<C::Answer>, Refusal> {
         let messages = self.raw(C::RPC, request.encode_to_vec(), self.settings.deadline).await?;
         Ok(messages.iter().map(|bytes| decoded::<C>(bytes)).collect())
     }
 
     /// Sends all requests at the same time, and returns the answers in the order of the requests.
-    pub(crate) async fn at_once<C: Call>(&self, requests: Vec<C>) -> Vec<Result<C::Answer, Refusal>> {
+    pub(crate) async fn at_once<C: RpcRequest>(&self, requests: Vec<C>) -> Vec<Result<C::Answer, Refusal>> {
         // Dropping the set aborts all of its calls, so no call outlives a caller that gives up.
         let mut calls = tokio::task::JoinSet::new();
         for (at, request) in requests.into_iter().enumerate() {
@@ -276,7 +276,7 @@ impl TestContext {
 /// The prefix of the names of all runs.
 pub(crate) const NAMES: &str = "csi-conformance-";
 
-fn decoded<C: Call>(bytes: &[u8]) -> C::Answer {
+fn decoded<C: RpcRequest>(bytes: &[u8]) -> C::Answer {
     // A message that can't be decoded is reported by the judge, which sees every answer.
     C::Answer::decode(bytes).unwrap_or_default()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use csi_proto::client::Client;
 use csi_proto::v1;
-use csi_proto::{ControllerCapability, Endpoint};
+use csi_proto::{ControllerCapability, Endpoint, RpcRequest};
 use tonic::Code;
 use v1::plugin_capability::service::Type as PluginService;
 
@@ -20,7 +20,7 @@ use crate::offers::{Offers, numbers};
 use crate::run::CouldNotRun;
 use crate::settings::MountAccess;
 use crate::test::Kind;
-use crate::wire::{Call, Refusal};
+use crate::wire::Refusal;
 
 /// How often, and at which interval, the kit tries to lock a journal that another run holds.
 const MAX_ATTEMPTS: u32 = 100;
@@ -216,7 +216,7 @@ impl Survey {
         }
     }
 
-    fn refused<C: Call>(&mut self, ctx: &TestContext, request: &C, refusal: &Refusal) {
+    fn refused<C: RpcRequest>(&mut self, ctx: &TestContext, request: &C, refusal: &Refusal) {
         if !matches!(refusal.code, Code::InvalidArgument | Code::Unimplemented) {
             let due = "OK, or InvalidArgument if the driver does not support this capability";
             self.unclear.get_or_insert_with(|| *ctx.failure(request, ctx.refusal_text(refusal), due));

@@ -5,8 +5,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use csi_proto::Rpc;
-use csi_proto::v1;
+use csi_proto::{Rpc, RpcRequest, v1};
 use prost::Message;
 
 use crate::journal::Journal;
@@ -196,34 +195,32 @@ fn undoes(rpc: Rpc, request: &[u8], made: &Made) -> bool {
             v1::DeleteVolumeGroupSnapshotRequest::decode(request).is_ok_and(|r| id(r.group_snapshot_id))
         }
         (Rpc::ControllerUnpublishVolume, Rpc::ControllerPublishVolume) => {
-            let (Ok(undo), Ok(did)) = (
-                v1::ControllerUnpublishVolumeRequest::decode(request),
-                v1::ControllerPublishVolumeRequest::decode(&*made.request),
-            ) else {
-                return false;
-            };
-            undo.volume_id == did.volume_id && (undo.node_id.is_empty() || undo.node_id == did.node_id)
+            type Undo = v1::ControllerUnpublishVolumeRequest;
+            reverses::<v1::ControllerPublishVolumeRequest, Undo>(request, made, |undo, due| {
+                // Without a node's id, the volume is detached from all nodes.
+                undo.volume_id == due.volume_id && (undo.node_id.is_empty() || undo.node_id == due.node_id)
+            })
         }
         (Rpc::NodeUnstageVolume, Rpc::NodeStageVolume) => {
-            let (Ok(undo), Ok(did)) = (
-                v1::NodeUnstageVolumeRequest::decode(request),
-                v1::NodeStageVolumeRequest::decode(&*made.request),
-            ) else {
-                return false;
-            };
-            undo.volume_id == did.volume_id && undo.staging_target_path == did.staging_target_path
+            type Undo = v1::NodeUnstageVolumeRequest;
+            reverses::<v1::NodeStageVolumeRequest, Undo>(request, made, PartialEq::eq)
         }
         (Rpc::NodeUnpublishVolume, Rpc::NodePublishVolume) => {
-            let (Ok(undo), Ok(did)) = (
-                v1::NodeUnpublishVolumeRequest::decode(request),
-                v1::NodePublishVolumeRequest::decode(&*made.request),
-            ) else {
-                return false;
-            };
-            undo.volume_id == did.volume_id && undo.target_path == did.target_path
+            type Undo = v1::NodeUnpublishVolumeRequest;
+            reverses::<v1::NodePublishVolumeRequest, Undo>(request, made, PartialEq::eq)
         }
         _ => false,
     }
+}
+
+/// Whether this is the request `U` that undoes the request `D`.
+fn reverses<D: RpcRequest, U: RpcRequest + for<'d> From<&'d D>>(
+    request: &[u8],
+    made: &Made,
+    is_due: impl FnOnce(&U, &U) -> bool,
+) -> bool {
+    let (Ok(undo), Ok(did)) = (U::decode(request), D::decode(&*made.request)) else { return false };
+    is_due(&undo, &U::from(&did))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use tonic::Code;
 
 use crate::context::TestContext;
 use crate::failure::Outcome;
-use crate::wire::Call;
+use csi_proto::RpcRequest;
 
 /// Counts the calls, and limits the time for them.
 pub(crate) struct Retries {
@@ -48,7 +48,7 @@ pub(crate) fn is_retryable(code: Code) -> bool {
 }
 
 /// Repeats the call while it is refused because of other operations in progress, as a caller does.
-pub(crate) async fn call_with_retries<C: Call>(ctx: &TestContext, request: C) -> Outcome<C::Answer> {
+pub(crate) async fn call_with_retries<C: RpcRequest>(ctx: &TestContext, request: C) -> Outcome<C::Answer> {
     let mut wait = ctx.retries();
     loop {
         match ctx.call(request.clone()).await {
@@ -65,7 +65,7 @@ pub(crate) async fn call_with_retries<C: Call>(ctx: &TestContext, request: C) ->
 
 /// Sends all requests at the same time, and repeats those that were refused because others were running.
 /// Returns the answers in the order of the requests.
-pub(crate) async fn call_all_at_once<C: Call>(
+pub(crate) async fn call_all_at_once<C: RpcRequest>(
     ctx: &TestContext,
     requests: Vec<C>,
 ) -> Outcome<Vec<C::Answer>> {

@@ -1,62 +1,9 @@
 //! Requests and answers as bytes, so that the kit can also send what no message type allows.
 
 use csi_proto::raw::RawCodec;
-use csi_proto::v1;
 use csi_proto::{Rpc, Service};
-use prost::Message;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
-
-/// A request, its RPC, and the type of its answer.
-pub(crate) trait Call: Message + Default + Clone + 'static {
-    type Answer: Message + Default + 'static;
-    const RPC: Rpc;
-}
-
-macro_rules! calls {
-    ($($rpc:ident $request:ident $answer:ident)+) => {
-        $(impl Call for v1::$request { type Answer = v1::$answer; const RPC: Rpc = Rpc::$rpc; })+
-    };
-}
-
-calls! {
-    GetPluginInfo GetPluginInfoRequest GetPluginInfoResponse
-    GetPluginCapabilities GetPluginCapabilitiesRequest GetPluginCapabilitiesResponse
-    Probe ProbeRequest ProbeResponse
-    CreateVolume CreateVolumeRequest CreateVolumeResponse
-    DeleteVolume DeleteVolumeRequest DeleteVolumeResponse
-    ControllerPublishVolume ControllerPublishVolumeRequest ControllerPublishVolumeResponse
-    ControllerUnpublishVolume ControllerUnpublishVolumeRequest ControllerUnpublishVolumeResponse
-    ValidateVolumeCapabilities ValidateVolumeCapabilitiesRequest ValidateVolumeCapabilitiesResponse
-    ListVolumes ListVolumesRequest ListVolumesResponse
-    ControllerListVolumeHealth ControllerListVolumeHealthRequest ControllerListVolumeHealthResponse
-    ControllerGetVolumeHealth ControllerGetVolumeHealthRequest ControllerGetVolumeHealthResponse
-    GetCapacity GetCapacityRequest GetCapacityResponse
-    ControllerGetCapabilities ControllerGetCapabilitiesRequest ControllerGetCapabilitiesResponse
-    CreateSnapshot CreateSnapshotRequest CreateSnapshotResponse
-    DeleteSnapshot DeleteSnapshotRequest DeleteSnapshotResponse
-    ListSnapshots ListSnapshotsRequest ListSnapshotsResponse
-    GetSnapshot GetSnapshotRequest GetSnapshotResponse
-    ControllerExpandVolume ControllerExpandVolumeRequest ControllerExpandVolumeResponse
-    ControllerGetVolume ControllerGetVolumeRequest ControllerGetVolumeResponse
-    ControllerModifyVolume ControllerModifyVolumeRequest ControllerModifyVolumeResponse
-    GroupControllerGetCapabilities GroupControllerGetCapabilitiesRequest GroupControllerGetCapabilitiesResponse
-    CreateVolumeGroupSnapshot CreateVolumeGroupSnapshotRequest CreateVolumeGroupSnapshotResponse
-    DeleteVolumeGroupSnapshot DeleteVolumeGroupSnapshotRequest DeleteVolumeGroupSnapshotResponse
-    GetVolumeGroupSnapshot GetVolumeGroupSnapshotRequest GetVolumeGroupSnapshotResponse
-    GetMetadataAllocated GetMetadataAllocatedRequest GetMetadataAllocatedResponse
-    GetMetadataDelta GetMetadataDeltaRequest GetMetadataDeltaResponse
-    NodeStageVolume NodeStageVolumeRequest NodeStageVolumeResponse
-    NodeUnstageVolume NodeUnstageVolumeRequest NodeUnstageVolumeResponse
-    NodePublishVolume NodePublishVolumeRequest NodePublishVolumeResponse
-    NodeUnpublishVolume NodeUnpublishVolumeRequest NodeUnpublishVolumeResponse
-    NodeGetVolumeStats NodeGetVolumeStatsRequest NodeGetVolumeStatsResponse
-    NodeGetVolumeHealth NodeGetVolumeHealthRequest NodeGetVolumeHealthResponse
-    NodeGetStorageHealth NodeGetStorageHealthRequest NodeGetStorageHealthResponse
-    NodeExpandVolume NodeExpandVolumeRequest NodeExpandVolumeResponse
-    NodeGetCapabilities NodeGetCapabilitiesRequest NodeGetCapabilitiesResponse
-    NodeGetInfo NodeGetInfoRequest NodeGetInfoResponse
-}
 
 /// A status other than OK.
 #[derive(Debug, Clone)]

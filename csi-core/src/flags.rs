@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::plugin::exit_code;
+use crate::server::Ended;
 use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result, SocketRemoval, Spec};
 
 /// Flags of a driver, to flatten into the vendor's own flags; [`Plugin::run_with`] applies them.
@@ -34,9 +35,9 @@ use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result, Sock
 #[command(next_help_heading = "Driver")]
 #[non_exhaustive]
 pub struct DriverArgs {
-    /// The unix socket on which the plugin serves
+    /// The unix socket on which the plugin serves; required to serve
     #[arg(long, env = "CSI_ENDPOINT", value_name = "unix://PATH")]
-    pub endpoint: Endpoint,
+    pub endpoint: Option<Endpoint>,
 
     /// Which services this instance serves: all, controller or node
     #[arg(long, env = "DRIVER_MODE", value_name = "MODE", default_value_t)]
@@ -90,9 +91,22 @@ pub struct DriverArgs {
     /// The time that running operations have to end after SIGTERM: 30s, 2m
     #[arg(long, env = "GRACE_PERIOD", value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub grace: Duration,
+
+    /// What to do instead of serving.
+    #[cfg(feature = "manifests")]
+    #[command(subcommand)]
+    pub command: Option<crate::DriverCommand>,
 }
 
 impl DriverArgs {
+    /// Returns the socket on which the plugin serves.
+    ///
+    /// # Errors
+    /// [`ServeError::Endpoint`](crate::ServeError::Endpoint) when neither the flag nor the variable is set.
+    pub fn endpoint(&self) -> Result<Endpoint, crate::ServeError> {
+        Ok(self.endpoint.clone().map_or_else(Endpoint::from_env, Ok)?)
+    }
+
     /// Returns this node's information: with the id from the flags, else with the host name.
     ///
     /// # Errors
@@ -102,6 +116,20 @@ impl DriverArgs {
             Some(id) => NodeInfo::new(id.as_str()),
             None => NodeInfo::from_host_name(),
         }
+    }
+
+    /// The flags that the driver's pods need as well, because they change what it offers or how it logs.
+    #[cfg(feature = "manifests")]
+    fn for_pods(&self) -> Vec<String> {
+        let mut flags = Vec::new();
+        if self.spec != Spec::default() {
+            flags.push(format!("--spec={}", self.spec));
+        }
+        #[cfg(feature = "log")]
+        if self.log_format != crate::LogFormat::default() {
+            flags.push(format!("--log-format={}", self.log_format));
+        }
+        flags
     }
 
     fn apply(&self, plugin: Plugin) -> Plugin {
@@ -130,14 +158,23 @@ impl DriverArgs {
 
 impl Plugin {
     /// Runs a driver's whole `main` by its flags: sets up the log, then does the same as
-    /// [`run`](Self::run), on the endpoint and with all other settings in `args`.
+    /// [`run`](Self::run), on the endpoint and with all other settings in `args`. With the feature `manifests`
+    /// and the command `manifests`, it writes the driver's manifests instead.
     pub async fn run_with(self, args: &DriverArgs) -> ExitCode {
         let name = self.name.clone();
+        #[cfg(feature = "manifests")]
+        if let Some(crate::DriverCommand::Manifests(command)) = &args.command {
+            return self.print_manifests(command, args.for_pods());
+        }
         #[cfg(feature = "log")]
         if let Err(error) = crate::init_log(args.log_format, &args.log_level) {
-            return exit_code(&name, (crate::server::Ended::Idle, Err(error)));
+            return exit_code(&name, (Ended::Idle, Err(error)));
         }
-        exit_code(&name, self.with_args(args).serve_signals(&args.endpoint).await)
+        let served = match args.endpoint() {
+            Ok(endpoint) => self.with_args(args).serve_signals(&endpoint).await,
+            Err(error) => (Ended::Idle, Err(error)),
+        };
+        exit_code(&name, served)
     }
 
     /// Applies `args` to the plugin, except the endpoint, which is for [`serve`](Self::serve).

@@ -61,6 +61,68 @@
 //! - No log line, error or `Debug` output shows a secret.
 //! - An answer that breaks the spec becomes INTERNAL, with a message that names the broken rule.
 //!
+//! # Testing your driver
+//!
+//! With the feature `testing`, `cargo test` of a driver needs no root. The plugin is served on a socket, and a
+//! simulated node (`mount::testing::SimulatedNode`) keeps its devices, mounts and files in memory. The node also
+//! takes faults: an error, a crash after any step, a full disk, a filesystem that hangs, a missing tool.
+//!
+//! ```
+//! # #[cfg(target_os = "linux")]
+//! # mod driver {
+//! use std::path::PathBuf;
+//! use std::sync::Arc;
+//!
+//! use csi_core::client::{Target, VolumeUse};
+//! use csi_core::mount::testing::SimulatedNode;
+//! use csi_core::proto::v1::{VolumeCapability, volume_capability::access_mode::Mode};
+//! use csi_core::{Result, VolumeId, prelude::*, testing};
+//!
+//! # struct Dirs(PathBuf);
+//! # #[async_trait]
+//! # impl Directories for Dirs {
+//! #     async fn directory(&self, id: &VolumeId) -> Result<PathBuf> {
+//! #         Ok(self.0.join(id.as_file_name()?))
+//! #     }
+//! # }
+//! /// The driver's own function.
+//! fn plugin(volumes: PathBuf) -> Plugin {
+//!     Plugin::new("dirs.csi.example.org", "1").node(DirectoryNode::service(Arc::new(Dirs(volumes))))
+//! }
+//!
+//! // In a test: #[tokio::test]
+//! pub async fn a_publish_that_is_killed_is_repeated() {
+//!     let directory = tempfile::tempdir().unwrap();
+//!     std::fs::create_dir(directory.path().join("vol-1")).unwrap();
+//!     let node = SimulatedNode::new();
+//!     node.create_dir("/var/lib/kubelet/pods/1");
+//!     let client = testing::serve(plugin(directory.path().into()).machine(node.clone()), &directory).await;
+//!
+//!     // The requests of the attacher and the kubelet, in their order.
+//!     let mut volume = VolumeUse::new("vol-1", VolumeCapability::mount(Mode::SingleNodeWriter));
+//!     let targets = [Target::new("/var/lib/kubelet/pods/1/mount")];
+//!     node.crash_after(0);
+//!     volume.put_on_node(&client, &targets).await.unwrap_err();
+//!     node.restart();
+//!     volume.put_on_node(&client, &targets).await.unwrap();
+//!     node.write(targets[0].path.join("file"), "data").unwrap();
+//!     volume.take_off_node(&client, &targets).await.unwrap();
+//!     assert!(!node.exists(&targets[0].path));
+//! }
+//! # }
+//! # #[cfg(target_os = "linux")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() { driver::a_publish_that_is_killed_is_repeated().await }
+//! # #[cfg(not(target_os = "linux"))]
+//! # fn main() {}
+//! ```
+//!
+//! - The look-up of a disk ([`ExpectedDevice`](mount::ExpectedDevice), for example by a LUN or a serial number) is
+//!   tested on the disks of a directory: `mount::testing::FakeDisks` has an example.
+//! - The rules of the spec are tested by the kit [csi-conformance](https://docs.rs/csi-conformance): as a library
+//!   in `cargo test`, or as a program against any socket. It mounts real volumes, so it needs root.
+//! - Tests with real mounts run in a mount namespace of their own: `mount::testing::private_mount_namespace`.
+//!
 //! # Features
 //!
 //! | feature | default | gives |
@@ -68,11 +130,13 @@
 //! | `mount` | yes | on Linux: [`mount`], the ready-made node plugins, and the requests' methods that mount and unmount |
 //! | `luks` | | encrypted block volumes: `BlockDevices::encryption` |
 //! | `clap` | | `DriverArgs`: command-line flags and environment variables for the plugin's settings, for `Plugin::run_with` |
+//! | `manifests` | | with `clap`: the command `manifests` of a driver, which makes its Kubernetes manifests |
 //! | `http` | | `Plugin::http`: `/healthz`, `/readyz` and `/metrics` |
 //! | `log` | | `init_log`: the log on standard error, as text or JSON |
 //! | `grpc-health` | | gRPC's health service on the same socket, answered by the plugin's probe |
 //! | `grpc-reflection` | | gRPC's reflection service on the same socket, for tools such as grpcurl |
-//! | `client` | | `client::Client`, which waits for a plugin and calls it with deadlines |
+//! | `client` | | `client::Client`, which waits for a plugin and calls it with deadlines, and `client::VolumeUse`, the requests of a volume's life |
+//! | `testing` | | `testing::serve` and `mount::testing`, for a driver's own tests; only among the `dev-dependencies` |
 //!
 //! Registration with the kubelet needs no feature: [`Plugin::register`].
 //!
@@ -126,6 +190,9 @@ pub mod prelude;
 
 mod needs_trait;
 
+#[cfg(all(feature = "testing", target_os = "linux"))]
+pub mod testing;
+
 pub use admission::{Claimed, Claims};
 pub use async_trait::async_trait;
 #[cfg(all(feature = "mount", target_os = "linux"))]
@@ -149,6 +216,9 @@ pub use controller::{
     ListVolumes, ListVolumesRequest, Page, Pager, PublishUnpublishVolume, Published, Reservation,
     SnapshotRecord, ValidateVolumeCapabilitiesRequest, VolumeListing,
 };
+/// The crate behind the command `manifests`, for [`Plugin::declare`] and [`Plugin::facts`].
+#[cfg(feature = "manifests")]
+pub use csi_deploy as deploy;
 pub use error::{Error, IoContext, Reason, Result};
 #[cfg(feature = "clap")]
 pub use flags::DriverArgs;
@@ -161,7 +231,7 @@ pub use kubernetes::{ClaimNames, PodInfo, Quantity, ServiceAccountToken, Service
 #[cfg(feature = "log")]
 pub use log::{LogFormat, init_log};
 #[cfg(all(feature = "mount", target_os = "linux"))]
-pub use machine::machine;
+pub use machine::{CurrentMachine, machine};
 pub use mode::Mode;
 pub use node::{
     AtTarget, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetStorageHealth,
@@ -172,15 +242,17 @@ pub use node::{
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use node_plugins::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
-    FuseFilesystems, FuseNode, MountGroup, SharedFilesystems, SharedNode, mounted_from, remove_tree,
-    stage_plan,
+    FuseFilesystems, FuseNode, MountGroup, RootPermissions, SharedFilesystems, SharedNode, mounted_from,
+    remove_tree, stage_plan,
 };
 pub use offer::Expansion;
 pub use plugin::Plugin;
+#[cfg(feature = "manifests")]
+pub use plugin::{DriverCommand, ManifestArgs};
 pub use records::{DirectoryLock, RecordList, Records};
 #[cfg(feature = "http")]
 pub use server::PluginMetrics;
-pub use server::{CallService, Registration, ServeError, SocketRemoval};
+pub use server::{CallService, Ended, Registration, ServeError, SocketRemoval};
 pub use snapshot_metadata::{
     BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
     SnapshotMetadata,

@@ -24,8 +24,8 @@ pub use crate::DriverArgs;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use crate::node_plugins::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
-    FuseFilesystems, FuseNode, MountGroup, SharedFilesystems, SharedNode, mounted_from, remove_tree,
-    stage_plan,
+    FuseFilesystems, FuseNode, MountGroup, RootPermissions, SharedFilesystems, SharedNode, mounted_from,
+    remove_tree, stage_plan,
 };
 pub use crate::{
     AbsolutePath, AccessMode, AccessType, AttachLimit, BlockMetadata, BlockMetadataType, BlockRange,
@@ -52,3 +52,6 @@ pub use crate::{
     VolumeContext, VolumeGroupSnapshot, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, VolumeId,
     VolumeListing, VolumeName, VolumePath, VolumeStats, async_trait, blocking,
 };
+/// The steps of [`machine()`](crate::machine()).
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use csi_mount::Machine as _;

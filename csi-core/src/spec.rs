@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(feature = "grpc-reflection")]
+use crate::Rpc;
 use crate::{Error, Result};
 
 /// The version of the spec that the plugin serves: [`Plugin::spec`](crate::Plugin::spec).
@@ -21,6 +23,24 @@ pub enum Spec {
     /// v1.13.0: also GET_VOLUME_HEALTH, LIST_VOLUME_HEALTH, GET_STORAGE_HEALTH and
     /// SNAPSHOT_ACCESSIBILITY_CONSTRAINTS.
     V1_13,
+}
+
+impl Spec {
+    /// Whether this version has the RPC.
+    #[cfg(feature = "grpc-reflection")]
+    pub(crate) const fn has(self, rpc: Rpc) -> bool {
+        let is_newer = matches!(
+            rpc,
+            Rpc::ControllerGetVolumeHealth
+                | Rpc::ControllerListVolumeHealth
+                | Rpc::NodeGetVolumeHealth
+                | Rpc::NodeGetStorageHealth
+        );
+        match self {
+            Self::V1_12 => !is_newer,
+            Self::V1_13 => true,
+        }
+    }
 }
 
 impl fmt::Display for Spec {

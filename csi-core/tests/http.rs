@@ -1,4 +1,4 @@
-//! Health and metrics over HTTP, and gRPC's own health and reflection.
+//! Health and metrics over HTTP, and gRPC's own health.
 
 mod common;
 
@@ -281,30 +281,6 @@ async fn grpc_health_is_the_plugins_probe() {
     assert_eq!(health.check(of("csi.v1.Other")).await.unwrap_err().code(), tonic::Code::NotFound);
     let mut watched = health.watch(of("")).await.unwrap().into_inner();
     assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
-}
-
-// spec: endpoint.all-services
-#[tokio::test]
-async fn reflection_lists_the_services() {
-    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
-    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
-    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
-    let served = Served::start(plugin(Default::default())).await;
-    let mut reflection = ServerReflectionClient::new(Client::new(&served.endpoint).channel());
-    let ask = tonic_reflection::pb::v1::ServerReflectionRequest {
-        message_request: Some(MessageRequest::ListServices(String::new())),
-        ..Default::default()
-    };
-    let mut answers = reflection.server_reflection_info(tokio_stream::once(ask)).await.unwrap().into_inner();
-    let Some(MessageResponse::ListServicesResponse(list)) =
-        answers.message().await.unwrap().unwrap().message_response
-    else {
-        panic!("not a list");
-    };
-    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
-    for name in ["Identity", "Controller", "GroupController", "SnapshotMetadata", "Node"] {
-        assert!(names.contains(&format!("csi.v1.{name}").as_str()), "{names:?}");
-    }
 }
 
 /// Probes as the kubelet does, with a timeout of one second.

@@ -53,7 +53,7 @@ struct Node {
 impl Node {
     async fn start(place: &Path) -> Self {
         let luns = Arc::new(Luns { place: place.to_owned(), detached: Mutex::default() });
-        let plugin = Plugin::new("luns.csi.example.org", "1").volume_roots([place]);
+        let plugin = Plugin::new("luns.csi.example.org", "1").spec(Spec::V1_13).volume_roots([place]);
         let service = BlockNode::service(Arc::clone(&luns)).without_self_check();
         Self { place: place.to_owned(), served: Served::start(plugin.node(service)).await, luns }
     }
@@ -91,6 +91,17 @@ impl Node {
         let request = v1::NodeGetVolumeStatsRequest { volume_id, volume_path, ..Default::default() };
         let stats = self.served.node().node_get_volume_stats(request).await?.into_inner();
         Ok(stats.usage[0].total)
+    }
+
+    /// The reasons in the health of the volume at its staging path and this target.
+    async fn unwell(&self, target: &str) -> Vec<String> {
+        let request = v1::NodeGetVolumeHealthRequest {
+            volume_id: "v".into(),
+            volume_publish_path: self.path(target),
+            staging_target_path: self.path("staging"),
+        };
+        let health = self.served.node().node_get_volume_health(request).await.unwrap().into_inner();
+        health.volume_health.unwrap().health_statuses.into_iter().map(|entry| entry.reason).collect()
     }
 
     async fn expand(&self, target: &str) -> Result<i64, tonic::Status> {
@@ -167,6 +178,7 @@ fn a_mounted_volume_whose_device_has_lost_its_name_is_served_to_its_end() {
         fs::remove_file(place.join("lun3")).unwrap();
 
         node.publish("two", "3").await.unwrap();
+        assert!(node.unwell("two").await.is_empty(), "a mounted filesystem has its device");
         assert!(node.bytes("v", "two").await.unwrap() > 0);
         assert_eq!(node.bytes("w", "two").await.unwrap_err().code(), Code::NotFound, "another volume's");
         assert_eq!(node.expand("one").await.unwrap(), 64 << 20);
@@ -174,6 +186,7 @@ fn a_mounted_volume_whose_device_has_lost_its_name_is_served_to_its_end() {
         node.unpublish("two").await.unwrap();
         node.unstage().await.unwrap();
         assert_eq!(node.detached(), ["3"]);
+        assert_eq!(node.unwell("one").await, ["NotMounted", "DeviceGone"]);
         assert_eq!(node.publish("one", "3").await.unwrap_err().code(), Code::FailedPrecondition);
         device.detach().unwrap();
     });

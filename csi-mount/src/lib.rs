@@ -108,7 +108,10 @@ pub use filesystem::tool::program::{PROGRAM_TIME_LIMIT, Program, ProgramOutput};
 pub use filesystem::uuid::FilesystemUuid;
 #[cfg(feature = "luks")]
 pub use luks::{LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey, LuksPbkdf};
-pub use machine::{Kernel, LoopPath, Machine, VolumePlace};
+pub use machine::{
+    BlockSteps, DeviceSteps, DirectorySteps, EphemeralSteps, FuseSteps, Kernel, LoopPath, Machine,
+    MountQuestions, SharedSteps, VolumePlace,
+};
 pub use mounted::freeze::{Frozen, thaw};
 pub use mounted::health::{MountHealth, health, health_of_filesystem, health_within};
 pub use mounted::stats::{STATS_TIME_LIMIT, Stats, Usage, stats, stats_within};
@@ -132,6 +135,7 @@ pub use table::mountinfo::{MountEntry, mounts, parse_mountinfo};
 pub use table::state::{MountPoint, MountState};
 pub use tree::copy_file::{Copied, copy_file, data_ranges};
 pub use tree::group::{GroupChange, GroupOutcome, give_to_group};
+pub use tree::permissions::set_permissions;
 
 /// The examples in README.md, compiled.
 #[cfg(doctest)]

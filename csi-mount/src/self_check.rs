@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+use rustix::thread::CapabilitySet;
 
 use crate::path::lookup;
 use crate::path::paths;
@@ -184,28 +185,45 @@ fn mount_of(path: &Path) -> Result<MountEntry> {
         .ok_or_else(|| Error::new(ErrorKind::NotFound, operation, "its mount is not in the table").at(path))
 }
 
-/// Only a driver that grows ext4 needs this capability.
-const SYS_RESOURCE: u32 = 24;
-
-/// Each capability: its number, its name, and what fails without it.
-const CAPABILITIES: [(u32, &str, Verdict, &str); 4] = [
-    (21, "CAP_SYS_ADMIN", Verdict::Broken, "nothing can be mounted; run the container privileged"),
-    (1, "CAP_DAC_OVERRIDE", Verdict::Degraded, "directories of other users cannot be opened"),
-    (SYS_RESOURCE, "CAP_SYS_RESOURCE", Verdict::Degraded, "ext4 cannot grow while it is mounted"),
-    (19, "CAP_SYS_PTRACE", Verdict::Degraded, "the processes that keep a mount busy are not always found"),
+/// Each capability, its name, and what fails without it.
+const CAPABILITIES: [(CapabilitySet, &str, Verdict, &str); 4] = [
+    (
+        CapabilitySet::SYS_ADMIN,
+        "CAP_SYS_ADMIN",
+        Verdict::Broken,
+        "nothing can be mounted; run the container privileged",
+    ),
+    (
+        CapabilitySet::DAC_OVERRIDE,
+        "CAP_DAC_OVERRIDE",
+        Verdict::Degraded,
+        "directories of other users cannot be opened",
+    ),
+    (
+        CapabilitySet::SYS_RESOURCE,
+        "CAP_SYS_RESOURCE",
+        Verdict::Degraded,
+        "ext4 cannot grow while it is mounted",
+    ),
+    (
+        CapabilitySet::SYS_PTRACE,
+        "CAP_SYS_PTRACE",
+        Verdict::Degraded,
+        "the processes that keep a mount busy are not always found",
+    ),
 ];
 
 fn capabilities(needs: &[NodeNeed]) -> Vec<Finding> {
     let grows_ext4 = needs.contains(&NodeNeed::Filesystem(Filesystem::Ext4));
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
-    let needed = CAPABILITIES.iter().filter(|(number, ..)| *number != SYS_RESOURCE || grows_ext4);
-    let judged = needed.map(|(number, name, verdict, without)| {
-        if effective & (1 << number) == 0 {
-            finding(*name, *verdict, *without)
-        } else {
+    let effective = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    // Only a driver that grows ext4 needs this capability.
+    let is_needed = |capability| capability != CapabilitySet::SYS_RESOURCE || grows_ext4;
+    let needed = CAPABILITIES.iter().filter(|(capability, ..)| is_needed(*capability));
+    let judged = needed.map(|(capability, name, verdict, without)| {
+        if effective.contains(*capability) {
             finding(*name, Verdict::Fine, "")
+        } else {
+            finding(*name, *verdict, *without)
         }
     });
     judged.collect()
@@ -297,7 +315,7 @@ mod needs_root {
 
 #[cfg(test)]
 mod tests {
-    use rustix::thread::{CapabilitySet, capabilities as of_thread, set_capabilities};
+    use rustix::thread::{capabilities as of_thread, set_capabilities};
 
     use super::*;
     use crate::testing::without_features;

@@ -99,11 +99,9 @@ fn ext4_grows_unmounted() {
     });
 }
 
-/// Whether this process has CAP_SYS_RESOURCE, bit 24 of capabilities(7).
 fn may_resize() -> bool {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
-    u64::from_str_radix(mask.trim(), 16).unwrap() & 1 << 24 != 0
+    use rustix::thread::{CapabilitySet, capabilities};
+    capabilities(None).unwrap().effective.contains(CapabilitySet::SYS_RESOURCE)
 }
 
 #[test]

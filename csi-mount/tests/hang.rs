@@ -2,7 +2,6 @@
 
 mod devices;
 mod fuse_support;
-mod hang_table;
 mod measure;
 mod mount_support;
 
@@ -19,8 +18,6 @@ use csi_mount::{
 };
 use devices::Image;
 use fuse_support::{LateEnd, SilentDaemon, answer_init, bounded, fuse};
-use hang_table::calls::CALLS;
-use hang_table::fate::{Asked, Fate, do_as_asked};
 use measure::{Measure, measure, rounds};
 use mount_support::{sandbox, target};
 
@@ -396,26 +393,5 @@ fn a_daemon_that_never_starts_leaves_no_helper_at_all() {
         assert_eq!(measure::children(), 0, "who waits for a request that was not taken can be killed");
         answer_init(&device);
         unmount(&target).unwrap();
-    });
-}
-
-/// This is not a test. A process that is started for it makes one call of the NFS table.
-#[test]
-fn make_one_call() {
-    do_as_asked();
-}
-
-/// A call is not listed as hanging if its process has not made it yet: the time counts from its start.
-#[test]
-fn a_call_that_has_not_started_does_not_count_as_hanging() {
-    let _alone = alone();
-    let (asked, go) = Asked::held(&CALLS[0], Path::new("/"), "make_one_call");
-    let (begun, has_begun) = std::sync::mpsc::channel();
-    std::thread::scope(|scope| {
-        scope.spawn(move || begun.send(asked.begun()).unwrap());
-        assert!(has_begun.recv_timeout(3 * MOMENT).is_err(), "it was not let go");
-        drop(go);
-        let fate = has_begun.recv_timeout(BOUND).unwrap().fate(Instant::now() + BOUND);
-        assert!(matches!(fate, Fate::Answered { error: 0, .. }), "{fate}");
     });
 }

@@ -1,17 +1,18 @@
-//! A table of what hangs on a real NFS mount whose server is stopped, and what this crate does about it:
-//! everything that the crate offers returns in time with the right outcome, and everything works again when
-//! the server comes back.
+//! A real NFS mount whose server is stopped: everything that the crate offers returns in time with the right
+//! outcome, and everything works again when the server comes back.
 //!
-//! `cargo xtask test --kernels newest hang_nfs` runs it in an emulated machine and prints the table.
+//! `cargo xtask test --kernels newest hang_nfs` runs it in an emulated machine and prints a table of the
+//! outcomes.
 
 mod flow_support;
-mod hang_table;
 mod measure;
 mod mount_support;
 mod nfs_support;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -21,9 +22,6 @@ use csi_mount::{
     health, health_within, mount_state, stats, stats_within, unmount,
 };
 use flow_support::eventually;
-use hang_table::calls::{CALLS, Call, FRESH, UNMOUNTS, helper};
-use hang_table::fate::{Asked, Begun, Fate, do_as_asked};
-use hang_table::{CallTable, Table};
 use measure::children;
 use mount_support::sandbox;
 use nfs_support::{Patience, Protocol, Server};
@@ -58,36 +56,57 @@ fn v4_soft() {
     table(Protocol::V4, Patience::Soft);
 }
 
-/// This is not a test. A process that is started for it makes one call of the table.
+/// The mount at which the process of this test waits. Without it, the test does nothing.
+const WAIT_AT: &str = "HANG_NFS_WAIT_AT";
+const BEGIN: &str = "begin";
+
+/// This is not a test. A process that is started for it waits in a filesystem.
 #[test]
-fn make_one_call() {
-    do_as_asked();
+fn wait_in_a_filesystem() {
+    if let Some(at) = std::env::var_os(WAIT_AT) {
+        println!("\n{BEGIN}");
+        let _ = rustix::fs::statfs(&at);
+    }
 }
 
-fn asked(call: &Call, at: &Target) -> Asked {
-    Asked::start(call, at.path(), "make_one_call")
+/// Rows in the order in which they are added, printed as Markdown.
+#[derive(Default)]
+struct Table(Vec<[String; 2]>);
+
+impl Table {
+    /// Runs something that must end within the limit. `outcome` describes the result, or panics if it is
+    /// wrong.
+    fn bounded<T>(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        run: impl FnOnce() -> T,
+        outcome: impl FnOnce(&T) -> String,
+    ) {
+        let start = Instant::now();
+        let result = run();
+        let took = start.elapsed();
+        self.0.push([what.to_owned(), format!("{}, {:.1} s", outcome(&result), took.as_secs_f64())]);
+        assert!(took < limit, "{what} took {took:?}");
+    }
+
+    fn print(&self) {
+        println!("\n| csi-mount | the server is stopped |\n|---|---|");
+        self.0.iter().for_each(|[what, outcome]| println!("| {what} | {outcome} |"));
+    }
 }
 
 fn table(protocol: Protocol, patience: Patience) {
     let server = Server::start();
     let share = server.share(protocol, patience);
-    let believed = server.share_believed_for(600, protocol, patience);
     sandbox(|sandbox| {
         let volume = Volume::new(sandbox, &server, &share, patience);
         println!("\n### NFS {protocol:?}, {patience:?}");
-        let fresh = volume.calls_of_what_is_fresh(&believed);
         volume.come_up();
         volume.stop();
-        let mut calls = volume.system_calls();
-        fresh.iter().for_each(|(call, fate)| calls.row(call.name, fate, call.helper));
-        let answers = volume.helpers();
-        calls.print("system call at the mount point", &answers);
-        answers.print(["of this crate", "the server is stopped"]);
+        volume.calls().print();
         volume.come_back();
-        let unmounts = volume.unmounts();
-        let ends = volume.taken_away_while_dead();
-        unmounts.print("taking it away", &ends);
-        ends.print(["of this crate", "the server is stopped"]);
+        volume.taken_away_while_dead().print();
         volume.come_up();
         volume.go_down();
         eventually("no process is left", || stats("/").is_ok() && children() == 0);
@@ -117,14 +136,14 @@ impl At {
 
     /// Returns the name of the row with this crate's own result.
     fn unstage(self) -> String {
-        format!("{}, {}", helper::UNSTAGE, self.words())
+        format!("`unstage`, {}", self.words())
     }
 }
 
 /// A running user. It ends when the server answers again.
 enum User {
     Nobody,
-    Waiting(Begun),
+    Waiting(Child),
     Descriptor(std::os::fd::OwnedFd),
 }
 
@@ -132,7 +151,10 @@ impl User {
     fn go(self) {
         match self {
             Self::Nobody => {}
-            Self::Waiting(process) => drop(process.fate(Instant::now() + BOUND)),
+            Self::Waiting(mut process) => {
+                process.kill().unwrap();
+                process.wait().unwrap();
+            }
             Self::Descriptor(fd) => drop(fd),
         }
     }
@@ -187,88 +209,41 @@ impl<'a> Volume<'a> {
         sleep(CACHED);
     }
 
-    /// How long the test waits for a system call. A soft mount gives up on its own.
-    fn limit(&self) -> Duration {
-        match self.patience {
-            Patience::Hard => 3 * SECOND,
-            Patience::Soft => 25 * SECOND,
-        }
-    }
-
-    /// Makes each call in a separate process, all at the same time.
-    fn fates(&self, calls: &'static [Call], at: &Target) -> Vec<(&'static Call, Fate)> {
-        let asked: Vec<_> = calls.iter().map(|call| (call, asked(call, at))).collect();
-        let begun: Vec<_> = asked.into_iter().map(|(call, asked)| (call, asked.begun())).collect();
-        let start = Instant::now();
-        // A call that can't hang must not count as hanging because the machine is busy.
-        let limit = |call: &Call| if call.is_relied_on { BOUND } else { self.limit() };
-        let fate = |(call, begun): (&'static Call, Begun)| (call, begun.fate(start + limit(call)));
-        let fates: Vec<_> = begun.into_iter().map(fate).collect();
-        for (call, fate) in &fates {
-            assert_ne!(*fate, Fate::Stuck, "{}", call.name);
-            assert!(!call.is_relied_on || fate.is_no_answer_of_a_server(), "{}: {fate}", call.name);
-        }
-        fates
-    }
-
-    fn system_calls(&self) -> CallTable {
-        let mut table = CallTable::default();
-        let fates = self.fates(CALLS, &self.staging);
-        let hanging = fates.iter().filter(|(_, fate)| matches!(fate, Fate::Killed { .. })).count();
-        assert!(hanging > 0 || self.patience == Patience::Soft, "a server that is stopped is waited for");
-        fates.iter().for_each(|(call, fate)| table.row(call.name, fate, call.helper));
-        table
-    }
-
-    /// The results for a mount whose client has a long cache time and has just cached everything that it can.
-    fn calls_of_what_is_fresh(&self, believed: &SharedSource) -> Vec<(&'static Call, Fate)> {
-        let place = self.target("fresh");
-        stage(&place, believed).unwrap();
-        assert!(fs::metadata(place.path()).unwrap().is_dir());
-        assert!(stats(place.path()).unwrap().bytes.total > 0);
-        self.server.gate.stop();
-        let fates = self.fates(FRESH, &place);
-        assert!(
-            matches!(fates[0].1, Fate::Answered { error: 0, .. }),
-            "what is known is told: {}",
-            fates[0].1
-        );
-        self.server.gate.go_on();
-        unstage(&place).unwrap();
-        place.remove().unwrap();
-        fates
-    }
-
     /// The results of this crate's functions that leave the mount in place.
-    fn helpers(&self) -> Table {
+    fn calls(&self) -> Table {
         let mut table = Table::default();
         let (staging, at) = (&self.staging, self.staging.path());
         let state = |state: &Result<MountState>| {
             assert!(matches!(state, Ok(MountState::Mounted(_))));
             "mounted".to_owned()
         };
-        table.bounded(helper::STATE, SOON, || mount_state(at), state);
+        table.bounded("`mount_state`", SOON, || mount_state(at), state);
         let is_unwell = |found: &Result<MountHealth>| {
             let unwell = *found.as_ref().unwrap();
             assert!(matches!(unwell, MountHealth::Unresponsive | MountHealth::Dead(_)), "{unwell}");
             assert!(self.patience == Patience::Soft || unwell == MountHealth::Unresponsive, "{unwell}");
             unwell.to_string()
         };
-        table.bounded(helper::HEALTH, BOUND, || health_within(at, SECOND), is_unwell);
+        table.bounded("`health_within` a second", BOUND, || health_within(at, SECOND), is_unwell);
         let silence = |outcome: &_| self.silence(outcome);
-        table.bounded(helper::STATS, BOUND, || stats_within(at, SECOND), silence);
+        table.bounded("`stats_within` a second", BOUND, || stats_within(at, SECOND), silence);
         let refused = |outcome: &Result<Removed>| {
             let error = outcome.as_ref().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
             "`Busy`".to_owned()
         };
-        table.bounded(helper::REMOVE, SOON, || staging.remove(), refused);
+        table.bounded("`Target::remove`", SOON, || staging.remove(), refused);
         let (other, third, below) = (self.target("other"), self.target("third"), at.join("below"));
         let bind = || Bind::new(at).at(&other);
-        table.bounded(helper::BIND, SOON, bind, |outcome| format!("{:?}", outcome.as_ref().unwrap()));
+        table.bounded("`Bind` of it", SOON, bind, |outcome| format!("{:?}", outcome.as_ref().unwrap()));
         let off = |outcome: &Result<Unmounted>| format!("{:?}", outcome.as_ref().unwrap());
-        table.bounded(helper::UNBIND, BOUND, || unmount(&other), off);
-        table.bounded(helper::BELOW, BOUND, || Bind::new(&below).at(&other), |outcome| self.silence(outcome));
+        table.bounded("`unmount` of that bind", BOUND, || unmount(&other), off);
+        table.bounded(
+            "`Bind` of what is below it",
+            BOUND,
+            || Bind::new(&below).at(&other),
+            |outcome| self.silence(outcome),
+        );
         table.bounded("`publish`", BOUND, || self.publish(&third), |outcome| self.silence(outcome));
         let stage_again = || stage(staging, self.share);
         table.bounded("`stage` where it is staged", BOUND, stage_again, |outcome| self.silence(outcome));
@@ -310,27 +285,6 @@ impl<'a> Volume<'a> {
         self.go_down();
     }
 
-    /// The plain system calls that unmount, on the last mount of the filesystem.
-    fn unmounts(&self) -> CallTable {
-        let mut table = CallTable::default();
-        for call in UNMOUNTS {
-            for at in At::ALL {
-                stage(&self.staging, self.share).unwrap();
-                let user = self.stop_with(at);
-                let fate = asked(call, &self.staging).begun().fate(Instant::now() + self.limit());
-                assert_ne!(fate, Fate::Stuck, "{}", call.name);
-                let is_gone = self.staging.state().unwrap() == MountState::NotMounted;
-                let place = if is_gone { "off the tree" } else { "still mounted" };
-                let who = if at == At::Nobody { String::new() } else { format!(", {}", at.words()) };
-                table.row(format!("{}{who}", call.name), format!("{fate}; {place}"), &at.unstage());
-                self.server.gate.go_on();
-                user.go();
-                unstage(&self.staging).unwrap();
-            }
-        }
-        table
-    }
-
     /// Stops the server while the mount has this user.
     fn stop_with(&self, at: At) -> User {
         let fd = (at == At::Descriptor).then(|| {
@@ -346,9 +300,15 @@ impl<'a> Volume<'a> {
     }
 
     /// Starts a process that has sent a request to the server.
-    fn waiting_process(&self) -> Begun {
-        let statfs = CALLS.iter().find(|call| call.name == "`statfs`").unwrap();
-        let process = asked(statfs, &self.staging).begun();
+    fn waiting_process(&self) -> Child {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "wait_in_a_filesystem", "--nocapture"])
+            .env(WAIT_AT, self.staging.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        assert!(output.lines().any(|line| line.unwrap() == BEGIN), "the process begins");
         sleep(SECOND);
         process
     }

@@ -70,14 +70,14 @@ fn place(path: &str) -> VolumePlace {
 }
 
 fn up(node: &SimulatedNode, disk: &Path) -> Result<Outcome> {
-    node.block_stage(disk, &place("/staging"), &StagePlan::new(Filesystem::Ext4))?;
+    node.block().stage(disk, &place("/staging"), &StagePlan::new(Filesystem::Ext4))?;
     let none = MountAttributes::empty();
-    node.block_publish("/staging".as_ref(), &place("/pods/target"), none, IdMap::new())
+    node.block().publish("/staging".as_ref(), &place("/pods/target"), none, IdMap::new())
 }
 
 fn down(node: &SimulatedNode, disk: &Path) -> Result<Unmounted> {
-    node.block_unpublish(&place("/pods/target"))?;
-    node.block_unstage(&place("/staging"), Some(disk), MountCopies::Kept)
+    node.block().unpublish(&place("/pods/target"))?;
+    node.block().unstage(&place("/staging"), Some(disk), MountCopies::Kept)
 }
 
 fn node() -> (SimulatedNode, std::path::PathBuf) {
@@ -95,15 +95,15 @@ fn a_killed_process_leaves_what_a_retry_or_an_undo_finishes() {
             let (node, disk) = node();
             node.crash_after(steps);
             let is_finished = up(&node, &disk).is_ok() && down(&node, &disk).is_ok();
-            assert!(is_finished || node.mounts().is_err(), "nothing works after the kill");
+            assert!(is_finished || node.mounts().table().is_err(), "nothing works after the kill");
             node.restart();
             if !is_undone {
                 up(&node, &disk).unwrap();
                 node.write("/pods/target/file", "data").unwrap();
             }
             down(&node, &disk).unwrap();
-            assert_eq!(node.mount_state("/pods/target".as_ref()).unwrap(), MountState::Absent, "{steps}");
-            assert_eq!(node.mounts().unwrap().len(), 1, "{steps}");
+            assert_eq!(node.mounts().state("/pods/target".as_ref()).unwrap(), MountState::Absent, "{steps}");
+            assert_eq!(node.mounts().table().unwrap().len(), 1, "{steps}");
             if is_finished {
                 assert!(steps > 6);
                 break;
@@ -130,9 +130,9 @@ fn each_fault_gives_the_error_of_the_real_one() {
     assert_eq!((write(), kind(up(&node, &disk))), (io::ErrorKind::ReadOnlyFilesystem, ErrorKind::ReadOnly));
     node.set_health("/staging", MountHealth::Unresponsive);
     assert_eq!((write(), kind(up(&node, &disk))), (io::ErrorKind::TimedOut, ErrorKind::Unresponsive));
-    assert_eq!(node.stats("/staging".as_ref()).unwrap_err().kind(), ErrorKind::Unresponsive);
+    assert_eq!(node.mounts().stats("/staging".as_ref()).unwrap_err().kind(), ErrorKind::Unresponsive);
     node.remove_disk(&disk);
-    assert!(matches!(node.health("/staging".as_ref()).unwrap(), MountHealth::Dead(_)));
+    assert!(matches!(node.mounts().health("/staging".as_ref()).unwrap(), MountHealth::Dead(_)));
     down(&node, &disk).unwrap();
 }
 
@@ -142,7 +142,7 @@ fn a_reboot_ends_mounts_and_keeps_data() {
     up(&node, &disk).unwrap();
     node.write("/pods/target/file", "data").unwrap();
     node.reboot();
-    assert_eq!(node.mounts().unwrap().len(), 1);
+    assert_eq!(node.mounts().table().unwrap().len(), 1);
     up(&node, &disk).unwrap();
     assert_eq!(node.read("/pods/target/file").unwrap(), b"data");
 }
@@ -153,31 +153,31 @@ fn servers_and_daemons_keep_their_files_and_are_mounted_again() {
     let (staging, target) = (place("/staging"), place("/pods/target"));
     let (none, limit) = (MountAttributes::empty(), std::time::Duration::ZERO);
     let daemon = FuseDaemon::new("flatfs").identity("v 1");
-    node.fuse_stage(&staging, &daemon).unwrap();
-    assert_eq!(node.fuse_identity(staging.path()).unwrap(), "v 1");
-    node.fuse_publish(staging.path(), &target, none).unwrap();
+    node.fuse().stage(&staging, &daemon).unwrap();
+    assert_eq!(node.fuse().identity(staging.path()).unwrap(), "v 1");
+    node.fuse().publish(staging.path(), &target, none).unwrap();
     node.write("/pods/target/file", "data").unwrap();
-    assert_eq!(node.fuse_unstage(&staging, limit).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(node.fuse().unstage(&staging, limit).unwrap_err().kind(), ErrorKind::Busy);
     node.set_health("/staging", MountHealth::Dead(nix::libc::ENOTCONN));
-    assert!(node.fuse_is_lost(staging.path()).unwrap());
-    let dead = node.fuse_publish(staging.path(), &target, none).unwrap_err();
+    assert!(node.mounts().has_lost_daemon(staging.path()).unwrap());
+    let dead = node.fuse().publish(staging.path(), &target, none).unwrap_err();
     assert_eq!(dead.kind(), ErrorKind::Unresponsive);
-    node.fuse_stage(&staging, &daemon).unwrap();
-    assert_eq!(node.fuse_publish(staging.path(), &target, none).unwrap(), Outcome::Mounted);
+    node.fuse().stage(&staging, &daemon).unwrap();
+    assert_eq!(node.fuse().publish(staging.path(), &target, none).unwrap(), Outcome::Mounted);
     assert_eq!(node.read("/pods/target/file").unwrap(), b"data");
     let other = FuseDaemon::new("flatfs").identity("v 2");
-    assert_eq!(node.fuse_stage(&staging, &other).unwrap_err().kind(), ErrorKind::AlreadyMounted);
-    assert_eq!(node.fuse_unpublish(&target).unwrap(), Removed::Removed);
-    node.fuse_unstage(&staging, limit).unwrap();
+    assert_eq!(node.fuse().stage(&staging, &other).unwrap_err().kind(), ErrorKind::AlreadyMounted);
+    assert_eq!(node.fuse().unpublish(&target).unwrap(), Removed::Removed);
+    node.fuse().unstage(&staging, limit).unwrap();
 
     let share = SharedSource::new("nfs4", "server:/export");
-    node.shared_mount(&staging, &share, none).unwrap();
-    assert_eq!(node.shared_mount(&staging, &share, none).unwrap(), Outcome::AlreadyMounted);
-    node.shared_publish(staging.path(), &target, MountAttributes::RDONLY).unwrap();
+    node.shared().mount(&staging, &share, none).unwrap();
+    assert_eq!(node.shared().mount(&staging, &share, none).unwrap(), Outcome::AlreadyMounted);
+    node.shared().publish(staging.path(), &target, MountAttributes::RDONLY).unwrap();
     node.open_file("/pods/target");
-    assert_eq!(node.shared_unpublish(&target, limit).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(node.shared().unpublish(&target, limit).unwrap_err().kind(), ErrorKind::Busy);
     node.set_health("/staging", MountHealth::Unresponsive);
-    assert_eq!(node.shared_unpublish(&target, limit).unwrap(), Removed::Removed, "by force");
-    assert!(node.shared_mount(&staging, &share, none).is_err());
-    node.shared_unstage(&staging, limit).unwrap();
+    assert_eq!(node.shared().unpublish(&target, limit).unwrap(), Removed::Removed, "by force");
+    assert!(node.shared().mount(&staging, &share, none).is_err());
+    node.shared().unstage(&staging, limit).unwrap();
 }

@@ -28,13 +28,14 @@
 //! |---|---|
 //! | [`v1`] | the messages of the five services, and a client module and a server module for each service |
 //! | [`pluginregistration`] | the same for the kubelet's plugin registration |
-//! | `client` | [`Client`](client::Client): waits for a plugin and calls it with deadlines (feature `client`) |
+//! | `client` | [`Client`](client::Client): waits for a plugin and calls it with deadlines; [`VolumeUse`](client::VolumeUse): the requests of a volume's life, in order (feature `client`) |
 //! | `raw` | a codec that leaves messages as bytes (feature `client` or `server`) |
 //! | [`redact`] | wrappers that hide secrets, for types that copy fields out of a message |
 //! | [`escape`] | makes text from outside safe to show: on a terminal, in JSON, in a command |
 //!
-//! [`Rpc`] and [`Service`] have the names of the spec's RPCs and services; [`Endpoint`] is the address of a
-//! plugin's socket; [`Pairs`] are keys and values for requests, as users write them in a file.
+//! [`Rpc`] and [`Service`] have the names of the spec's RPCs and services; [`RpcRequest`] connects each request
+//! with its RPC and its answer; [`Endpoint`] is the address of a plugin's socket; [`Pairs`] are keys and values
+//! for requests, as users write them in a file.
 //!
 //! A map is a `BTreeMap`, so equal messages encode to equal bytes.
 //!
@@ -58,6 +59,7 @@ mod pairs;
 pub mod raw;
 #[macro_use]
 pub mod redact;
+mod request;
 mod rpc;
 
 #[rustfmt::skip]
@@ -84,6 +86,7 @@ mod generated {
 pub use endpoint::{Endpoint, EndpointError};
 pub use generated::{pluginregistration, v1};
 pub use pairs::{Pairs, PairsError};
+pub use request::RpcRequest;
 pub use rpc::{Rpc, Service};
 /// A capability of the Controller service, by its name and number in the spec.
 pub use v1::controller_service_capability::rpc::Type as ControllerCapability;

@@ -30,9 +30,19 @@ use-default-preprocessors = false
 
 [output.html]
 preferred-dark-theme = \"light\"
+additional-css = [\"book.css\"]
 
 [output.html.playground]
 runnable = false
+";
+
+/// A phone is narrower than a picture whose text can be read: such a picture scrolls, as tables do.
+const STYLE: &str = "\
+main .table-wrapper { margin-block-end: 1.5rem; }
+@media (max-width: 40rem) {
+    main p:has(img) { overflow-x: auto; }
+    main p img { min-width: 40rem; }
+}
 ";
 
 /// Builds the book into the target folder.
@@ -91,6 +101,7 @@ fn write_sources(root: &Path, folder: &Path) -> Result<(), Failure> {
     let summary = map_links(&summary, |link| Some(resolve(Path::new(SUMMARY), link)?.display().to_string()));
     fs::write(source.join("SUMMARY.md"), summary)?;
     fs::write(folder.join("book.toml"), CONFIG)?;
+    fs::write(folder.join("book.css"), STYLE)?;
     Ok(())
 }
 

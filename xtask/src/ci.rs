@@ -12,7 +12,9 @@ use crate::needs::{Install, Work};
 use crate::package::Depth;
 use crate::progress::Progress;
 use crate::step::{Step, timed};
-use crate::{Failure, bench, codegen, elf, kernels, needs, package, progress, sanity, target, test};
+use crate::{
+    Failure, bench, codegen, container, elf, kernels, needs, package, progress, sanity, target, test,
+};
 
 /// The file with the seconds of each step's last run, in cargo's target folder.
 const TIMES: &str = "gate-times";
@@ -28,7 +30,7 @@ const LINTED: [(&str, &[&str]); 2] =
 
 pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     let is_root = needs::Privilege::of_this_process()? != needs::Privilege::Ordinary;
-    needs::provide(&[Work::Tests, Work::Kernels, Work::Counting], Install::Missing)?;
+    needs::provide(&[Work::Tests, Work::Kernels, Work::Containers, Work::Counting], Install::Missing)?;
     // Checked before ten minutes of building.
     let mut missing = needs::missing_programs(Work::Kernels);
     missing.extend(needs::missing_programs(Work::Counting));
@@ -56,13 +58,13 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
             "archives",
             Box::new(|| package::run(root, Depth::Check).map(|some| left_out.borrow_mut().extend(some))),
         ),
-        ("benches build", Box::new(|| benches(root))),
         (
             "mount-utils in the benches",
             Box::new(|| bench::check_mount_utils(root).map(|some| left_out.borrow_mut().extend(some))),
         ),
-        ("instructions of the benches", Box::new(|| bench::check_instructions(root))),
+        ("benches build, their instructions", Box::new(|| bench::check_instructions(root))),
         ("static build", Box::new(|| static_build(root))),
+        ("containers", Box::new(|| container::run(root).map(|some| left_out.borrow_mut().extend(some)))),
         ("csi-sanity", Box::new(|| sanity::run(root).map(|some| left_out.borrow_mut().extend(some)))),
         (
             "oldest and newest kernel available",
@@ -107,10 +109,6 @@ fn docs(root: &Path) -> Result<(), Failure> {
         .run(root)
 }
 
-fn benches(root: &Path) -> Result<(), Failure> {
-    Step::cargo("benches build", ["bench", "--no-run", "--package", "benches"]).run(root)
-}
-
 /// Checks each feature of each package alone.
 pub(crate) fn features(root: &Path) -> Result<(), Failure> {
     members(root)?.iter().try_for_each(|member| each_feature_alone(root, member))
@@ -141,19 +139,18 @@ fn each_feature_alone(root: &Path, member: &Member) -> Result<(), Failure> {
 }
 
 fn static_build(root: &Path) -> Result<(), Failure> {
-    let triple = target::host_triple()?;
-    let target = target::static_dir()?;
-    let target_text = target.display().to_string();
     // The test builds the binary that it runs.
     let (name, what) = match needs::Privilege::of_this_process()? {
         needs::Privilege::Ordinary => ("static build", ["build", "--bins"].as_slice()),
         _ => ("static build, run in an empty root", ["test", "--test", STATIC_TEST].as_slice()),
     };
+    let (triple, target) = (target::host_triple()?, target::static_dir()?);
+    let target_text = target.display().to_string();
     let args = ["--package", STATIC, "--target", &triple, "--target-dir", &target_text];
-    Step::cargo(name, what.iter().chain(&args).copied()).env("RUSTFLAGS", target::STATIC).run(root)?;
-    timed("the static binary is static", || {
-        elf::check_static(&target.join(&triple).join("debug").join(STATIC))
-    })
+    let step = Step::cargo(name, what.iter().chain(&args).copied());
+    target::STATIC_TESTS.into_iter().fold(step, |step, (name, value)| step.env(name, value)).run(root)?;
+    let program = target.join(&triple).join("debug").join(STATIC);
+    timed("the static binary is static", || elf::check_static(&program))
 }
 
 #[cfg(test)]

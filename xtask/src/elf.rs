@@ -1,4 +1,4 @@
-//! Checks that a binary is static.
+//! What a binary needs to run: a dynamic linker and libraries, or nothing.
 
 use std::fs;
 use std::path::Path;
@@ -7,6 +7,18 @@ use crate::Failure;
 
 /// The program header that names a dynamic linker (elf(5)).
 const PT_INTERP: u32 = 3;
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+/// Entries of the dynamic section: a library's name, and the address of the names.
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+
+/// What a dynamic binary or a library names.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Needs {
+    pub(crate) interpreter: Option<String>,
+    pub(crate) libraries: Vec<String>,
+}
 
 /// Fails unless the file is a 64-bit little-endian ELF binary without a dynamic linker.
 pub(crate) fn check_static(path: &Path) -> Result<(), Failure> {
@@ -18,20 +30,64 @@ pub(crate) fn check_static(path: &Path) -> Result<(), Failure> {
     }
 }
 
-fn has_interpreter(elf: &[u8]) -> Option<bool> {
+/// None for anything but a 64-bit little-endian ELF binary with a dynamic section.
+pub(crate) fn needs(elf: &[u8]) -> Option<Needs> {
+    let segments = segments(elf)?;
+    let content = |kind: u32| {
+        let found = segments.iter().find(|segment| segment.kind == kind)?;
+        elf.get(found.offset..found.offset.checked_add(found.size)?)
+    };
+    let entry = |entry: &[u8]| Some((u64_at(entry, 0)?, u64_at(entry, 8)?));
+    let entries: Vec<(u64, u64)> = content(PT_DYNAMIC)?.chunks_exact(16).filter_map(entry).collect();
+    let (_, address) = entries.iter().find(|(tag, _)| *tag == DT_STRTAB)?;
+    let names = segments.iter().filter(|segment| segment.kind == PT_LOAD).find_map(|segment| {
+        let within = usize::try_from(address.checked_sub(segment.address)?).ok()?;
+        (within < segment.size).then(|| elf.get(segment.offset + within..)).flatten()
+    })?;
+    let libraries = entries.iter().filter(|(tag, _)| *tag == DT_NEEDED);
+    let libraries = libraries.filter_map(|(_, at)| text(names.get(usize::try_from(*at).ok()?..)?));
+    Some(Needs { interpreter: content(PT_INTERP).and_then(text), libraries: libraries.collect() })
+}
+
+/// A text that ends with a zero.
+fn text(bytes: &[u8]) -> Option<String> {
+    bytes.split(|byte| *byte == 0).next().map(|text| String::from_utf8_lossy(text).into_owned())
+}
+
+/// A program header.
+struct Segment {
+    kind: u32,
+    offset: usize,
+    address: u64,
+    size: usize,
+}
+
+fn segments(elf: &[u8]) -> Option<Vec<Segment>> {
     if elf.get(..6)? != b"\x7fELF\x02\x01" {
         return None;
     }
-    let table = usize::try_from(u64::from_le_bytes(array(elf, 0x20)?)).ok()?;
+    let table = size_at(elf, 0x20)?;
     let entry_size = usize::from(u16::from_le_bytes(array(elf, 0x36)?));
     let entries = usize::from(u16::from_le_bytes(array(elf, 0x38)?));
-    for i in 0..entries {
-        let kind = u32::from_le_bytes(array(elf, table.checked_add(i * entry_size)?)?);
-        if kind == PT_INTERP {
-            return Some(true);
-        }
-    }
-    Some(false)
+    let segment = |i: usize| {
+        let at = table.checked_add(i * entry_size)?;
+        let kind = u32::from_le_bytes(array(elf, at)?);
+        let (offset, address, size) = (size_at(elf, at + 8)?, u64_at(elf, at + 16)?, size_at(elf, at + 32)?);
+        Some(Segment { kind, offset, address, size })
+    };
+    (0..entries).map(segment).collect()
+}
+
+fn has_interpreter(elf: &[u8]) -> Option<bool> {
+    Some(segments(elf)?.iter().any(|segment| segment.kind == PT_INTERP))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(array(bytes, at)?))
+}
+
+fn size_at(bytes: &[u8], at: usize) -> Option<usize> {
+    usize::try_from(u64_at(bytes, at)?).ok()
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -61,8 +117,18 @@ mod tests {
     }
 
     #[test]
+    fn a_dynamic_program_names_its_linker_and_libraries() {
+        let own = fs::read(std::env::current_exe().expect("this program")).expect("a file");
+        let needs = needs(&own).expect("a dynamic section");
+        assert!(needs.libraries.iter().any(|name| name.starts_with("libc.so")), "{needs:?}");
+        assert!(needs.interpreter.expect("a linker").starts_with('/'));
+    }
+
+    #[test]
     fn what_is_no_elf_or_ends_early_is_neither() {
         assert_eq!(has_interpreter(b"#!/bin/sh\n"), None);
         assert_eq!(has_interpreter(&elf(1)[..0x42]), None);
+        assert_eq!(needs(b"#!/bin/sh\n"), None);
+        assert_eq!(needs(&elf(1)), None, "it has no dynamic section");
     }
 }

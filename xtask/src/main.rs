@@ -6,9 +6,11 @@ mod bench;
 mod book;
 mod ci;
 mod codegen;
+mod container;
 mod coverage;
 mod elf;
 mod failure;
+mod image;
 mod kernels;
 mod members;
 mod needs;
@@ -54,6 +56,10 @@ Usage: cargo xtask <command>
                       print the time of each step
   sanity              run csi-sanity, Kubernetes' test suite for CSI drivers, against the examples; it is
                       built by `go`, into the target folder
+  image PACKAGE [--tools]
+                      write a container image of a driver as an OCI layout, in the target folder; see
+                      `image --help`
+  container           run the images of the examples with runc, as a kubelet runs them; needs root
   features            check each feature of each package alone, and each package without features
   bench [OPTIONS]     compare the toolkit with system calls, programs and other crates; write
                       docs/benchmarks.md. Options: --quick, --only, --compare, --resume, --instructions; see
@@ -112,8 +118,9 @@ fn count_public_api(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn run_sanity(root: &Path) -> Result<(), Failure> {
-    match sanity::run(root)? {
+/// For root, who should run everything, it is a failure if it was not run.
+fn whole(left_out: Option<String>) -> Result<(), Failure> {
+    match left_out {
         None => Ok(()),
         Some(not_run) => Err(Failure::usage(not_run)),
     }
@@ -141,7 +148,11 @@ fn main() -> ExitCode {
             };
             kernels::run(&root, &choice, rest.get(1).unwrap_or(&""), Install::Missing).map(drop)
         }
-        ["sanity"] => run_sanity(&root),
+        ["image", options @ ..] => image::run(&root, options),
+        ["container"] => needs::provide(&[needs::Work::Containers], Install::Missing)
+            .and_then(|()| container::run(&root))
+            .and_then(whole),
+        ["sanity"] => sanity::run(&root).and_then(whole),
         ["ci"] => ci::run(&root),
         ["bench", options @ ..] => {
             bench::Options::parse(options).and_then(|options| bench::run(&root, &options))

@@ -1,8 +1,12 @@
 //! The programs and devices that the tests need, checked before the tests start.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::system::Family;
 use crate::{Failure, apt};
@@ -15,7 +19,6 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.xfs", "xfsprogs"),
     ("xfs_repair", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
-    ("btrfstune", "btrfs-progs"),
     ("mkfs.vfat", "dosfstools"),
     ("blkid", "util-linux"),
     ("mkswap", "util-linux"),
@@ -55,6 +58,9 @@ const EMULATION: &[(&str, &str)] = &[
     ("cksum", "coreutils"),
 ];
 
+/// Runs the containers of `cargo xtask container`.
+const CONTAINERS: &[(&str, &str)] = &[("runc", "runc")];
+
 /// A device that tests open, and how to get it.
 const DEVICES: &[(&str, &str)] = &[
     ("/dev/loop-control", "load the module `loop`; in a container run it with --privileged"),
@@ -63,9 +69,6 @@ const DEVICES: &[(&str, &str)] = &[
 
 /// Debian's folders for the administrator's programs, which are not on an ordinary user's PATH.
 const ADMIN_PATH: &[&str] = &["/usr/local/sbin", "/usr/sbin", "/sbin"];
-
-/// CAP_SYS_ADMIN's bit in the capability masks of /proc (capabilities(7)).
-const CAP_SYS_ADMIN: u32 = 21;
 
 /// The permissions of the current user.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,19 +83,16 @@ pub(crate) enum Privilege {
 
 impl Privilege {
     pub(crate) fn of_this_process() -> Result<Self, Failure> {
-        Self::parse(&fs::read_to_string("/proc/self/status")?)
-            .ok_or_else(|| Failure::usage("/proc/self/status does not contain the user of this process"))
+        let effective = capabilities(None).map_err(io::Error::from)?.effective;
+        Ok(Self::new(geteuid().is_root(), effective))
     }
 
-    fn parse(status: &str) -> Option<Self> {
-        let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-        let effective_uid = value("Uid:")?.split_whitespace().nth(1)?;
-        let capabilities = u64::from_str_radix(value("CapEff:")?.trim(), 16).ok()?;
-        Some(match (effective_uid, capabilities & (1 << CAP_SYS_ADMIN)) {
-            ("0", 0) => Self::RootInName,
-            ("0", _) => Self::Mount,
-            _ => Self::Ordinary,
-        })
+    fn new(is_root: bool, effective: CapabilitySet) -> Self {
+        match is_root {
+            true if effective.contains(CapabilitySet::SYS_ADMIN) => Self::Mount,
+            true => Self::RootInName,
+            false => Self::Ordinary,
+        }
     }
 }
 
@@ -103,6 +103,8 @@ pub(crate) enum Work {
     Tests,
     /// The tests on other kernels, which need neither root nor a device.
     Kernels,
+    /// The tests of the images.
+    Containers,
     /// Counting instructions, as the gate does.
     Counting,
     /// The whole benchmark.
@@ -114,6 +116,7 @@ impl Work {
         let (first, second): (&[_], &[_]) = match self {
             Self::Tests => (PROGRAMS, &[]),
             Self::Kernels => (PROGRAMS, EMULATION),
+            Self::Containers => (CONTAINERS, &[]),
             Self::Counting => (&[], &MEASUREMENT[..1]),
             Self::Measurement => (PROGRAMS, MEASUREMENT),
         };
@@ -183,12 +186,12 @@ pub(crate) fn missing_programs(work: Work) -> Vec<String> {
 
 /// Prints every need and whether it is met. Fails if one is not.
 pub(crate) fn report() -> Result<(), Failure> {
-    for (program, package) in PROGRAMS.iter().chain(EMULATION).chain(MEASUREMENT) {
+    for (program, package) in PROGRAMS.iter().chain(EMULATION).chain(CONTAINERS).chain(MEASUREMENT) {
         let place = find(program).map_or("missing".to_owned(), |path| path.display().to_string());
         println!("{program:<18} {package:<12} {place}");
     }
     let mut missing = missing()?;
-    for work in [Work::Kernels, Work::Measurement] {
+    for work in [Work::Kernels, Work::Containers, Work::Measurement] {
         missing.extend(missing_programs(work));
     }
     missing.sort();
@@ -214,17 +217,16 @@ mod tests {
 
     #[test]
     fn privilege_is_root_with_the_capability() {
-        let status = |uid: &str, caps: &str| format!("Name:\tx\nUid:\t{uid}\t{uid}\t0\t0\nCapEff:\t{caps}\n");
-        for (uid, caps, expected) in [
-            ("0", "000001ffffffffff", Privilege::Mount),
-            ("0", "0000000000200000", Privilege::Mount),
-            ("0", "00000000a80425fb", Privilege::RootInName),
-            ("1000", "0000000000000000", Privilege::Ordinary),
-            ("1000", "000001ffffffffff", Privilege::Ordinary),
+        let (all, none) = (CapabilitySet::all(), CapabilitySet::empty());
+        for (is_root, effective, expected) in [
+            (true, all, Privilege::Mount),
+            (true, CapabilitySet::SYS_ADMIN, Privilege::Mount),
+            (true, all.difference(CapabilitySet::SYS_ADMIN), Privilege::RootInName),
+            (false, none, Privilege::Ordinary),
+            (false, all, Privilege::Ordinary),
         ] {
-            assert!(Privilege::parse(&status(uid, caps)) == Some(expected), "{uid} {caps}");
+            assert!(Privilege::new(is_root, effective) == expected, "{is_root} {effective:?}");
         }
-        assert!(Privilege::parse("Name:\tx\n").is_none());
     }
 
     #[test]

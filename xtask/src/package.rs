@@ -30,7 +30,7 @@ pub(crate) fn run(root: &Path, depth: Depth) -> Result<Vec<String>, Failure> {
     let unpacked = folder.join("unpacked");
     archive(root, &folder)?;
     let version = unpack(&folder, &unpacked)?;
-    fs::write(unpacked.join("Cargo.toml"), workspace(&version))?;
+    fs::write(unpacked.join("Cargo.toml"), workspace(&version, &CRATES))?;
     fs::copy(root.join("Cargo.lock"), unpacked.join("Cargo.lock"))?;
     let shared = target::dir()?.display().to_string();
     for name in CRATES {
@@ -42,8 +42,10 @@ pub(crate) fn run(root: &Path, depth: Depth) -> Result<Vec<String>, Failure> {
         Step::cargo(format!("{name}: its archive {step}"), what.iter().chain(&args).copied())
             .run(&unpacked)?;
     }
-    oldest_dependencies(&folder, &unpacked)?;
-    Ok(oldest_rust(root, &unpacked, &shared)?.into_iter().collect())
+    let (of_workspace, newer): (Vec<&str>, Vec<&str>) =
+        CRATES.into_iter().partition(|name| !has_own_rust_version(root, name));
+    oldest_dependencies(&folder, &unpacked, &workspace(&version, &of_workspace))?;
+    Ok(oldest_rust(root, &unpacked, &shared, &newer)?.into_iter().collect())
 }
 
 /// Writes the archives into `FOLDER/package`.
@@ -92,11 +94,18 @@ fn archive_of(folder: &Path, name: &str) -> Result<PathBuf, Failure> {
     Err(Failure::new(format!("{} has no archive of {name}", folder.display())))
 }
 
-/// The manifest of the workspace that has the unpacked archives as members.
-fn workspace(version: &str) -> String {
-    let members: Vec<String> = CRATES.iter().map(|name| format!("{name}-{version}")).collect();
+/// Whether a crate declares a newer Rust than the workspace does. Its dependencies are as new, so it is left out
+/// where the oldest versions are checked: it would raise them for all crates.
+fn has_own_rust_version(root: &Path, name: &str) -> bool {
+    let manifest = fs::read_to_string(root.join(name).join("Cargo.toml")).unwrap_or_default();
+    manifest.lines().any(|line| line.starts_with("rust-version = "))
+}
+
+/// The manifest of the workspace that has the unpacked archives of these crates as members.
+fn workspace(version: &str, crates: &[&str]) -> String {
+    let members: Vec<String> = crates.iter().map(|name| format!("{name}-{version}")).collect();
     let patches: Vec<String> =
-        CRATES.iter().map(|name| format!("{name} = {{ path = \"{name}-{version}\" }}\n")).collect();
+        crates.iter().map(|name| format!("{name} = {{ path = \"{name}-{version}\" }}\n")).collect();
     format!(
         "[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[profile.dev]\ndebug = \"line-tables-only\"\n\n\
          [profile.test]\ndebug = \"line-tables-only\"\n\n[patch.crates-io]\n{}",
@@ -106,11 +115,12 @@ fn workspace(version: &str) -> String {
 
 /// The oldest versions that the manifests allow for direct dependencies. Cargo offers this as an unstable
 /// option, which stable cargo accepts with this variable. Only the choice of versions is unstable.
-fn oldest_dependencies(folder: &Path, unpacked: &Path) -> Result<(), Failure> {
+fn oldest_dependencies(folder: &Path, unpacked: &Path, workspace: &str) -> Result<(), Failure> {
     let place = folder.join("oldest");
     remove_folder(&place)?;
     timed("copy the archives", || copy(unpacked, &place))?;
     fs::remove_file(place.join("Cargo.lock"))?;
+    fs::write(place.join("Cargo.toml"), workspace)?;
     let choose = ["generate-lockfile", "-Z", "direct-minimal-versions"];
     Step::cargo("oldest dependencies", choose).env("RUSTC_BOOTSTRAP", "1").run(&place)?;
     let target = folder.join("oldest-target").display().to_string();
@@ -118,8 +128,14 @@ fn oldest_dependencies(folder: &Path, unpacked: &Path) -> Result<(), Failure> {
     Step::cargo("archives with the oldest dependencies", args).run(&place)
 }
 
-/// Checks the archives with the oldest Rust that they declare, if rustup has that toolchain here.
-fn oldest_rust(root: &Path, unpacked: &Path, target: &str) -> Result<Option<String>, Failure> {
+/// Checks the archives with the oldest Rust that the workspace declares, if rustup has that toolchain here. The
+/// crates that declare a newer one are left out.
+fn oldest_rust(
+    root: &Path,
+    unpacked: &Path,
+    target: &str,
+    newer: &[&str],
+) -> Result<Option<String>, Failure> {
     let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
     let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap_or_default();
     let version = version.trim_matches('"');
@@ -132,9 +148,11 @@ fn oldest_rust(root: &Path, unpacked: &Path, target: &str) -> Result<Option<Stri
         )));
     };
     let name = format!("archives with Rust {version}");
-    let args = ["run", toolchain, "cargo", "check", "--workspace", "--all-features", "--target-dir", target];
+    let mut args =
+        vec!["run", toolchain, "cargo", "check", "--workspace", "--all-features", "--target-dir", target];
+    args.extend(newer.iter().flat_map(|name| ["--exclude", name]));
     timed(&name, || {
-        let status = Command::new("rustup").args(args).current_dir(unpacked).status()?;
+        let status = Command::new("rustup").args(&args).current_dir(unpacked).status()?;
         let failed = || Failure::new(format!("{status}; repeat it with:\n  rustup {}", args.join(" ")));
         status.success().then_some(()).ok_or_else(failed)
     })?;
@@ -197,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_workspace_patches_every_crate() {
-        let text = workspace("0.1.0");
+        let text = workspace("0.1.0", &CRATES);
         for name in CRATES {
             assert!(text.contains(&format!("\n{name} = {{ path = \"{name}-0.1.0\" }}\n")), "{text}");
         }

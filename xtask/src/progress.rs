@@ -96,7 +96,14 @@ impl Progress {
             self.times.iter().filter(|(name, _)| !self.ran.contains(name)).map(|(_, time)| time).sum();
         self.running = Some((program.to_owned(), now));
         let so_far = minutes(now - self.start);
-        let left = if before.is_zero() { String::new() } else { format!(", about {} left", minutes(before)) };
+        // In the first run of all, each part counts as much as the average of those that ran.
+        let parts = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let average = (now - self.start).checked_div(parts(self.ran.len())).unwrap_or_default();
+        let left = match before {
+            Duration::ZERO => average * parts(self.count.saturating_sub(self.ran.len())),
+            before => before,
+        };
+        let left = if left.is_zero() { String::new() } else { format!(", about {} left", minutes(left)) };
         let (noun, done) = (self.noun, self.done);
         format!("[{noun} {done} of {}, {so_far} so far{left}]", self.count.max(done))
     }
@@ -162,7 +169,7 @@ mod tests {
         let first = BTreeMap::new();
         let mut progress = Progress::new("test program", 2, first, start);
         assert_eq!(progress.next("a", at(0)), "[test program 1 of 2, 0 s so far]");
-        assert_eq!(progress.next("b", at(90)), "[test program 2 of 2, 2 min so far]");
+        assert_eq!(progress.next("b", at(90)), "[test program 2 of 2, 2 min so far, about 2 min left]");
         progress.end(at(100));
         let mut again = Progress::new("test program", 2, progress.times, start);
         assert_eq!(again.next("a", at(0)), "[test program 1 of 2, 0 s so far, about 2 min left]");

@@ -8,6 +8,11 @@ use crate::Failure;
 /// RUSTFLAGS of a program without shared libraries.
 pub(crate) const STATIC: &str = "-C target-feature=+crt-static";
 
+/// The environment of cargo for static programs of tests. They are stripped, because all of them are unpacked
+/// into the memory of an emulated machine. Every build has the same environment, so dependencies are built once.
+pub(crate) const STATIC_TESTS: [(&str, &str); 3] =
+    [("RUSTFLAGS", STATIC), ("CARGO_PROFILE_DEV_STRIP", "symbols"), ("CARGO_PROFILE_TEST_STRIP", "symbols")];
+
 /// A separate target folder for [`STATIC`]: with other RUSTFLAGS cargo would rebuild everything.
 pub(crate) fn static_dir() -> Result<PathBuf, Failure> {
     Ok(dir()?.join("static"))

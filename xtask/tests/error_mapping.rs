@@ -54,6 +54,7 @@ fn conditions() -> BTreeMap<String, Error> {
         Error::PublishedElsewhere(NodeId::new("n").unwrap()),
         Error::NotStaged(text().into()),
         Error::LimitReached(text().into()),
+        Error::NoSpace(text().into()),
         Error::TopologyUnsatisfied(text().into()),
         Error::Unsupported(text().into()),
         Error::Pending(text().into()),
@@ -113,7 +114,7 @@ fn the_document_s_table_is_the_code_s_for_every_condition_and_rpc() {
     let conditions = conditions();
     let cells = |condition| Rpc::ALL.iter().map(move |rpc| (condition, *rpc));
     let mut left: BTreeSet<(&String, Rpc)> = conditions.keys().flat_map(cells).collect();
-    assert_eq!(left.len(), 24 * 36);
+    assert_eq!(left.len(), 25 * 36);
     for [condition, rpcs, due] in rows("condition") {
         let (condition, error) = conditions
             .get_key_value(&condition)
@@ -129,6 +130,106 @@ fn the_document_s_table_is_the_code_s_for_every_condition_and_rpc() {
         }
     }
     assert!(left.is_empty(), "not in the table: {left:?}");
+}
+
+/// What one caller does with the codes of an RPC.
+struct Caller {
+    uncertain: BTreeSet<String>,
+    infeasible: BTreeSet<String>,
+}
+
+/// The rows of all callers' tables, by RPC.
+fn callers() -> BTreeMap<Rpc, Vec<Caller>> {
+    const FIVE: &str = "CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED";
+    let text = read("docs/error-mapping.md");
+    let mut callers: BTreeMap<Rpc, Vec<Caller>> = BTreeMap::new();
+    let section = text.lines().skip_while(|line| *line != "## What the caller does");
+    let section = section.skip(1).take_while(|line| !line.starts_with("## "));
+    for line in section.filter(|line| line.starts_with("| ") && !line.starts_with("| RPC |")) {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [rpcs, uncertain, infeasible, _] = cells[..] else { panic!("four columns: {line}") };
+        let codes = |cell: &str| -> BTreeSet<String> {
+            match cell {
+                "—" | "none" => BTreeSet::new(),
+                "the five" => FIVE.split(", ").map(str::to_owned).collect(),
+                codes => codes.split(", ").map(str::to_owned).collect(),
+            }
+        };
+        for name in rpcs.split(", ") {
+            let rpc = Rpc::ALL.iter().find(|rpc| rpc.name() == name);
+            let rpc = rpc.unwrap_or_else(|| panic!("{name} is no RPC"));
+            let caller = Caller { uncertain: codes(uncertain), infeasible: codes(infeasible) };
+            let named = caller.uncertain.iter().chain(&caller.infeasible);
+            named.for_each(|name| _ = spelt(name));
+            callers.entry(*rpc).or_default().push(caller);
+        }
+    }
+    callers
+}
+
+/// A code by gRPC's name; CANCELLED has two spellings.
+fn spelt(name: &str) -> Code {
+    if name == "CANCELLED" { Code::Cancelled } else { code(name) }
+}
+
+#[test]
+fn the_callers_of_every_rpc_are_named() {
+    let named: BTreeSet<Rpc> = callers().into_keys().collect();
+    let missing: Vec<_> = Rpc::ALL.iter().filter(|rpc| !named.contains(rpc)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// These callers repeat a call that can still be running even if its object is deleted.
+#[test]
+fn no_call_is_repeated_for_an_object_that_nobody_wants() {
+    use Rpc::{CreateSnapshot, CreateVolume, CreateVolumeGroupSnapshot};
+    let conditions = conditions();
+    let callers = callers();
+    for rpc in [CreateVolume, CreateSnapshot, CreateVolumeGroupSnapshot] {
+        assert!(!callers[&rpc].is_empty());
+        for (name, error) in &conditions {
+            let can_be_running = ["Pending", "OutcomeUnknown", "InvalidToken"].contains(&name.as_str());
+            // The spec's own code for a full storage.
+            let is_full = rpc != CreateVolume && error.code(rpc) == Code::ResourceExhausted;
+            let is_repeated = callers[&rpc]
+                .iter()
+                .any(|caller| caller.uncertain.iter().any(|it| spelt(it) == error.code(rpc)));
+            assert_eq!(is_repeated, can_be_running || is_full, "{name} of {rpc}");
+        }
+    }
+}
+
+/// What can't succeed is not tried again at once, where the caller knows the difference.
+#[test]
+fn a_request_that_can_t_succeed_is_infeasible() {
+    use Rpc::{ControllerExpandVolume, ControllerModifyVolume, CreateVolume, NodeExpandVolume};
+    let (conditions, callers) = (conditions(), callers());
+    for (rpc, names) in [
+        (CreateVolume, &["InvalidArgument", "Unsupported"][..]),
+        (ControllerExpandVolume, &["InvalidArgument", "Unsupported", "OutOfRange", "VolumeNotFound"]),
+        (ControllerModifyVolume, &["InvalidArgument", "Unsupported", "OutOfRange"]),
+        (NodeExpandVolume, &["InvalidArgument", "Unsupported", "OutOfRange", "VolumeNotFound"]),
+    ] {
+        for name in names {
+            let due = conditions[*name].code(rpc);
+            let mut codes = callers[&rpc].iter().flat_map(|caller| &caller.infeasible);
+            assert!(codes.any(|it| spelt(it) == due), "{name} of {rpc}: {due:?}");
+        }
+    }
+}
+
+/// In Kubernetes the kubelet fails the pod for it.
+#[test]
+fn only_a_limit_of_the_node_is_told_to_the_attacher() {
+    let limits: Vec<_> = conditions()
+        .into_iter()
+        .filter(|(_, error)| error.code(Rpc::ControllerPublishVolume) == Code::ResourceExhausted)
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(limits, ["LimitReached"]);
+    let full = Error::from(std::io::Error::from(std::io::ErrorKind::StorageFull));
+    assert_eq!(full.code(Rpc::ControllerPublishVolume), Code::Internal);
+    assert_eq!(full.code(Rpc::CreateVolume), Code::ResourceExhausted);
 }
 
 #[cfg(target_os = "linux")]

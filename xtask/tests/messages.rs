@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{TokenStream, TokenTree};
 
 /// Sources whose log an operator reads.
-const SOURCES: [&str; 4] = ["csi-core/src", "csi-mount/src", "examples/hostpath/src", "examples/nfs/src"];
+const SOURCES: [&str; 5] =
+    ["csi-core/src", "csi-mount/src", "csi-kube/src", "examples/hostpath/src", "examples/nfs/src"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace").to_owned()

@@ -1,6 +1,7 @@
 //! What a driver costs its node while idle, at its start, and for a publish: measured from outside, on the
 //! process of a program.
 
+mod compare;
 mod process;
 mod volumes;
 
@@ -15,6 +16,7 @@ use tonic::transport::{Channel, Endpoint};
 use v1::identity_client::IdentityClient;
 
 use crate::Place;
+pub use compare::compare;
 use process::{Seen, Work};
 
 /// How much of it to measure.
@@ -82,6 +84,8 @@ impl<'r> Running<'r> {
         let (socket, root) = (place.path("csi.sock"), place.directory("volumes"));
         let mut command = Command::new(program);
         command.env("CSI_ENDPOINT", format!("unix://{}", socket.display())).env("DIRS_ROOT", &root);
+        // For hostpath.
+        command.env("DATA_DIR", &root).env("VOLUME_KIND", "directory").env("NODE_ID", "node-1");
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).expect("a path");
         let begun = Instant::now();
         let child = command.stdin(Stdio::null()).spawn().expect("start the program");

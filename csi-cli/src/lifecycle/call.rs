@@ -2,12 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use csi_proto::client::{Client, Transport, explain};
-use csi_proto::v1;
-use tonic::{Code, Response, Status};
-use v1::controller_client::ControllerClient;
-use v1::identity_client::IdentityClient;
-use v1::node_client::NodeClient;
+use csi_proto::client::{Client, explain};
+use csi_proto::{RpcRequest, Service};
+use tonic::{Code, Status};
 
 use super::report::{Report, Timing};
 use crate::secrets::Hidden;
@@ -38,16 +35,13 @@ impl Sockets {
         Self { client: self.client.deadline(deadline), controller }
     }
 
-    pub(crate) fn identity(&self) -> IdentityClient<Transport> {
-        self.client.identity()
-    }
-
-    pub(crate) fn controller(&self) -> ControllerClient<Transport> {
-        self.controller.as_ref().unwrap_or(&self.client).controller()
-    }
-
-    pub(crate) fn node(&self) -> NodeClient<Transport> {
-        self.client.node()
+    /// Makes a call on the socket of its service.
+    pub(crate) async fn call<R: RpcRequest>(&self, request: R) -> Result<R::Answer, Status> {
+        let client = match R::RPC.service() {
+            Service::Identity | Service::Node => &self.client,
+            _ => self.controller.as_ref().unwrap_or(&self.client),
+        };
+        client.call(request).await
     }
 }
 
@@ -97,33 +91,38 @@ impl<'r> Caller<'r> {
 
     /// Makes the call twice and checks that both answers are equal. `text` checks the answer and describes it
     /// for the report.
-    pub(crate) async fn step<Q: Clone, A: PartialEq>(
+    pub(crate) async fn step<R: RpcRequest>(
         &mut self,
         name: &str,
-        request: &Q,
-        call: impl AsyncFnMut(Sockets, Q) -> Result<Response<A>, Status>,
-        text: impl FnOnce(&A) -> Result<String, String>,
-    ) -> Outcome<A> {
-        let (first, second, timing) = self.twice(name, request, call).await?;
-        if first != second {
-            return Err(Failure::new(name, "the second call returned a different answer"));
-        }
-        let text = text(&first).map_err(|reason| Failure::new(name, reason))?;
-        self.report.ok(name, &text, timing);
-        Ok(first)
+        request: &R,
+        text: impl FnOnce(&R::Answer) -> Result<String, String>,
+    ) -> Outcome<R::Answer> {
+        self.twice(name, request, Repeat::Equal, |_| {}, text).await
     }
 
-    /// Like [`step`](Self::step), for an answer that can change by itself.
-    pub(crate) async fn ask<Q: Clone, A>(
+    /// The same for a repeated answer that is allowed to differ, and with a function that sees each answer at
+    /// once.
+    pub(crate) async fn twice<R: RpcRequest>(
         &mut self,
         name: &str,
-        request: &Q,
-        call: impl AsyncFnMut(Sockets, Q) -> Result<Response<A>, Status>,
-        text: impl FnOnce(&A) -> Result<String, String>,
-    ) -> Outcome<A> {
-        let (_, second, timing) = self.twice(name, request, call).await?;
+        request: &R,
+        repeat: Repeat,
+        mut seen: impl FnMut(&R::Answer),
+        text: impl FnOnce(&R::Answer) -> Result<String, String>,
+    ) -> Outcome<R::Answer> {
+        let (first, time) = self.with_timeout(name, request).await?;
+        seen(&first);
+        let again = self.with_timeout(name, request).await;
+        let (second, again) = again.map_err(|failure| Failure {
+            reason: format!("the second call failed: {}", failure.reason),
+            ..failure
+        })?;
+        seen(&second);
+        if repeat == Repeat::Equal && first != second {
+            return Err(Failure::new(name, "the second call returned a different answer"));
+        }
         let text = text(&second).map_err(|reason| Failure::new(name, reason))?;
-        self.report.ok(name, &text, timing);
+        self.report.ok(name, &text, Timing { first: time, again: Some(again) });
         Ok(second)
     }
 
@@ -133,29 +132,8 @@ impl<'r> Caller<'r> {
     }
 
     /// Makes the call once, without a line in the report.
-    pub(crate) async fn unreported<Q: Clone, A>(
-        &self,
-        name: &str,
-        request: &Q,
-        mut call: impl AsyncFnMut(Sockets, Q) -> Result<Response<A>, Status>,
-    ) -> Outcome<A> {
-        let answer = self.with_timeout(name, call(self.sockets.clone(), request.clone())).await;
-        answer.map(|(answer, _)| answer)
-    }
-
-    async fn twice<Q: Clone, A>(
-        &self,
-        name: &str,
-        request: &Q,
-        mut call: impl AsyncFnMut(Sockets, Q) -> Result<Response<A>, Status>,
-    ) -> Outcome<(A, A, Timing)> {
-        let (first, time) = self.with_timeout(name, call(self.sockets.clone(), request.clone())).await?;
-        let again = self.with_timeout(name, call(self.sockets.clone(), request.clone())).await;
-        let (second, again) = again.map_err(|failure| Failure {
-            reason: format!("the second call failed: {}", failure.reason),
-            ..failure
-        })?;
-        Ok((first, second, Timing { first: time, again: Some(again) }))
+    pub(crate) async fn unreported<R: RpcRequest>(&self, request: &R) -> Outcome<R::Answer> {
+        self.with_timeout(R::RPC.name(), request).await.map(|(answer, _)| answer)
     }
 
     /// Runs and reports an action that is not a call, once.
@@ -187,14 +165,10 @@ impl<'r> Caller<'r> {
         }
     }
 
-    async fn with_timeout<A>(
-        &self,
-        name: &str,
-        call: impl Future<Output = Result<Response<A>, Status>>,
-    ) -> Outcome<(A, Duration)> {
+    async fn with_timeout<R: RpcRequest>(&self, name: &str, request: &R) -> Outcome<(R::Answer, Duration)> {
         let start = Instant::now();
-        match tokio::time::timeout(self.timeout, call).await {
-            Ok(Ok(answer)) => Ok((answer.into_inner(), start.elapsed())),
+        match tokio::time::timeout(self.timeout, self.sockets.call(request.clone())).await {
+            Ok(Ok(answer)) => Ok((answer, start.elapsed())),
             // The deadline sent to the driver also ends the wait on this side, with code CANCELLED.
             Ok(Err(status)) if status.code() != Code::Cancelled || start.elapsed() < self.timeout => {
                 Err(Failure::refused(name, &status))
@@ -205,4 +179,12 @@ impl<'r> Caller<'r> {
             }),
         }
     }
+}
+
+/// Whether the answer to a repeated call has to be equal to the first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    Equal,
+    /// It can change by itself.
+    MayDiffer,
 }

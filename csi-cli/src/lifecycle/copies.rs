@@ -28,7 +28,7 @@ impl LifeCycle<'_, '_> {
             self.copy_from(Source::Snapshot(source), "restored", size).await?;
         }
         if self.offers.clones {
-            let source = VolumeSource { volume_id: self.id.clone() };
+            let source = VolumeSource { volume_id: self.volume.volume_id.clone() };
             self.copy_from(Source::Volume(source), "clone", self.capacity).await?;
         }
         Ok(())
@@ -36,16 +36,13 @@ impl LifeCycle<'_, '_> {
 
     /// Repeats CreateSnapshot until the snapshot is ready, as the snapshotter does.
     async fn wait_until_ready(&mut self, mut is_ready: bool) -> Outcome<()> {
-        let (name, request) = ("CreateSnapshot", self.snapshot_request());
-        let end = Instant::now() + self.caller.timeout();
+        let end = Instant::now() + self.steps.caller.timeout();
         while !is_ready {
             if Instant::now() >= end {
-                return Err(Failure::new(name, "the snapshot does not become ready to use"));
+                return Err(Failure::new("CreateSnapshot", "the snapshot does not become ready to use"));
             }
             sleep(LOOK_AGAIN).await;
-            let call =
-                async |sockets: super::Sockets, request| sockets.controller().create_snapshot(request).await;
-            let answer = self.caller.unreported(name, &request, call).await?;
+            let answer = self.steps.unreported(self.snapshot_request()).await?;
             is_ready = answer.snapshot.is_some_and(|snapshot| snapshot.ready_to_use);
         }
         Ok(())
@@ -55,17 +52,18 @@ impl LifeCycle<'_, '_> {
         let name = format!("{}-{what}", self.spec.name);
         let spec = VolumeSpec { name, size, ..self.spec.clone() };
         let source = Some(v1::VolumeContentSource { r#type: Some(source) });
-        let volume = create(self.caller, self.offers, &spec, source, self.undo_log).await?;
-        let (caller, undo_log) = (&mut *self.caller, &mut *self.undo_log);
-        let mut copy = LifeCycle::new(caller, undo_log, self.offers, &spec, volume, self.places)?;
+        let mut steps = self.steps.of_copy();
+        let volume = create(&mut steps, self.offers, &spec, source).await?;
+        let mut copy = LifeCycle::new(steps, self.offers, &spec, volume, self.places)?;
         copy.targets.truncate(1);
-        if let Some((path, _)) = copy.targets.first().cloned() {
+        if let Some(target) = copy.targets.first().cloned() {
             copy.put_on_node().await?;
-            if copy.checks == TargetChecks::Content {
+            if copy.steps.checks == TargetChecks::Content {
                 let content = spec.content;
-                let work =
-                    move || target::check_data(&path, content).map(|()| "the data of its source".to_owned());
-                copy.caller.check("  read", work).await?;
+                let work = move || {
+                    target::check_data(&target.path, content).map(|()| "the data of its source".to_owned())
+                };
+                copy.steps.caller.check("  read", work).await?;
             }
             copy.take_off_node().await?;
         }

@@ -126,18 +126,14 @@ fn several_targets(controller: &[ControllerRpc], node: Option<&[NodeRpc]>) -> bo
 /// Asks for the plugin's info, capabilities and readiness.
 async fn identity(caller: &mut Caller<'_>) -> Outcome<Vec<PluginType>> {
     caller
-        .step(
-            "GetPluginInfo",
-            &v1::GetPluginInfoRequest {},
-            async |sockets, request| sockets.identity().get_plugin_info(request).await,
-            |info| Ok(format!("{} {}", info.name, info.vendor_version)),
-        )
+        .step("GetPluginInfo", &v1::GetPluginInfoRequest {}, |info| {
+            Ok(format!("{} {}", info.name, info.vendor_version))
+        })
         .await?;
     caller
         .step(
             "Probe",
             &v1::ProbeRequest {},
-            async |sockets, request| sockets.identity().probe(request).await,
             // An unset `ready` means ready.
             |probed| match probed.ready {
                 Some(false) => Err("the plugin is not ready".to_owned()),
@@ -146,12 +142,9 @@ async fn identity(caller: &mut Caller<'_>) -> Outcome<Vec<PluginType>> {
         )
         .await?;
     let found = caller
-        .step(
-            "GetPluginCapabilities",
-            &v1::GetPluginCapabilitiesRequest {},
-            async |sockets, request| sockets.identity().get_plugin_capabilities(request).await,
-            |found| Ok(words(found.capabilities.iter().map(|one| plugin_capability(one.r#type.as_ref())))),
-        )
+        .step("GetPluginCapabilities", &v1::GetPluginCapabilitiesRequest {}, |found| {
+            Ok(words(found.capabilities.iter().map(|one| plugin_capability(one.r#type.as_ref()))))
+        })
         .await?;
     Ok(found.capabilities.into_iter().filter_map(|one| one.r#type).collect())
 }
@@ -165,12 +158,9 @@ async fn controller(caller: &mut Caller<'_>) -> Outcome<Vec<ControllerRpc>> {
         rpcs.collect::<Vec<_>>()
     };
     let found = caller
-        .step(
-            "ControllerGetCapabilities",
-            &v1::ControllerGetCapabilitiesRequest {},
-            async |sockets, request| sockets.controller().controller_get_capabilities(request).await,
-            |found| Ok(words(rpcs(found).iter().map(ControllerRpc::as_str_name))),
-        )
+        .step("ControllerGetCapabilities", &v1::ControllerGetCapabilitiesRequest {}, |found| {
+            Ok(words(rpcs(found).iter().map(ControllerRpc::as_str_name)))
+        })
         .await?;
     Ok(rpcs(&found))
 }
@@ -182,23 +172,15 @@ async fn node(caller: &mut Caller<'_>) -> Outcome<(Vec<NodeRpc>, v1::NodeGetInfo
         rpcs.collect::<Vec<_>>()
     };
     let found = caller
-        .step(
-            "NodeGetCapabilities",
-            &v1::NodeGetCapabilitiesRequest {},
-            async |sockets, request| sockets.node().node_get_capabilities(request).await,
-            |found| Ok(words(rpcs(found).iter().map(NodeRpc::as_str_name))),
-        )
+        .step("NodeGetCapabilities", &v1::NodeGetCapabilitiesRequest {}, |found| {
+            Ok(words(rpcs(found).iter().map(NodeRpc::as_str_name)))
+        })
         .await?;
     let info = caller
-        .step(
-            "NodeGetInfo",
-            &v1::NodeGetInfoRequest {},
-            async |sockets, request| sockets.node().node_get_info(request).await,
-            |info| match info.node_id.as_str() {
-                "" => Err("the node has no id".to_owned()),
-                id => Ok(format!("node {id}")),
-            },
-        )
+        .step("NodeGetInfo", &v1::NodeGetInfoRequest {}, |info| match info.node_id.as_str() {
+            "" => Err("the node has no id".to_owned()),
+            id => Ok(format!("node {id}")),
+        })
         .await?;
     Ok((rpcs(&found), info))
 }

@@ -1,15 +1,13 @@
 //! Expands a volume, while it is in use or between two uses.
 
-use std::fs;
-
-use csi_proto::Rpc;
 use csi_proto::v1;
+use rustix::thread::{CapabilitySet, capabilities};
 use tonic::Code;
 
-use super::call::{Failure, Outcome};
+use super::call::{Failure, Outcome, Repeat};
 use super::discovery::Growth;
 use super::report::size;
-use super::scenario::{LifeCycle, text};
+use super::scenario::LifeCycle;
 use super::target;
 use super::volume_spec::{Keep, TargetChecks};
 
@@ -19,13 +17,16 @@ impl LifeCycle<'_, '_> {
         match self.offers.growth {
             _ if self.spec.existing.is_some() => {}
             Growth::Never => {
-                self.caller.report.left_out("ControllerExpandVolume", "this driver does not expand volumes");
+                self.steps
+                    .caller
+                    .report
+                    .left_out("ControllerExpandVolume", "this driver does not expand volumes");
             }
             _ if self.spec.grown <= self.spec.size => {
-                self.caller.report.left_out("ControllerExpandVolume", "no larger size was requested");
+                self.steps.caller.report.left_out("ControllerExpandVolume", "no larger size was requested");
             }
             Growth::Unused if self.spec.keep == Keep::Everything => {
-                self.caller.report.left_out(
+                self.steps.caller.report.left_out(
                     "ControllerExpandVolume",
                     "it can be expanded only while it is not in use, and --keep leaves it in use",
                 );
@@ -59,9 +60,10 @@ impl LifeCycle<'_, '_> {
     /// The size at the target, if the targets are checked; otherwise 0.
     async fn size_at_target(&self) -> Outcome<u64> {
         match self.targets.first().cloned() {
-            Some((path, _)) if self.checks == TargetChecks::Content => {
+            Some(at) if self.steps.checks == TargetChecks::Content => {
                 let content = self.spec.content;
-                self.caller.on_own_thread("  size at the target", move || target::size(&path, content)).await
+                let work = move || target::size(&at.path, content);
+                self.steps.caller.on_own_thread("  size at the target", work).await
             }
             _ => Ok(0),
         }
@@ -69,63 +71,38 @@ impl LifeCycle<'_, '_> {
 
     /// Calls the controller. Returns whether the node has to take part.
     async fn expand_at_the_controller(&mut self) -> Outcome<bool> {
-        let request = v1::ControllerExpandVolumeRequest {
-            volume_id: self.id.clone(),
-            capacity_range: Some(v1::CapacityRange { required_bytes: self.spec.grown, limit_bytes: 0 }),
-            volume_capability: Some(self.spec.capability(self.offers)),
-            secrets: self.spec.secrets.of(Rpc::ControllerExpandVolume),
-        };
         let requested = self.spec.grown;
-        let answer = self
-            .caller
-            .step(
-                "ControllerExpandVolume",
-                &request,
-                async |sockets, request| sockets.controller().controller_expand_volume(request).await,
-                |answer| match answer.capacity_bytes {
-                    bytes if bytes < requested => Err(format!("the volume has only {bytes} bytes")),
-                    bytes => Ok(size(bytes.unsigned_abs())),
-                },
-            )
-            .await?;
+        let text = |answer: &v1::ControllerExpandVolumeResponse| match answer.capacity_bytes {
+            bytes if bytes < requested => Err(format!("the volume has only {bytes} bytes")),
+            bytes => Ok(size(bytes.unsigned_abs())),
+        };
+        let request = self.volume.controller_expand_volume(requested);
+        let answer = self.steps.make("ControllerExpandVolume", request, Repeat::Equal, text).await?;
         self.capacity = answer.capacity_bytes;
         Ok(answer.node_expansion_required && self.offers.node_expands && !self.targets.is_empty())
     }
 
     /// Expands the filesystem on the node. If that fails while it is mounted, the next stage does it.
     async fn expand_on_the_node(&mut self) -> Outcome<()> {
-        let (path, content, before) = (self.targets[0].0.clone(), self.spec.content, self.before);
-        let request = v1::NodeExpandVolumeRequest {
-            volume_id: self.id.clone(),
-            volume_path: text(&path),
-            staging_target_path: self.staging_path(),
-            secrets: self.spec.secrets.of(Rpc::NodeExpandVolume),
-            capacity_range: Some(v1::CapacityRange { required_bytes: self.spec.grown, limit_bytes: 0 }),
-            volume_capability: Some(self.spec.capability(self.offers)),
-        };
-        let grown = self
-            .caller
-            .step(
-                "NodeExpandVolume",
-                &request,
-                async |sockets, request| sockets.node().node_expand_volume(request).await,
-                |answer| Ok(size(answer.capacity_bytes.unsigned_abs())),
-            )
-            .await;
+        let (path, content, before) = (self.targets[0].path.clone(), self.spec.content, self.before);
+        let request = self.volume.node_expand_volume(&path, self.spec.grown);
+        let text = |answer: &v1::NodeExpandVolumeResponse| Ok(size(answer.capacity_bytes.unsigned_abs()));
+        let grown = self.steps.make("NodeExpandVolume", request, Repeat::Equal, text).await;
         match grown {
             Ok(_) => {}
             Err(refused) if self.may_refuse_to_grow(&refused) => {
                 let why = "a mounted ext4 can be expanded only with CAP_SYS_RESOURCE, which this process \
                            does not have: it is expanded at the next stage";
-                self.caller.report.left_out("NodeExpandVolume", why);
-                self.unpublish().await?;
-                self.unstage().await?;
-                self.stage().await?;
-                self.publish().await?;
+                self.steps.caller.report.left_out("NodeExpandVolume", why);
+                let (volume, steps) = (&self.volume, &mut self.steps);
+                volume.unpublish(&mut *steps, &self.targets).await?;
+                volume.unstage(&mut *steps).await?;
+                volume.stage(&mut *steps).await?;
+                volume.publish(steps, &self.targets).await?;
             }
             Err(failure) => return Err(failure),
         }
-        if self.checks != TargetChecks::Content {
+        if self.steps.checks != TargetChecks::Content {
             return Ok(());
         }
         let work = move || {
@@ -135,14 +112,14 @@ impl LifeCycle<'_, '_> {
                 _ => Err(format!("it is still {}", size(before))),
             }
         };
-        self.caller.check("  size at the target", work).await
+        self.steps.caller.check("  size at the target", work).await
     }
 
     /// Whether the node's refusal is due to missing CAP_SYS_RESOURCE.
     fn may_refuse_to_grow(&self, refused: &Failure) -> bool {
         let is_ext4_there = || {
-            let mount = self.targets.first().and_then(|(path, _)| target::mount_at(path).ok());
-            self.checks != TargetChecks::Off && mount.is_some_and(|mount| mount.fs_type == "ext4")
+            let mount = self.targets.first().and_then(|at| target::mount_at(&at.path).ok());
+            self.steps.checks != TargetChecks::Off && mount.is_some_and(|mount| mount.fs_type == "ext4")
         };
         refused.code == Some(Code::FailedPrecondition)
             && (self.spec.fs_type == "ext4" || is_ext4_there())
@@ -150,11 +127,7 @@ impl LifeCycle<'_, '_> {
     }
 }
 
-/// Whether this process, and so a driver that it starts, has CAP_SYS_RESOURCE; see proc_pid_status(5).
+/// Whether this process, and so a driver that it starts, has CAP_SYS_RESOURCE.
 fn has_cap_sys_resource() -> bool {
-    const CAP_SYS_RESOURCE: u32 = 24;
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    effective.is_some_and(|mask| mask & (1 << CAP_SYS_RESOURCE) != 0)
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE))
 }

@@ -37,6 +37,7 @@ mod report;
 mod scenario;
 mod signals;
 mod snapshot;
+mod steps;
 mod target;
 mod undo;
 mod volume_spec;

@@ -1,11 +1,11 @@
-//! The log of the steps that have to be undone.
+//! The log of the steps that have to be undone. It sees each call and each answer, so no step records itself.
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use csi_proto::Rpc;
 use csi_proto::client::is_final;
-use csi_proto::{escape, v1};
+use csi_proto::{Rpc, RpcRequest, escape, v1};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
@@ -17,7 +17,8 @@ const UNDO_TIMEOUT: Duration = Duration::from_secs(60);
 /// The wait before a driver is called again that is still busy with an abandoned call.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Something that was begun, as the request that undoes it.
+/// Something that was begun, as the request that undoes it. The requests have no secrets; they are added to
+/// each call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
     /// A volume that might exist; repeating the request returns its id.
@@ -68,25 +69,47 @@ impl UndoLog {
         self.steps.retain(|one| one != step);
     }
 
-    /// Called when the volume's id is known.
-    pub(crate) fn set_volume_id(&mut self, volume_id: &str) {
-        let secrets = self.secrets.of(Rpc::DeleteVolume);
-        let with_id = Step::Volume(v1::DeleteVolumeRequest { volume_id: volume_id.to_owned(), secrets });
-        self.set_id(|step| matches!(step, Step::MaybeVolume(_)), with_id);
+    /// Called before a call, which can take effect even if its caller gives up.
+    pub(crate) fn begins<R: RpcRequest>(&mut self, request: &R) {
+        let request: &dyn Any = request;
+        if let Some(request) = request.downcast_ref::<v1::CreateVolumeRequest>() {
+            self.record(Step::MaybeVolume(request.clone()));
+        } else if let Some(request) = request.downcast_ref::<v1::CreateSnapshotRequest>() {
+            self.record(Step::MaybeSnapshot(request.clone()));
+        } else if let Some(request) = request.downcast_ref::<v1::ControllerPublishVolumeRequest>() {
+            self.record(Step::Attached(request.into()));
+        } else if let Some(request) = request.downcast_ref::<v1::NodeStageVolumeRequest>() {
+            self.record(Step::Staged(request.into()));
+        } else if let Some(request) = request.downcast_ref::<v1::NodePublishVolumeRequest>() {
+            self.record(Step::Published(request.into()));
+        }
     }
 
-    /// Called when the snapshot's id is known.
-    pub(crate) fn set_snapshot_id(&mut self, snapshot_id: &str) {
-        let secrets = self.secrets.of(Rpc::DeleteSnapshot);
-        let with_id =
-            Step::Snapshot(v1::DeleteSnapshotRequest { snapshot_id: snapshot_id.to_owned(), secrets });
-        self.set_id(|step| matches!(step, Step::MaybeSnapshot(_)), with_id);
-    }
-
-    fn set_id(&mut self, is_created_object: impl Fn(&Step) -> bool, with_id: Step) {
-        if let Some(step) = self.steps.iter_mut().find(|step| is_created_object(step)) {
+    /// Called for each answer: the id of what was created is known then.
+    pub(crate) fn answered<A: 'static>(&mut self, answer: &A) {
+        let answer: &dyn Any = answer;
+        let (created, with_id): (fn(&Step) -> bool, _) = if let Some(answer) =
+            answer.downcast_ref::<v1::CreateVolumeResponse>()
+        {
+            let volume_id = answer.volume.as_ref().map(|volume| volume.volume_id.clone()).unwrap_or_default();
+            let delete = v1::DeleteVolumeRequest { volume_id, ..Default::default() };
+            (|step| matches!(step, Step::MaybeVolume(_)), Step::Volume(delete))
+        } else if let Some(answer) = answer.downcast_ref::<v1::CreateSnapshotResponse>() {
+            let snapshot = answer.snapshot.as_ref();
+            let snapshot_id = snapshot.map(|snapshot| snapshot.snapshot_id.clone()).unwrap_or_default();
+            let delete = v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
+            (|step| matches!(step, Step::MaybeSnapshot(_)), Step::Snapshot(delete))
+        } else {
+            return;
+        };
+        if let Some(step) = self.steps.iter_mut().find(|step| created(step)) {
             *step = with_id;
         }
+    }
+
+    /// Called after a call has succeeded: it can have undone a step.
+    pub(crate) fn succeeded<R: RpcRequest>(&mut self, request: &R) {
+        self.steps.retain(|step| !step.is_undone_by(request));
     }
 
     /// Undoes everything, the last step first. A step is skipped if another one that depends on it could not
@@ -143,56 +166,43 @@ impl UndoLog {
     }
 
     async fn undo_step(&mut self, sockets: &Sockets, step: &Step) -> Result<Option<String>, Status> {
+        let secrets = self.secrets.clone();
         Ok(Some(match step.clone() {
             Step::Published(request) => {
                 let what = format!("unpublished {}", request.target_path);
-                sockets.node().node_unpublish_volume(request).await.map(|_| what)?
+                sockets.call(request).await.map(|_| what)?
             }
             Step::Staged(request) => {
                 let what = format!("unstaged {}", request.staging_target_path);
-                sockets.node().node_unstage_volume(request).await.map(|_| what)?
+                sockets.call(request).await.map(|_| what)?
             }
             Step::Attached(request) => {
                 let what = format!("detached {}", request.volume_id);
-                sockets.controller().controller_unpublish_volume(request).await.map(|_| what)?
+                sockets.call(secrets.added_to(request)).await.map(|_| what)?
             }
             Step::Snapshot(request) => {
                 let what = format!("deleted snapshot {}", request.snapshot_id);
-                sockets.controller().delete_snapshot(request).await.map(|_| what)?
+                sockets.call(secrets.added_to(request)).await.map(|_| what)?
             }
             Step::Volume(request) => {
                 let what = format!("deleted volume {}", request.volume_id);
-                sockets.controller().delete_volume(request).await.map(|_| what)?
+                sockets.call(secrets.added_to(request)).await.map(|_| what)?
             }
-            Step::MaybeVolume(request) => {
-                return self.handle_created(
-                    sockets.controller().create_volume(request).await,
-                    |undo_log, answer| {
-                        undo_log.set_volume_id(&answer.volume.unwrap_or_default().volume_id);
-                    },
-                );
-            }
-            Step::MaybeSnapshot(request) => {
-                return self.handle_created(
-                    sockets.controller().create_snapshot(request).await,
-                    |undo_log, answer| {
-                        undo_log.set_snapshot_id(&answer.snapshot.unwrap_or_default().snapshot_id);
-                    },
-                );
-            }
+            Step::MaybeVolume(request) => return self.look_for(sockets, request).await,
+            Step::MaybeSnapshot(request) => return self.look_for(sockets, request).await,
             Step::Directory(_) => return Ok(None),
         }))
     }
 
-    /// Evaluates the answer to a repeated create request. After a final refusal nothing exists.
-    fn handle_created<A>(
+    /// Repeats a create request, whose answer has the id. After a final refusal nothing exists.
+    async fn look_for<R: RpcRequest>(
         &mut self,
-        answer: Result<tonic::Response<A>, Status>,
-        set_id: impl FnOnce(&mut Self, A),
+        sockets: &Sockets,
+        request: R,
     ) -> Result<Option<String>, Status> {
-        match answer {
+        match sockets.call(self.secrets.added_to(request)).await {
             Ok(answer) => {
-                set_id(self, answer.into_inner());
+                self.answered(&answer);
                 Ok(None)
             }
             Err(status) if is_final(status.code()) => Ok(None),
@@ -250,6 +260,23 @@ fn is_unreachable(status: &Status) -> bool {
 }
 
 impl Step {
+    /// Whether this is the request that undoes the step. Secrets do not count.
+    fn is_undone_by<R: RpcRequest>(&self, request: &R) -> bool {
+        let mut request = request.clone();
+        if let Some(secrets) = request.secrets_mut() {
+            secrets.clear();
+        }
+        let request: &dyn Any = &request;
+        match self {
+            Self::Published(undo) => request.downcast_ref() == Some(undo),
+            Self::Staged(undo) => request.downcast_ref() == Some(undo),
+            Self::Attached(undo) => request.downcast_ref() == Some(undo),
+            Self::Volume(undo) => request.downcast_ref() == Some(undo),
+            Self::Snapshot(undo) => request.downcast_ref() == Some(undo),
+            Self::MaybeVolume(_) | Self::MaybeSnapshot(_) | Self::Directory(_) => false,
+        }
+    }
+
     /// Whether this step has to be undone before `below`.
     fn depends_on(&self, below: &Self) -> bool {
         match (self, below) {

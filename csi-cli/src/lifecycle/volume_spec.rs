@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use csi_proto::client::Target;
 use csi_proto::redact::{ContextMap, MountFlags};
 use csi_proto::v1;
 use v1::volume_capability::access_mode::Mode;
@@ -157,37 +158,28 @@ impl VolumeSpec {
         v1::VolumeCapability { access_mode: Some(mode), access_type: Some(access) }
     }
 
-    /// Its targets on the node, with the access of each. There are two, for two pods, if the mode allows it.
-    pub(crate) fn targets(&self, offers: &Offers) -> &'static [(&'static str, Access)] {
+    /// Its targets in this directory. There are two, for two pods, if the mode allows it.
+    pub(crate) fn targets(&self, offers: &Offers, directory: &Path) -> Vec<Target> {
+        let first = Target::new(directory.join("target"));
+        let second = || Target::new(directory.join("target-read-only")).read_only();
         match self.mode(offers) {
-            Mode::Unknown | Mode::SingleNodeWriter | Mode::SingleNodeSingleWriter => {
-                &[("target", Access::ReadWrite)]
-            }
-            Mode::SingleNodeReaderOnly => &[("target", Access::ReadOnly)],
-            Mode::MultiNodeReaderOnly => {
-                &[("target", Access::ReadOnly), ("target-read-only", Access::ReadOnly)]
-            }
+            Mode::Unknown | Mode::SingleNodeWriter | Mode::SingleNodeSingleWriter => vec![first],
+            Mode::SingleNodeReaderOnly => vec![first.read_only()],
+            Mode::MultiNodeReaderOnly => vec![first.read_only(), second()],
             Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter | Mode::SingleNodeMultiWriter => {
-                &[("target", Access::ReadWrite), ("target-read-only", Access::ReadOnly)]
+                vec![first, second()]
             }
         }
     }
 
     /// How closely the targets are checked. An existing volume, or one for readers only, is not written to.
     pub(crate) fn checks(&self, offers: &Offers) -> TargetChecks {
-        let is_for_readers = self.targets(offers).iter().all(|(_, access)| *access == Access::ReadOnly);
+        let is_for_readers = self.targets(offers, Path::new("")).iter().all(|target| target.is_read_only);
         match self.existing.is_some() || is_for_readers {
             true => self.checks.min(TargetChecks::Mounts),
             false => self.checks,
         }
     }
-}
-
-/// Whether a target accepts writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
-    ReadWrite,
-    ReadOnly,
 }
 
 #[cfg(test)]
@@ -209,11 +201,11 @@ mod tests {
     fn a_node_has_as_many_targets_as_the_mode_allows() {
         let offers = |several_targets| Offers { several_targets, ..Offers::default() };
         let spec = VolumeSpec::new("pvc-1", Content::Files, 1, 2);
-        assert_eq!(spec.targets(&offers(false)).len(), 1);
-        assert_eq!(spec.targets(&offers(true)).len(), 2);
+        assert_eq!(spec.targets(&offers(false), Path::new("/t")).len(), 1);
+        assert_eq!(spec.targets(&offers(true), Path::new("/t")).len(), 2);
         assert_eq!(spec.capability(&offers(true)).access_mode.unwrap().mode(), Mode::SingleNodeMultiWriter);
         let shared = VolumeSpec { mode: Some(Mode::MultiNodeMultiWriter), ..spec.clone() };
-        assert_eq!(shared.targets(&offers(false)).len(), 2);
+        assert_eq!(shared.targets(&offers(false), Path::new("/t")).len(), 2);
         let readers = VolumeSpec { mode: Some(Mode::MultiNodeReaderOnly), ..spec };
         assert_eq!(readers.checks(&offers(false)), TargetChecks::Mounts);
     }

@@ -23,8 +23,9 @@ pub(crate) const NAME: &str = "lifecycle";
 const HELP: &str = "\
 Runs the whole life cycle of a volume, each call twice: create, validate, attach, stage, publish to one or two
 targets, write and read, stats, snapshot, expand, unpublish, unstage, detach, restore the snapshot and clone the
-volume, each with a look at its data, and delete. Steps that the driver does not offer are left out and reported as such. When a step fails, and after Ctrl-C, all steps are
-undone. Those that can't be undone are listed, with the commands that undo them.";
+volume, read the data of each copy, and delete. Steps that the driver does not offer are left out and reported as
+such. When a step fails, and after Ctrl-C, all steps are undone. Those that can't be undone are listed, with the
+commands that undo them.";
 
 const EXAMPLES: &str = "\
 Examples:

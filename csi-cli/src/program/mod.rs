@@ -7,6 +7,7 @@ mod completion;
 mod exit;
 mod fields;
 mod lifecycle;
+mod manifests;
 mod meanings;
 mod output;
 mod pages;
@@ -36,6 +37,7 @@ Examples:
   csi node publish-volume --help
   csi watch --interval 10s
   csi lifecycle --capability rwo,mount,xfs --size 512Mi --grown 1Gi
+  csi manifests --image registry.example.org/driver:1.0.0 --to deploy/base
   source <(csi completion bash)
 
 Secrets are never given by value: use --secrets-file FILE or --secrets-env KEY=VARIABLE. If the
@@ -93,7 +95,8 @@ pub(crate) fn command() -> Command {
         .arg_required_else_help(true)
         .args(common::arguments())
         .subcommands(services)
-        .subcommands([capabilities::command(), watch::command(), lifecycle::command(), completion::command()])
+        .subcommands([capabilities::command(), watch::command(), lifecycle::command()])
+        .subcommands([manifests::command(), completion::command()])
         .after_help(format!("{EXAMPLES}\n{}", exit::HELP))
 }
 
@@ -109,6 +112,7 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Stop> {
             capabilities::NAME => capabilities::run(inner, &Common::read(inner)?).await,
             watch::NAME => watch::run(inner, &Common::read(inner)?).await,
             lifecycle::NAME => lifecycle::run(inner, &Common::read(inner)?).await,
+            manifests::NAME => manifests::run(inner, &Common::read(inner)?).await,
             service => {
                 let (name, inner) = inner.subcommand().unwrap_or_else(|| unreachable!("clap asks for one"));
                 let rpc = rpcs::named(service, name).unwrap_or_else(|| unreachable!("clap knows the names"));

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use csi_proto::v1;
-use csi_proto::{ControllerCapability as Can, NodeCapability, Rpc};
+use csi_proto::client::{MakeCalls, Target};
+use csi_proto::{ControllerCapability as Can, NodeCapability, Rpc, RpcRequest, v1};
 use tonic::Code;
 use v1::plugin_capability::{service::Type as PluginService, volume_expansion::Type as Expansion};
 
@@ -13,7 +13,7 @@ use super::SoakCounts;
 use crate::context::TestContext;
 use crate::life::Life;
 use crate::test::Kind;
-use crate::wire::{Call, Refusal};
+use crate::wire::Refusal;
 
 /// The largest number of failures in the report. The soak ends at this number, because each failure can leave
 /// a volume behind.
@@ -32,9 +32,18 @@ pub(super) struct Client {
 }
 
 /// A call failed. The volume's life is abandoned, and undone at the end.
-struct CallFailed;
+pub(super) struct CallFailed;
 
 type Step<T = ()> = Result<T, CallFailed>;
+
+/// The calls that put a volume on the node and take it off.
+impl MakeCalls for &Client {
+    type Error = CallFailed;
+
+    async fn make_call<R: RpcRequest>(&mut self, request: R) -> Step<R::Answer> {
+        self.ask(request).await
+    }
+}
 
 impl Client {
     pub(super) fn new(ctx: TestContext, counts: Arc<Mutex<SoakCounts>>, number: u64, end: Instant) -> Self {
@@ -68,7 +77,7 @@ impl Client {
     }
 
     /// Sends the call, sometimes gives it up once first, and repeats it while the driver returns ABORTED.
-    async fn ask<C: Call>(&self, request: C) -> Step<C::Answer> {
+    async fn ask<C: RpcRequest>(&self, request: C) -> Step<C::Answer> {
         self.answered(C::RPC, || self.ctx.call(request.clone())).await
     }
 
@@ -135,17 +144,11 @@ impl Client {
             ..self.ctx.create(&self.ctx.name())
         };
         let volume = self.ask(request).await?.volume.unwrap_or_default();
-        let validated = v1::ValidateVolumeCapabilitiesRequest {
-            volume_id: volume.volume_id.clone(),
-            volume_context: volume.volume_context.clone(),
-            volume_capabilities: vec![capability.clone()],
-            ..Default::default()
-        };
-        self.ask(validated).await?;
         let mut life = Life::with(&self.ctx, capability, volume);
+        self.ask(life.validate_volume_capabilities()).await?;
         self.on_node(&mut life).await?;
         self.of_controller(&life).await?;
-        self.ask(life.deleting()).await.map(drop)
+        self.ask(life.delete_volume()).await.map(drop)
     }
 
     async fn identity_calls(&self) -> Step {
@@ -165,65 +168,47 @@ impl Client {
         Ok(())
     }
 
-    /// Attaches, stages, publishes, checks and expands the volume, and undoes all of it.
+    /// Attaches, stages, publishes, checks and expands the volume, and undoes all of it. Without a node or a
+    /// directory for targets, the volume is only attached and detached.
     async fn on_node(&self, life: &mut Life) -> Step {
         let offers = &self.ctx.offers;
-        let attaches = offers.controller(Can::PublishUnpublishVolume);
-        if attaches {
-            life.publish_context = self.ask(life.attaching()).await?.publish_context;
+        if !offers.has_node || self.ctx.settings.target.is_none() {
+            life.volume.attach(self).await?;
+            return life.volume.detach(self).await;
         }
-        if offers.has_node && self.ctx.settings.target.is_some() {
-            if life.stages() {
-                life.make_staging_directory().map_err(|_| CallFailed)?;
-                self.ask(life.staging()).await?;
-            }
-            let target = life.target();
-            self.ask(life.publishing(&target)).await?;
-            if offers.node(NodeCapability::GetVolumeStats) {
-                self.ask(life.stats(&target)).await?;
-            }
-            if offers.node(NodeCapability::GetVolumeHealth) {
-                let request =
-                    v1::NodeGetVolumeHealthRequest { volume_id: life.id.clone(), ..Default::default() };
-                self.ask(request).await?;
-            }
-            if offers.node(NodeCapability::GetStorageHealth) {
-                self.ask(v1::NodeGetStorageHealthRequest::default()).await?;
-            }
-            if offers.expands(Expansion::Online) {
-                let grown = self.grow(life).await?;
-                if offers.node(NodeCapability::ExpandVolume) {
-                    self.ask(life.growing(&target, grown)).await?;
-                }
-            }
-            self.ask(life.unpublishing(&target)).await?;
-            if life.stages() {
-                self.ask(life.unstaging()).await?;
-                let _ = std::fs::remove_dir(life.staging_path());
+        life.make_staging_directory().map_err(|_| CallFailed)?;
+        let target = life.target();
+        life.volume.put_on_node(self, &[Target::new(&target)]).await?;
+        if offers.node(NodeCapability::GetVolumeStats) {
+            self.ask(life.node_get_volume_stats(&target)).await?;
+        }
+        if offers.node(NodeCapability::GetVolumeHealth) {
+            let volume_id = life.volume_id.clone();
+            self.ask(v1::NodeGetVolumeHealthRequest { volume_id, ..Default::default() }).await?;
+        }
+        if offers.node(NodeCapability::GetStorageHealth) {
+            self.ask(v1::NodeGetStorageHealthRequest::default()).await?;
+        }
+        if offers.expands(Expansion::Online) {
+            self.grow(life).await?;
+            if offers.node(NodeCapability::ExpandVolume) {
+                self.ask(life.node_expand_volume(&target, self.ctx.settings.size * 2)).await?;
             }
         }
-        if attaches {
-            self.ask(life.detaching()).await?;
+        life.volume.take_off_node(self, &[&target]).await?;
+        let _ = std::fs::remove_dir(life.staging_path());
+        Ok(())
+    }
+
+    async fn grow(&self, life: &Life) -> Step {
+        if self.ctx.offers.controller(Can::ExpandVolume) {
+            self.ask(life.controller_expand_volume(self.ctx.settings.size * 2)).await?;
         }
         Ok(())
     }
 
-    async fn grow(&self, life: &Life) -> Step<Option<v1::CapacityRange>> {
-        let range = v1::CapacityRange { required_bytes: self.ctx.settings.size * 2, limit_bytes: 0 };
-        if self.ctx.offers.controller(Can::ExpandVolume) {
-            let request = v1::ControllerExpandVolumeRequest {
-                volume_id: life.id.clone(),
-                capacity_range: Some(range),
-                volume_capability: Some(life.capability.clone()),
-                ..Default::default()
-            };
-            self.ask(request).await?;
-        }
-        Ok(Some(range))
-    }
-
     async fn of_controller(&self, life: &Life) -> Step {
-        let (offers, volume_id) = (&self.ctx.offers, life.id.clone());
+        let (offers, volume_id) = (&self.ctx.offers, life.volume_id.clone());
         if offers.controller(Can::ListVolumes) {
             self.ask(v1::ListVolumesRequest { max_entries: 10, ..Default::default() }).await?;
         }
@@ -258,10 +243,8 @@ impl Client {
 
     async fn snapshots(&self, life: &Life) -> Step {
         let request = v1::CreateSnapshotRequest {
-            source_volume_id: life.id.clone(),
-            name: self.ctx.name(),
             parameters: self.ctx.settings.parameters.of(Rpc::CreateSnapshot),
-            ..Default::default()
+            ..life.create_snapshot(self.ctx.name())
         };
         let snapshot_id = self.ask(request).await?.snapshot.unwrap_or_default().snapshot_id;
         if self.ctx.offers.controller(Can::GetSnapshot) {
@@ -294,7 +277,7 @@ impl Client {
         }
         let request = v1::CreateVolumeGroupSnapshotRequest {
             name: self.ctx.name(),
-            source_volume_ids: vec![life.id.clone()],
+            source_volume_ids: vec![life.volume_id.clone()],
             ..Default::default()
         };
         let group = self.ask(request).await?.group_snapshot.unwrap_or_default();

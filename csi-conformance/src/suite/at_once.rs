@@ -44,18 +44,18 @@ const AT_ONCE: usize = 8;
 
 async fn same_attach_at_once(ctx: &TestContext) -> Outcome {
     let life = Life::new(ctx, ctx.any_kind()).await?;
-    let answers = call_all_at_once(ctx, vec![life.attaching(); AT_ONCE]).await?;
+    let answers = call_all_at_once(ctx, vec![life.controller_publish_volume(); AT_ONCE]).await?;
     let same = answers.iter().all(|one| *one == answers[0]);
     check(same, "the same publish_context for each call", || format!("{answers:?}"))?;
-    ctx.ok(life.detaching()).await?;
-    ctx.ok(life.deleting()).await.map(drop)
+    ctx.ok(life.controller_unpublish_volume()).await?;
+    ctx.ok(life.delete_volume()).await.map(drop)
 }
 
 async fn same_stage_at_once(ctx: &TestContext) -> Outcome {
     let mut life = Life::new(ctx, Kind::Files).await?;
     life.attach().await?;
     life.make_staging_directory()?;
-    call_all_at_once(ctx, vec![life.staging(); AT_ONCE]).await?;
+    call_all_at_once(ctx, vec![life.node_stage_volume(); AT_ONCE]).await?;
     let staged = mounts_at(life.staging_path())?;
     check(staged <= 1, "no stacked mounts", || staged.to_string())?;
     life.end(&[]).await?;
@@ -75,7 +75,7 @@ async fn same_snapshot_at_once(ctx: &TestContext) -> Outcome {
 async fn snapshots_of_one_volume(ctx: &TestContext) -> Outcome {
     let mut life = Life::new(ctx, Kind::Files).await?;
     let target = life.arrive().await?;
-    let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
+    let source = v1::Volume { volume_id: life.volume_id.clone(), ..Default::default() };
     let alone = request(ctx, &source);
     match ctx.call(alone.clone()).await {
         // This driver takes no snapshots of volumes in use.
@@ -95,7 +95,7 @@ async fn clones_of_one_volume(ctx: &TestContext) -> Outcome {
     let mut life = Life::new(ctx, Kind::Files).await?;
     let target = life.arrive().await?;
     let cloning = || {
-        let source = Type::Volume(VolumeSource { volume_id: life.id.clone() });
+        let source = Type::Volume(VolumeSource { volume_id: life.volume_id.clone() });
         v1::CreateVolumeRequest {
             volume_capabilities: vec![life.capability.clone()],
             volume_content_source: Some(v1::VolumeContentSource { r#type: Some(source) }),
@@ -143,7 +143,7 @@ async fn same_expand_at_once(ctx: &TestContext) -> Outcome {
 }
 
 /// One call among others. It succeeds at once or when it is repeated, or is refused for a volume in use.
-async fn one_of_many<C: crate::wire::Call>(ctx: &TestContext, request: Option<C>) -> Outcome {
+async fn one_of_many<C: csi_proto::RpcRequest>(ctx: &TestContext, request: Option<C>) -> Outcome {
     let Some(request) = request else { return Ok(()) };
     let mut wait = ctx.retries();
     loop {
@@ -165,21 +165,21 @@ async fn different_at_once(ctx: &TestContext) -> Outcome {
     let target = life.arrive().await?;
     content::write(&target, Kind::Files, b'd').await?;
     let (controller, node) = (|one| ctx.offers.controller(one), |one| ctx.offers.node(one));
-    let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
+    let source = v1::Volume { volume_id: life.volume_id.clone(), ..Default::default() };
     let validate = v1::ValidateVolumeCapabilitiesRequest {
-        volume_id: life.id.clone(),
-        volume_context: life.context.clone(),
+        volume_id: life.volume_id.clone(),
+        volume_context: life.volume_context.clone(),
         volume_capabilities: vec![life.capability.clone()],
         ..Default::default()
     };
     for _ in 0..4 {
-        let expand = controller(ExpandVolume).then(|| life.expanding(life.size() * 2));
+        let expand = controller(ExpandVolume).then(|| life.controller_expand_volume(life.size() * 2));
         let cut = controller(CreateDeleteSnapshot).then(|| request(ctx, &source));
-        let get =
-            controller(GetVolume).then(|| v1::ControllerGetVolumeRequest { volume_id: life.id.clone() });
-        let attach = controller(PublishUnpublishVolume).then(|| life.attaching());
-        let stage = node(StageUnstageVolume).then(|| life.staging());
-        let stats = node(GetVolumeStats).then(|| life.stats(&target));
+        let get = controller(GetVolume)
+            .then(|| v1::ControllerGetVolumeRequest { volume_id: life.volume_id.clone() });
+        let attach = controller(PublishUnpublishVolume).then(|| life.controller_publish_volume());
+        let stage = node(StageUnstageVolume).then(|| life.node_stage_volume());
+        let stats = node(GetVolumeStats).then(|| life.node_get_volume_stats(&target));
         let results = tokio::join!(
             one_of_many(ctx, expand),
             one_of_many(ctx, cut),
@@ -188,7 +188,7 @@ async fn different_at_once(ctx: &TestContext) -> Outcome {
             one_of_many(ctx, stage),
             one_of_many(ctx, stats),
             one_of_many(ctx, Some(validate.clone())),
-            one_of_many(ctx, Some(life.publishing(&target))),
+            one_of_many(ctx, Some(life.node_publish_volume(&target))),
         );
         let (expanded, cut, got, attached, staged, measured, validated, published) = results;
         for one in [expanded, cut, got, attached, staged, measured, validated, published] {
@@ -212,7 +212,7 @@ async fn streams_at_once(ctx: &TestContext) -> Outcome {
 }
 
 /// Gives up the call several times, by its deadline and by cancelling it.
-async fn give_up<C: crate::wire::Call>(ctx: &TestContext, request: &C) {
+async fn give_up<C: csi_proto::RpcRequest>(ctx: &TestContext, request: &C) {
     for millis in [1, 3, 10] {
         let _ = ctx.call_within(request.clone(), Duration::from_millis(millis)).await;
         let _ = tokio::time::timeout(Duration::from_millis(millis), ctx.call(request.clone())).await;
@@ -237,11 +237,11 @@ async fn given_up_snapshot(ctx: &TestContext) -> Outcome {
 
 async fn given_up_attach(ctx: &TestContext) -> Outcome {
     let life = Life::new(ctx, ctx.any_kind()).await?;
-    give_up(ctx, &life.attaching()).await;
-    call_with_retries(ctx, life.attaching()).await?;
+    give_up(ctx, &life.controller_publish_volume()).await;
+    call_with_retries(ctx, life.controller_publish_volume()).await?;
     // An operation that was given up can end after its retry.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    ctx.ok(life.attaching()).await?;
-    call_with_retries(ctx, life.detaching()).await?;
-    ctx.ok(life.deleting()).await.map(drop)
+    ctx.ok(life.controller_publish_volume()).await?;
+    call_with_retries(ctx, life.controller_unpublish_volume()).await?;
+    ctx.ok(life.delete_volume()).await.map(drop)
 }

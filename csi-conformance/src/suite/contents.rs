@@ -41,11 +41,11 @@ async fn reread(life: &mut Life, kind: Kind, letter: u8) -> Outcome {
 }
 
 pub(super) fn from_volume(life: &Life) -> Type {
-    Type::Volume(VolumeSource { volume_id: life.id.clone() })
+    Type::Volume(VolumeSource { volume_id: life.volume_id.clone() })
 }
 
 pub(super) async fn snapshot_of(life: &Life) -> Outcome<Type> {
-    let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
+    let source = v1::Volume { volume_id: life.volume_id.clone(), ..Default::default() };
     let snapshot = cut(&life.ctx, request(&life.ctx, &source)).await?;
     Ok(Type::Snapshot(SnapshotSource { snapshot_id: snapshot.snapshot_id }))
 }

@@ -34,35 +34,37 @@ async fn life(ctx: &TestContext) -> Outcome<Life> {
 
 async fn idempotent(ctx: &TestContext) -> Outcome {
     let life = life(ctx).await?;
-    let first = ctx.ok(life.attaching()).await?;
-    let again = ctx.ok(life.attaching()).await?;
+    let first = ctx.ok(life.controller_publish_volume()).await?;
+    let again = ctx.ok(life.controller_publish_volume()).await?;
     check(first == again, "the same publish_context", || format!("{again:?} after {first:?}"))?;
-    ctx.ok(life.detaching()).await?;
-    ctx.ok(life.detaching()).await.map(drop)
+    ctx.ok(life.controller_unpublish_volume()).await?;
+    ctx.ok(life.controller_unpublish_volume()).await.map(drop)
 }
 
 async fn not_found(ctx: &TestContext) -> Outcome {
     let life = life(ctx).await?;
-    let other = v1::ControllerPublishVolumeRequest { volume_id: ctx.name(), ..life.attaching() };
+    let other =
+        v1::ControllerPublishVolumeRequest { volume_id: ctx.name(), ..life.controller_publish_volume() };
     ctx.refused(other, &[Code::NotFound], "the volume does not exist").await?;
-    let other = v1::ControllerPublishVolumeRequest { node_id: ctx.name(), ..life.attaching() };
+    let other =
+        v1::ControllerPublishVolumeRequest { node_id: ctx.name(), ..life.controller_publish_volume() };
     ctx.refused(other, &[Code::NotFound], "the node does not exist").await
 }
 
 async fn incompatible(ctx: &TestContext) -> Outcome {
     let life = life(ctx).await?;
-    ctx.ok(life.attaching()).await?;
-    let other = v1::ControllerPublishVolumeRequest { readonly: true, ..life.attaching() };
+    ctx.ok(life.controller_publish_volume()).await?;
+    let other = v1::ControllerPublishVolumeRequest { readonly: true, ..life.controller_publish_volume() };
     ctx.refused(other, &[Code::AlreadyExists], "it is already attached for writing").await
 }
 
 async fn second_node(ctx: &TestContext) -> Outcome {
     let capability = ctx.capability_in(ctx.any_kind(), 1);
     let life = Life::of(ctx, capability).await?;
-    ctx.ok(life.attaching()).await?;
+    ctx.ok(life.controller_publish_volume()).await?;
     let second = v1::ControllerPublishVolumeRequest {
         node_id: format!("{}-csi-conformance", ctx.offers.node_id),
-        ..life.attaching()
+        ..life.controller_publish_volume()
     };
     let due = [Code::FailedPrecondition, Code::NotFound];
     ctx.refused(second, &due, "it is attached to another node, or the node does not exist").await
@@ -75,23 +77,24 @@ async fn nodes_of(ctx: &TestContext, id: &str) -> Outcome<Vec<String>> {
 
 async fn listed_with_node(ctx: &TestContext) -> Outcome {
     let life = life(ctx).await?;
-    ctx.ok(life.attaching()).await?;
-    let nodes = nodes_of(ctx, &life.id).await?;
+    ctx.ok(life.controller_publish_volume()).await?;
+    let nodes = nodes_of(ctx, &life.volume_id).await?;
     check(nodes == [ctx.offers.node_id.clone()], "the node that the volume is attached to", || {
         format!("{nodes:?}")
     })?;
-    ctx.ok(life.detaching()).await?;
-    let nodes = nodes_of(ctx, &life.id).await?;
+    ctx.ok(life.controller_unpublish_volume()).await?;
+    let nodes = nodes_of(ctx, &life.volume_id).await?;
     check(nodes.is_empty(), "no node, because the volume was detached", || format!("{nodes:?}"))
 }
 
 async fn from_all_nodes(ctx: &TestContext) -> Outcome {
     let life = life(ctx).await?;
-    ctx.ok(life.attaching()).await?;
-    let request = v1::ControllerUnpublishVolumeRequest { node_id: String::new(), ..life.detaching() };
+    ctx.ok(life.controller_publish_volume()).await?;
+    let request =
+        v1::ControllerUnpublishVolumeRequest { node_id: String::new(), ..life.controller_unpublish_volume() };
     ctx.ok(request.clone()).await?;
     let tells = [ListVolumesPublishedNodes, ListVolumes].into_iter().all(|one| ctx.offers.controller(one));
-    let nodes = if tells { nodes_of(ctx, &life.id).await? } else { vec![] };
+    let nodes = if tells { nodes_of(ctx, &life.volume_id).await? } else { vec![] };
     if !nodes.is_empty() {
         return Err(ctx.failure(
             &request,
@@ -99,17 +102,17 @@ async fn from_all_nodes(ctx: &TestContext) -> Outcome {
             "a volume that is attached to no node",
         ));
     }
-    ctx.ok(life.deleting()).await.map(drop)
+    ctx.ok(life.delete_volume()).await.map(drop)
 }
 
 async fn told_with_node(ctx: &TestContext) -> Outcome {
     let life = life(ctx).await?;
-    ctx.ok(life.attaching()).await?;
-    let get = v1::ControllerGetVolumeRequest { volume_id: life.id.clone() };
+    ctx.ok(life.controller_publish_volume()).await?;
+    let get = v1::ControllerGetVolumeRequest { volume_id: life.volume_id.clone() };
     let nodes = ctx.ok(get.clone()).await?.status.map(|status| status.published_node_ids);
     let due = Some(vec![ctx.offers.node_id.clone()]);
     check(nodes == due, "the node that the volume is attached to", || format!("{nodes:?}"))?;
-    ctx.ok(life.detaching()).await?;
+    ctx.ok(life.controller_unpublish_volume()).await?;
     let nodes = ctx.ok(get).await?.status.unwrap_or_default().published_node_ids;
     check(nodes.is_empty(), "no node, because the volume was detached", || format!("{nodes:?}"))
 }
@@ -119,9 +122,9 @@ async fn moves(ctx: &TestContext) -> Outcome {
     let first = ctx.offers.node_id.clone();
     let second = v1::ControllerPublishVolumeRequest {
         node_id: ctx.offers.second_node_id.clone().unwrap_or_default(),
-        ..life.attaching()
+        ..life.controller_publish_volume()
     };
-    ctx.ok(life.attaching()).await?;
+    ctx.ok(life.controller_publish_volume()).await?;
     match ctx.call(second.clone()).await {
         Err(refusal) if refusal.code == Code::FailedPrecondition && refusal.message.contains(&first) => {}
         other => {
@@ -130,10 +133,14 @@ async fn moves(ctx: &TestContext) -> Outcome {
             return Err(ctx.failure(&second, came, format!("FailedPrecondition with the name of {first}")));
         }
     }
-    ctx.ok(life.detaching()).await?;
+    ctx.ok(life.controller_unpublish_volume()).await?;
     ctx.ok(second).await?;
-    ctx.ok(v1::ControllerUnpublishVolumeRequest { node_id: String::new(), ..life.detaching() }).await?;
-    ctx.ok(life.attaching()).await.map(drop)
+    ctx.ok(v1::ControllerUnpublishVolumeRequest {
+        node_id: String::new(),
+        ..life.controller_unpublish_volume()
+    })
+    .await?;
+    ctx.ok(life.controller_publish_volume()).await.map(drop)
 }
 
 /// A volume with a filesystem that is attached read-only, and then published without `readonly`.
@@ -141,11 +148,11 @@ async fn takes_no_writes(ctx: &TestContext, kind: Kind) -> Outcome {
     let mut life = Life::new(ctx, kind).await?;
     let target = life.arrive().await?;
     life.leave(&target).await?;
-    let attach = v1::ControllerPublishVolumeRequest { readonly: true, ..life.attaching() };
+    let attach = v1::ControllerPublishVolumeRequest { readonly: true, ..life.controller_publish_volume() };
     life.publish_context = ctx.ok(attach.clone()).await?.publish_context;
     life.make_staging_directory()?;
-    let is_staged = !life.stages() || ctx.call(life.staging()).await.is_ok();
-    if !is_staged || ctx.call(life.publishing(&target)).await.is_err() {
+    let is_staged = !life.stages() || ctx.call(life.node_stage_volume()).await.is_ok();
+    if !is_staged || ctx.call(life.node_publish_volume(&target)).await.is_err() {
         // A refusal by the node is fine too: nothing can be written.
         return Ok(());
     }
@@ -167,9 +174,9 @@ async fn device_read_only(ctx: &TestContext) -> Outcome {
 async fn limit(ctx: &TestContext) -> Outcome {
     let mut last = life(ctx).await?;
     for _ in 0..ctx.offers.max_volumes {
-        ctx.ok(last.attaching()).await?;
+        ctx.ok(last.controller_publish_volume()).await?;
         last = life(ctx).await?;
     }
     let words = format!("NodeGetInfo reports a limit of {}", ctx.offers.max_volumes);
-    ctx.refused(last.attaching(), &[Code::ResourceExhausted], &words).await
+    ctx.refused(last.controller_publish_volume(), &[Code::ResourceExhausted], &words).await
 }

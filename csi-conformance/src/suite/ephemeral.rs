@@ -36,7 +36,7 @@ fn inline(ctx: &TestContext) -> Life {
 }
 
 fn publishing(life: &Life, target: &std::path::Path) -> v1::NodePublishVolumeRequest {
-    v1::NodePublishVolumeRequest { staging_target_path: String::new(), ..life.publishing(target) }
+    v1::NodePublishVolumeRequest { staging_target_path: String::new(), ..life.node_publish_volume(target) }
 }
 
 async fn comes_and_goes(ctx: &TestContext) -> Outcome {
@@ -46,7 +46,7 @@ async fn comes_and_goes(ctx: &TestContext) -> Outcome {
         ctx.ok(publishing(&life, &target)).await?;
     }
     for _ in 0..2 {
-        ctx.ok(life.unpublishing(&target)).await?;
+        ctx.ok(life.node_unpublish_volume(&target)).await?;
     }
     Ok(())
 }
@@ -58,7 +58,7 @@ async fn leaves_nothing(ctx: &TestContext) -> Outcome {
     is_directory(&target).await?;
     let mounts = mounts_at(&target)?;
     check(mounts <= 1, "no stacked mounts", || mounts.to_string())?;
-    ctx.ok(life.unpublishing(&target)).await?;
+    ctx.ok(life.node_unpublish_volume(&target)).await?;
     gone(&target).await
 }
 
@@ -69,22 +69,22 @@ async fn two_are_two(ctx: &TestContext) -> Outcome {
     ctx.ok(publishing(&other, &second)).await?;
     let mounts = || if ctx.sees_mounts() { mounts_at(&second) } else { Ok(0) };
     let before = mounts()?;
-    ctx.ok(one.unpublishing(&first)).await?;
+    ctx.ok(one.node_unpublish_volume(&first)).await?;
     let after = mounts()?;
     check(after == before, "the other volume unchanged", || {
         format!("{after} mounts of it, before that {before}")
     })?;
     ctx.ok(publishing(&other, &second)).await?;
-    ctx.ok(other.unpublishing(&second)).await.map(drop)
+    ctx.ok(other.node_unpublish_volume(&second)).await.map(drop)
 }
 
 async fn stats(ctx: &TestContext) -> Outcome {
     let life = inline(ctx);
     let target = life.target();
     ctx.ok(publishing(&life, &target)).await?;
-    let usage = ctx.ok(life.stats(&target)).await?.usage;
+    let usage = ctx.ok(life.node_get_volume_stats(&target)).await?.usage;
     check(!usage.is_empty(), "usage", || "none".into())?;
-    ctx.ok(life.unpublishing(&target)).await.map(drop)
+    ctx.ok(life.node_unpublish_volume(&target)).await.map(drop)
 }
 
 async fn republished(ctx: &TestContext) -> Outcome {
@@ -102,6 +102,6 @@ async fn republished(ctx: &TestContext) -> Outcome {
     }
     let after = mounts_at(&target)?;
     check(after == before, &format!("{before} mounts at the target, as before"), || after.to_string())?;
-    ctx.ok(life.unpublishing(&target)).await?;
+    ctx.ok(life.node_unpublish_volume(&target)).await?;
     gone(&target).await
 }

@@ -70,7 +70,7 @@ async fn offline(ctx: &TestContext) -> Outcome {
     let target = life.arrive().await?;
     let request = v1::ControllerExpandVolumeRequest {
         volume_capability: Some(life.capability.clone()),
-        ..request(&life.id, ctx.settings.size * 2)
+        ..request(&life.volume_id, ctx.settings.size * 2)
     };
     ctx.refused(request.clone(), &[Code::FailedPrecondition], "the volume is in use").await?;
     life.leave(&target).await?;
@@ -99,7 +99,7 @@ async fn node_part_is_offered(ctx: &TestContext) -> Outcome {
         let life = Life::new(ctx, kind).await?;
         let request = v1::ControllerExpandVolumeRequest {
             volume_capability: Some(life.capability.clone()),
-            ..request(&life.id, ctx.settings.size * 2)
+            ..request(&life.volume_id, ctx.settings.size * 2)
         };
         let answer = ctx.ok(request.clone()).await?;
         if answer.node_expansion_required && !ctx.offers.node(NodeExpandVolume) {

@@ -22,8 +22,8 @@ crate::test::tests! { "foreign", "Node Service RPC: NodeUnpublishVolume, NodeUns
 
 /// The ids of other volumes: an existing one, if the driver creates volumes, and one that does not exist.
 fn ids_but(life: &Life, other: &Life) -> Vec<String> {
-    let ids = [other.id.clone(), life.ctx.name()];
-    ids.into_iter().filter(|id| *id != life.id).collect()
+    let ids = [other.volume_id.clone(), life.ctx.name()];
+    ids.into_iter().filter(|id| *id != life.volume_id).collect()
 }
 
 /// Checks how many mounts are at a path, and the content of a file there.
@@ -58,7 +58,7 @@ async fn another_staged(ctx: &TestContext) -> Outcome {
         stays(&staging, before, &why)?;
     }
     let target = life.target();
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     life.end(&[&target]).await?;
     other.end(&[]).await
 }
@@ -75,7 +75,7 @@ async fn mount_of_nobody(ctx: &TestContext) -> Outcome {
 }
 
 async fn leave_it(ctx: &TestContext, life: &Life, place: &Path) -> Outcome {
-    for volume_id in [life.id.clone(), ctx.name()] {
+    for volume_id in [life.volume_id.clone(), ctx.name()] {
         let why = |rpc: &str| format!("after {rpc} with the id {volume_id}: it is the kit's own tmpfs");
         let unpublish =
             v1::NodeUnpublishVolumeRequest { volume_id: volume_id.clone(), target_path: text(place) };

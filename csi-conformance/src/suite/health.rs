@@ -76,7 +76,7 @@ async fn condition(ctx: &TestContext) -> Outcome {
 async fn condition_of_published(ctx: &TestContext) -> Outcome {
     let mut life = Life::new(ctx, Kind::Files).await?;
     let target = life.arrive().await?;
-    let condition = ctx.ok(life.stats(&target)).await?.volume_condition;
+    let condition = ctx.ok(life.node_get_volume_stats(&target)).await?.volume_condition;
     let well = condition.as_ref().is_some_and(|condition| !condition.abnormal);
     check(well, "a volume_condition that is not abnormal", || or_nothing(&condition))?;
     life.end(&[&target]).await
@@ -90,7 +90,7 @@ async fn node_missing(ctx: &TestContext) -> Outcome {
     );
     let request = v1::NodeGetVolumeHealthRequest {
         volume_publish_path: text(&life.target()),
-        volume_id: life.id,
+        volume_id: life.volume_id.clone(),
         ..Default::default()
     };
     let due = "NotFound, or an entry with the problem";
@@ -106,14 +106,14 @@ async fn node_missing(ctx: &TestContext) -> Outcome {
 async fn node(ctx: &TestContext) -> Outcome {
     let life = Life::staged(ctx, Kind::Files).await?;
     let target = life.target();
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     let request = v1::NodeGetVolumeHealthRequest {
-        volume_id: life.id.clone(),
+        volume_id: life.volume_id.clone(),
         volume_publish_path: text(&target),
         ..Default::default()
     };
     let health = ctx.ok(request.clone()).await?.volume_health.unwrap_or_default();
-    if health.volume_id != life.id || !health.health_statuses.is_empty() {
+    if health.volume_id != life.volume_id || !health.health_statuses.is_empty() {
         return Err(ctx.failure(&request, format!("{health:?}"), "this volume, without problems"));
     }
     life.end(&[&target]).await

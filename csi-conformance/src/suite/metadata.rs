@@ -118,7 +118,7 @@ async fn snapshot_of(life: &mut Life, holds: Content) -> Outcome<String> {
         }
         life.leave(&target).await?;
     }
-    let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
+    let source = v1::Volume { volume_id: life.volume_id.clone(), ..Default::default() };
     Ok(cut(&life.ctx, request(&life.ctx, &source)).await?.snapshot_id)
 }
 

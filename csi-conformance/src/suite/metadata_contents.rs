@@ -53,7 +53,7 @@ async fn written(life: &mut Life, offsets: &[u64], letter: u8) -> Outcome<v1::Sn
         write_at(&target, Kind::Device, letter, *offset).await?;
     }
     life.leave(&target).await?;
-    let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
+    let source = v1::Volume { volume_id: life.volume_id.clone(), ..Default::default() };
     cut(&life.ctx, request(&life.ctx, &source)).await
 }
 

@@ -46,7 +46,7 @@ async fn mount_flags(ctx: &TestContext) -> Outcome {
     for word in due(ctx) {
         if !found.iter().any(|one| one == word) {
             return Err(ctx.failure(
-                &life.publishing(&target),
+                &life.node_publish_volume(&target),
                 format!("a mount that is {}", found.join(",")),
                 format!("one that is {word}"),
             ));

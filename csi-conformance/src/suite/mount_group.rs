@@ -35,7 +35,7 @@ async fn files_are_the_groups(ctx: &TestContext) -> Outcome {
     if found.gid() != GROUP || found.mode() & 0o070 != 0o070 {
         let came = format!("a root of group {} with mode {:o}", found.gid(), found.mode() & 0o7777);
         return Err(ctx.failure(
-            &life.publishing(&target),
+            &life.node_publish_volume(&target),
             came,
             format!("a root of group {GROUP}, with rwx for it"),
         ));
@@ -49,6 +49,6 @@ async fn files_are_the_groups(ctx: &TestContext) -> Outcome {
 async fn again(ctx: &TestContext) -> Outcome {
     let mut life = life(ctx).await?;
     let target = life.arrive().await?;
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     life.end(&[&target]).await
 }

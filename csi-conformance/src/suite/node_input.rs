@@ -28,10 +28,10 @@ fn lengthened(path: &Path, bytes: usize) -> PathBuf {
 
 async fn long_paths(ctx: &TestContext) -> Outcome {
     let mut life = Life::new(ctx, Kind::Files).await?;
-    life.stage_at(lengthened(life.staging_path(), 200));
+    life.staging_path = life.staging_path.take().map(|path| lengthened(&path, 200));
     life.prepare().await?;
     let target = lengthened(&life.target(), 200);
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     life.end(&[&target]).await
 }
 
@@ -42,14 +42,18 @@ async fn relative_paths(ctx: &TestContext) -> Outcome {
     // A driver can detect first that nothing exists at such a path.
     let due = [Code::InvalidArgument, Code::NotFound, Code::FailedPrecondition];
     let words = "the path is not absolute";
-    ctx.refused(life.publishing(Path::new(NOT_ABSOLUTE)), &due, words).await?;
+    ctx.refused(life.node_publish_volume(Path::new(NOT_ABSOLUTE)), &due, words).await?;
     if life.stages() {
         let staging_target_path = NOT_ABSOLUTE.to_owned();
-        ctx.refused(v1::NodeStageVolumeRequest { staging_target_path, ..life.staging() }, &due, words)
-            .await?;
+        ctx.refused(
+            v1::NodeStageVolumeRequest { staging_target_path, ..life.node_stage_volume() },
+            &due,
+            words,
+        )
+        .await?;
     }
     let target = life.target();
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     life.end(&[&target]).await
 }
 
@@ -57,7 +61,7 @@ async fn staged_otherwise(ctx: &TestContext) -> Outcome {
     let life = Life::staged(ctx, Kind::Files).await?;
     let other = v1::NodeStageVolumeRequest {
         volume_capability: Some(ctx.capability(Kind::Device)),
-        ..life.staging()
+        ..life.node_stage_volume()
     };
     match ctx.call(other.clone()).await {
         // If staging does not depend on the capability, nothing can differ.
@@ -73,7 +77,7 @@ async fn staged_otherwise(ctx: &TestContext) -> Outcome {
         }
     }
     let target = life.target();
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     if ctx.sees_mounts() {
         super::node_publish::is_directory(&target).await?;
     }
@@ -83,8 +87,10 @@ async fn staged_otherwise(ctx: &TestContext) -> Outcome {
 async fn grown_otherwise(ctx: &TestContext) -> Outcome {
     let mut life = Life::new(ctx, Kind::Files).await?;
     let target = life.arrive().await?;
-    let request =
-        v1::NodeExpandVolumeRequest { volume_capability: ctx.unsupported(), ..life.growing(&target, None) };
+    let request = v1::NodeExpandVolumeRequest {
+        volume_capability: ctx.unsupported(),
+        ..life.node_expand_to_fit(&target)
+    };
     match ctx.call(request.clone()).await {
         Ok(_) => {}
         Err(refusal) => {

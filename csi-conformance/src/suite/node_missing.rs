@@ -9,7 +9,7 @@ use crate::context::TestContext;
 use crate::failure::Outcome;
 use crate::life::Life;
 use crate::test::Kind;
-use crate::wire::Call;
+use csi_proto::RpcRequest;
 
 crate::test::tests! { "node-missing", "Node Service RPC: volumes that do not exist";
     Must "Publishing a volume that does not exist is NOT_FOUND, or FAILED_PRECONDITION because it is not staged", publish, ["node-publish-volume.missing"], [Volume(Files)];
@@ -29,7 +29,8 @@ fn nowhere(ctx: &TestContext) -> Life {
 
 async fn publish(ctx: &TestContext) -> Outcome {
     let life = Life::staged(ctx, Kind::Files).await?;
-    let publish = v1::NodePublishVolumeRequest { volume_id: ctx.name(), ..life.publishing(&life.target()) };
+    let publish =
+        v1::NodePublishVolumeRequest { volume_id: ctx.name(), ..life.node_publish_volume(&life.target()) };
     ctx.refused(publish, &[Code::NotFound, Code::FailedPrecondition], "the volume does not exist").await
 }
 
@@ -39,12 +40,12 @@ async fn stage(ctx: &TestContext) -> Outcome {
     let mut life = Life::new(ctx, Kind::Files).await?;
     life.attach().await?;
     life.make_staging_directory()?;
-    let stage = v1::NodeStageVolumeRequest { volume_id: ctx.name(), ..life.staging() };
+    let stage = v1::NodeStageVolumeRequest { volume_id: ctx.name(), ..life.node_stage_volume() };
     ctx.refused(stage, &[Code::NotFound], "the volume does not exist").await
 }
 
 /// Sends a call that undoes something. There is nothing to undo, and the driver is allowed to report that.
-async fn ok_or_not_found<C: Call>(ctx: &TestContext, request: C) -> Outcome {
+async fn ok_or_not_found<C: RpcRequest>(ctx: &TestContext, request: C) -> Outcome {
     match ctx.call(request.clone()).await {
         Ok(_) => Ok(()),
         Err(refusal) if refusal.code == Code::NotFound => Ok(()),
@@ -58,25 +59,25 @@ async fn ok_or_not_found<C: Call>(ctx: &TestContext, request: C) -> Outcome {
 
 async fn unpublish(ctx: &TestContext) -> Outcome {
     let life = nowhere(ctx);
-    ok_or_not_found(ctx, life.unpublishing(&life.target())).await
+    ok_or_not_found(ctx, life.node_unpublish_volume(&life.target())).await
 }
 
 async fn unstage(ctx: &TestContext) -> Outcome {
     let life = nowhere(ctx);
     life.make_staging_directory()?;
-    ok_or_not_found(ctx, life.unstaging()).await
+    ok_or_not_found(ctx, life.node_unstage_volume()).await
 }
 
 async fn detach(ctx: &TestContext) -> Outcome {
-    ok_or_not_found(ctx, nowhere(ctx).detaching()).await
+    ok_or_not_found(ctx, nowhere(ctx).controller_unpublish_volume()).await
 }
 
 async fn expand(ctx: &TestContext) -> Outcome {
     let mut life = Life::new(ctx, Kind::Files).await?;
     let target = life.arrive().await?;
-    let request = v1::NodeExpandVolumeRequest { volume_id: ctx.name(), ..life.growing(&target, None) };
+    let request = v1::NodeExpandVolumeRequest { volume_id: ctx.name(), ..life.node_expand_to_fit(&target) };
     ctx.refused(request, &[Code::NotFound], "the volume does not exist").await?;
-    let request = life.growing(&life.target(), None);
+    let request = life.node_expand_to_fit(&life.target());
     ctx.refused(request, &[Code::NotFound], "the volume is not at that path").await?;
     life.end(&[&target]).await
 }
@@ -86,7 +87,10 @@ async fn no_range(ctx: &TestContext) -> Outcome {
     let target = life.arrive().await?;
     let wanted = ctx.settings.size * 2;
     let range = v1::CapacityRange { required_bytes: wanted, limit_bytes: wanted - 1 };
-    let request = life.growing(&target, Some(range));
+    let request = v1::NodeExpandVolumeRequest {
+        capacity_range: Some(range),
+        ..life.node_expand_volume(&target, wanted)
+    };
     ctx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in this range").await?;
     life.end(&[&target]).await
 }

@@ -27,19 +27,19 @@ crate::test::tests! { "node-publish", "Node Service RPC: NodeStageVolume, NodePu
 
 async fn stage_is_idempotent(ctx: &TestContext) -> Outcome {
     let life = Life::staged(ctx, Kind::Files).await?;
-    ctx.ok(life.staging()).await?;
-    ctx.ok(life.unstaging()).await?;
-    ctx.ok(life.unstaging()).await?;
+    ctx.ok(life.node_stage_volume()).await?;
+    ctx.ok(life.node_unstage_volume()).await?;
+    ctx.ok(life.node_unstage_volume()).await?;
     life.end(&[]).await
 }
 
 async fn twice(ctx: &TestContext, kind: Kind) -> Outcome {
     let life = Life::staged(ctx, kind).await?;
     let target = life.target();
-    ctx.ok(life.publishing(&target)).await?;
-    ctx.ok(life.publishing(&target)).await?;
-    ctx.ok(life.unpublishing(&target)).await?;
-    ctx.ok(life.unpublishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
+    ctx.ok(life.node_unpublish_volume(&target)).await?;
+    ctx.ok(life.node_unpublish_volume(&target)).await?;
     life.end(&[]).await
 }
 
@@ -67,13 +67,13 @@ async fn matrix_of(ctx: &TestContext, kind: Kind) -> Outcome {
         }
         life.prepare().await?;
         let (one, two) = (life.target(), life.target());
-        ctx.ok(life.publishing(&one)).await?;
-        ctx.ok(life.publishing(&one)).await?;
+        ctx.ok(life.node_publish_volume(&one)).await?;
+        ctx.ok(life.node_publish_volume(&one)).await?;
         if ![2, 3].contains(&mode) {
-            let other = v1::NodePublishVolumeRequest { readonly: true, ..life.publishing(&one) };
+            let other = v1::NodePublishVolumeRequest { readonly: true, ..life.node_publish_volume(&one) };
             ctx.refused(other, &[Code::AlreadyExists], "the target is already published for writing").await?;
         }
-        let second = life.publishing(&two);
+        let second = life.node_publish_volume(&two);
         match mode {
             3 | 4 | 5 | 7 => drop(ctx.ok(second).await?),
             // The kubelet sends this mode when several pods of a node write, unless the driver declares
@@ -100,7 +100,7 @@ async fn without_staging_path(ctx: &TestContext) -> Outcome {
     let life = Life::staged(ctx, Kind::Files).await?;
     let request = v1::NodePublishVolumeRequest {
         staging_target_path: String::new(),
-        ..life.publishing(&life.target())
+        ..life.node_publish_volume(&life.target())
     };
     ctx.refused(request, &[Code::FailedPrecondition], "the driver stages volumes").await
 }
@@ -135,15 +135,15 @@ pub(super) async fn gone(path: &Path) -> Outcome {
 async fn mounts_and_unmounts(ctx: &TestContext) -> Outcome {
     let life = Life::staged(ctx, Kind::Files).await?;
     let target = life.target();
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     // A driver can bind-mount a directory, mount a filesystem, or make a link. Most of them mount.
     let (at_target, staged) = (mounts_at(&target)?, mounts_at(life.staging_path())?);
     is_directory(&target).await?;
     check(at_target <= 1 && staged <= 1, "no stacked mounts", || format!("{at_target} and {staged}"))?;
-    ctx.ok(life.unpublishing(&target)).await?;
+    ctx.ok(life.node_unpublish_volume(&target)).await?;
     gone(&target).await?;
     if life.stages() {
-        ctx.ok(life.unstaging()).await?;
+        ctx.ok(life.node_unstage_volume()).await?;
         mounted(life.staging_path(), 0)?;
     }
     Ok(())
@@ -153,33 +153,33 @@ async fn device_comes_and_goes(ctx: &TestContext) -> Outcome {
     use std::os::unix::fs::FileTypeExt as _;
     let life = Life::staged(ctx, Kind::Device).await?;
     let target = life.target();
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     let found = content::at(&target, Path::metadata).await?;
     let is_device = found.is_some_and(|found| found.file_type().is_block_device());
     check(is_device, "a block device at the target", || format!("none at {}", text(&target)))?;
-    ctx.ok(life.unpublishing(&target)).await?;
+    ctx.ok(life.node_unpublish_volume(&target)).await?;
     gone(&target).await
 }
 
 async fn at_once(ctx: &TestContext) -> Outcome {
     let life = Life::staged(ctx, Kind::Files).await?;
     let target = life.target();
-    for answer in ctx.at_once(vec![life.publishing(&target); 8]).await {
+    for answer in ctx.at_once(vec![life.node_publish_volume(&target); 8]).await {
         match answer {
             Ok(_) => {}
             Err(refusal) if refusal.code == Code::Aborted => {}
             Err(refusal) => {
                 return Err(ctx.failure(
-                    &life.publishing(&target),
+                    &life.node_publish_volume(&target),
                     ctx.refusal_text(&refusal),
                     "OK, or ABORTED",
                 ));
             }
         }
     }
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     check(mounts_at(&target)? <= 1, "one mount at the target", || "several".into())?;
-    ctx.ok(life.unpublishing(&target)).await?;
+    ctx.ok(life.node_unpublish_volume(&target)).await?;
     gone(&target).await
 }
 
@@ -189,22 +189,22 @@ async fn given_up(ctx: &TestContext) -> Outcome {
     for millis in [1, 3, 10, 50] {
         let _ = tokio::time::timeout(
             std::time::Duration::from_millis(millis),
-            ctx.call(life.publishing(&target)),
+            ctx.call(life.node_publish_volume(&target)),
         )
         .await;
     }
     let mut wait = ctx.retries();
-    while let Err(refusal) = ctx.call(life.publishing(&target)).await {
+    while let Err(refusal) = ctx.call(life.node_publish_volume(&target)).await {
         if refusal.code != Code::Aborted || !wait.again().await {
             let came = wait.describe(&ctx.refusal_text(&refusal));
             return Err(ctx.failure(
-                &life.publishing(&target),
+                &life.node_publish_volume(&target),
                 came,
                 "OK after the pending operation has ended",
             ));
         }
     }
     check(mounts_at(&target)? <= 1, "one mount at the target", || "several".into())?;
-    ctx.ok(life.unpublishing(&target)).await?;
+    ctx.ok(life.node_unpublish_volume(&target)).await?;
     gone(&target).await
 }

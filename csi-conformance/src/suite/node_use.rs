@@ -30,14 +30,14 @@ async fn stays(ctx: &TestContext, kind: Kind) -> Outcome {
         if round > 0 {
             life.prepare().await?;
         }
-        ctx.ok(life.publishing(&target)).await?;
+        ctx.ok(life.node_publish_volume(&target)).await?;
         if round == 0 {
             content::write(&target, kind, b'w').await?;
         }
         content::holds(&target, kind, b'w').await?;
-        ctx.ok(life.unpublishing(&target)).await?;
+        ctx.ok(life.node_unpublish_volume(&target)).await?;
         if life.stages() {
-            ctx.ok(life.unstaging()).await?;
+            ctx.ok(life.node_unstage_volume()).await?;
         }
     }
     life.end(&[]).await
@@ -54,7 +54,7 @@ async fn device_data_stays(ctx: &TestContext) -> Outcome {
 async fn takes_no_writes(ctx: &TestContext, kind: Kind) -> Outcome {
     let life = Life::staged(ctx, kind).await?;
     let target = life.target();
-    let request = v1::NodePublishVolumeRequest { readonly: true, ..life.publishing(&target) };
+    let request = v1::NodePublishVolumeRequest { readonly: true, ..life.node_publish_volume(&target) };
     match ctx.call(request.clone()).await {
         // A refusal is better than a device that is writable.
         Err(refusal) if kind == Kind::Device && refusal.code == Code::InvalidArgument => return Ok(()),
@@ -63,7 +63,7 @@ async fn takes_no_writes(ctx: &TestContext, kind: Kind) -> Outcome {
     }
     content::size(&target, kind).await?;
     let wrote = content::takes_writes(&target, kind).await?;
-    ctx.ok(life.unpublishing(&target)).await?;
+    ctx.ok(life.node_unpublish_volume(&target)).await?;
     if wrote {
         Err(ctx.failure(&request, "a write through the target succeeded", "a target that refuses writes"))
     } else {
@@ -82,8 +82,8 @@ async fn device_read_only(ctx: &TestContext) -> Outcome {
 async fn stats(ctx: &TestContext) -> Outcome {
     let life = Life::staged(ctx, Kind::Files).await?;
     let target = life.target();
-    ctx.ok(life.publishing(&target)).await?;
-    let request = life.stats(&target);
+    ctx.ok(life.node_publish_volume(&target)).await?;
+    let request = life.node_get_volume_stats(&target);
     let answer = ctx.ok(request.clone()).await?;
     let good = |usage: &v1::VolumeUsage| {
         usage.total > 0 && usage.used >= 0 && usage.available >= 0 && usage.unit != 0
@@ -122,7 +122,7 @@ async fn sizes(life: &Life, target: &Path, kind: Kind) -> Outcome<Sizes> {
     let ctx = &life.ctx;
     let at_target = if ctx.sees_mounts() { Some(content::size(target, kind).await?) } else { None };
     let in_stats = match ctx.offers.node(GetVolumeStats) {
-        true => Some(bytes(&ctx.ok(life.stats(target)).await?).total.unsigned_abs()),
+        true => Some(bytes(&ctx.ok(life.node_get_volume_stats(target)).await?).total.unsigned_abs()),
         false => None,
     };
     Ok(Sizes { at_target, in_stats })

@@ -6,10 +6,10 @@ use csi_proto::v1;
 
 use crate::context::TestContext;
 use crate::failure::{Failure, Outcome};
-use crate::wire::Call;
+use csi_proto::RpcRequest;
 
 /// The entries of all pages. A page must not have more than `most` entries, unless `most` is 0.
-pub(super) async fn all_pages<C: Call, T>(
+pub(super) async fn all_pages<C: RpcRequest, T>(
     ctx: &TestContext,
     most: usize,
     asking: impl Fn(String) -> C,

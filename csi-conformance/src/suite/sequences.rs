@@ -43,9 +43,9 @@ async fn life_of(ctx: &TestContext, kind: Kind) -> Outcome {
     let mut life = Life::new(ctx, kind).await?;
     life.prepare().await?;
     let target = life.target();
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     if ctx.offers.node(csi_proto::NodeCapability::GetVolumeStats) {
-        ctx.ok(life.stats(&target)).await?;
+        ctx.ok(life.node_get_volume_stats(&target)).await?;
     }
     life.end(&[&target]).await
 }
@@ -66,11 +66,11 @@ async fn undo_nothing(ctx: &TestContext) -> Outcome {
 async fn delete_in_use(ctx: &TestContext) -> Outcome {
     let life = Life::staged(ctx, Kind::Files).await?;
     let target = life.target();
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     if ctx.sees_mounts() {
         content::write(&target, Kind::Files, b'u').await?;
     }
-    let request = life.deleting();
+    let request = life.delete_volume();
     match ctx.call(request.clone()).await {
         Err(refusal) if refusal.code == Code::FailedPrecondition => {}
         Err(refusal) => {
@@ -86,19 +86,19 @@ async fn delete_in_use(ctx: &TestContext) -> Outcome {
     if ctx.sees_mounts() {
         content::holds(&target, Kind::Files, b'u').await?;
     }
-    ctx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.node_publish_volume(&target)).await?;
     life.end(&[&target]).await
 }
 
 async fn added_context(ctx: &TestContext) -> Outcome {
     let mut life = Life::new(ctx, Kind::Files).await?;
-    life.context.insert(
+    life.volume_context.insert(
         "storage.kubernetes.io/csiProvisionerIdentity".into(),
         "1700000000000-8081-conformance".into(),
     );
     life.prepare().await?;
     let target = life.target();
-    let mut request = life.publishing(&target);
+    let mut request = life.node_publish_volume(&target);
     for (key, value) in [
         ("pod.name", "pod"),
         ("pod.namespace", "default"),

@@ -14,7 +14,7 @@ use super::snapshots::{cut, request};
 use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
 use crate::life::Life;
-use crate::wire::Call;
+use csi_proto::RpcRequest;
 
 crate::test::tests! { "sequences", "Volume Lifecycle";
     Must "The provisioner creates a volume, with the claim's name in the parameters, and deletes it, each twice", provisioner, ["create-volume.same-name-same-volume", "delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
@@ -31,7 +31,7 @@ fn named(keys: &[&str]) -> BTreeMap<String, String> {
 
 /// Whether the call with additional parameters is OK. A driver that accepts only its own parameters refuses
 /// it; its sidecar must then run without `--extra-create-metadata`.
-async fn takes_metadata<C: Call>(ctx: &TestContext, request: &C) -> Outcome<bool> {
+async fn takes_metadata<C: RpcRequest>(ctx: &TestContext, request: &C) -> Outcome<bool> {
     match ctx.call(request.clone()).await {
         Ok(_) => Ok(true),
         Err(refusal) if refusal.code == Code::InvalidArgument => Ok(false),
@@ -60,7 +60,7 @@ async fn provisioner(ctx: &TestContext) -> Outcome {
 
 async fn attacher(ctx: &TestContext) -> Outcome {
     let mut life = Life::new(ctx, ctx.any_kind()).await?;
-    life.context.insert(
+    life.volume_context.insert(
         "storage.kubernetes.io/csiProvisionerIdentity".into(),
         "1700000000000-8081-conformance".into(),
     );
@@ -68,19 +68,19 @@ async fn attacher(ctx: &TestContext) -> Outcome {
     for due in [vec![ctx.offers.node_id.clone()], vec![]] {
         for _ in 0..2 {
             match due.is_empty() {
-                false => drop(ctx.ok(life.attaching()).await?),
-                true => drop(ctx.ok(life.detaching()).await?),
+                false => drop(ctx.ok(life.controller_publish_volume()).await?),
+                true => drop(ctx.ok(life.controller_unpublish_volume()).await?),
             }
         }
         if compares {
-            let status = listed_volume(ctx, &life.id).await?.and_then(|one| one.status);
+            let status = listed_volume(ctx, &life.volume_id).await?.and_then(|one| one.status);
             let nodes = status.as_ref().map(|status| status.published_node_ids.clone());
             check(nodes.as_ref() == Some(&due), &format!("in the list nodes {due:?}"), || {
                 or_nothing(&nodes)
             })?;
         }
     }
-    ctx.ok(life.deleting()).await.map(drop)
+    ctx.ok(life.delete_volume()).await.map(drop)
 }
 
 /// The resizer names the capability of the volume, and repeats a call whose answer it could not store.
@@ -88,7 +88,7 @@ async fn resizer(ctx: &TestContext) -> Outcome {
     let life = Life::new(ctx, ctx.any_kind()).await?;
     let wanted = life.size() * 2;
     for _ in 0..2 {
-        let request = life.expanding(wanted);
+        let request = life.controller_expand_volume(wanted);
         let answer = ctx.ok(request.clone()).await?;
         // The claim would never be resized.
         if answer.capacity_bytes < wanted {
@@ -98,14 +98,14 @@ async fn resizer(ctx: &TestContext) -> Outcome {
     }
     let mutable_parameters = ctx.settings.mutable_parameters.of(Rpc::ControllerModifyVolume);
     if ctx.offers.controller(ModifyVolume) && !mutable_parameters.is_empty() {
-        let volume_id = life.id.clone();
+        let volume_id = life.volume_id.clone();
         let request =
             v1::ControllerModifyVolumeRequest { volume_id, mutable_parameters, ..Default::default() };
         for _ in 0..2 {
             ctx.ok(request.clone()).await?;
         }
     }
-    ctx.ok(life.deleting()).await.map(drop)
+    ctx.ok(life.delete_volume()).await.map(drop)
 }
 
 /// It lists the volumes if the driver can, and asks for each of them otherwise. A volume without a condition
@@ -116,16 +116,16 @@ async fn health_monitor(ctx: &TestContext) -> Outcome {
     let life = Life::new(ctx, ctx.any_kind()).await?;
     for _ in 0..2 {
         let condition = if ctx.offers.controller(ListVolumes) {
-            let entry = listed_volume(ctx, &life.id).await?;
+            let entry = listed_volume(ctx, &life.volume_id).await?;
             entry.and_then(|one| one.status).and_then(|status| status.volume_condition)
         } else {
-            let answer = ctx.ok(v1::ControllerGetVolumeRequest { volume_id: life.id.clone() }).await?;
+            let answer = ctx.ok(v1::ControllerGetVolumeRequest { volume_id: life.volume_id.clone() }).await?;
             answer.status.and_then(|status| status.volume_condition)
         };
         let is_told = condition.as_ref().is_some_and(|condition| !condition.message.is_empty());
         check(is_told, "a volume_condition with a message", || or_nothing(&condition))?;
     }
-    ctx.ok(life.deleting()).await.map(drop)
+    ctx.ok(life.delete_volume()).await.map(drop)
 }
 
 async fn health_monitor_of_1_13(ctx: &TestContext) -> Outcome {
@@ -136,11 +136,11 @@ async fn health_monitor_of_1_13(ctx: &TestContext) -> Outcome {
             listed_unhealthy(ctx, 0).await?;
         }
         let request =
-            v1::ControllerGetVolumeHealthRequest { volume_id: life.id.clone(), ..Default::default() };
+            v1::ControllerGetVolumeHealthRequest { volume_id: life.volume_id.clone(), ..Default::default() };
         let health = ctx.ok(request.clone()).await?.volume_health.unwrap_or_default();
-        check(health.volume_id == life.id, "the health of this volume", || format!("{health:?}"))?;
+        check(health.volume_id == life.volume_id, "the health of this volume", || format!("{health:?}"))?;
     }
-    ctx.ok(life.deleting()).await.map(drop)
+    ctx.ok(life.delete_volume()).await.map(drop)
 }
 
 async fn snapshotter(ctx: &TestContext) -> Outcome {

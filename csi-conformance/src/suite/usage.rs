@@ -36,7 +36,7 @@ struct Reading {
 impl Reading {
     async fn of(life: &Life, target: &Path) -> Outcome<Self> {
         let before = content::kernel_usage(target).await?;
-        let usage = bytes(&life.ctx.ok(life.stats(target)).await?);
+        let usage = bytes(&life.ctx.ok(life.node_get_volume_stats(target)).await?);
         let after = content::kernel_usage(target).await?;
         Ok(Self { usage, kernel: before.zip(after).map(|(before, after)| [before, after]) })
     }
@@ -91,7 +91,7 @@ async fn expect(
         }
         if !wait.again().await {
             let came = wait.describe(&format!("{:?}, and {:?} before", now.usage, before.usage));
-            return Err(life.ctx.failure(&life.stats(target), came, due));
+            return Err(life.ctx.failure(&life.node_get_volume_stats(target), came, due));
         }
     }
 }

@@ -34,6 +34,20 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// Whether this instance serves the service.
+    #[cfg(any(feature = "grpc-health", feature = "grpc-reflection"))]
+    pub(crate) fn serves(&self, service: Service) -> bool {
+        let is_registered = match service {
+            Service::Identity => true,
+            Service::Controller => self.controller.is_some(),
+            Service::GroupController => self.group_controller.is_some(),
+            Service::SnapshotMetadata => self.snapshot_metadata.is_some(),
+            Service::Node => self.node.is_some(),
+            _ => false,
+        };
+        is_registered && self.mode.serves(service)
+    }
+
     /// The table of a service, or the reason why it is not served here.
     fn table<'a, T>(&self, service: Service, table: &'a Option<T>) -> Result<&'a T> {
         if !self.mode.serves(service) {

@@ -129,6 +129,12 @@ impl CallPath {
         }
     }
 
+    /// The version of the spec that is served.
+    #[cfg(feature = "grpc-reflection")]
+    pub(crate) fn spec(&self) -> crate::Spec {
+        self.offer.spec
+    }
+
     /// Completes when no operation is running.
     pub(crate) async fn idle(&self) {
         self.admission.idle().await;

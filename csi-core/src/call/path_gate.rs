@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::{Error, Result};
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
-use csi_mount::{SYSTEM_DIRECTORIES, SYSTEM_TREES};
+use csi_mount::{Machine as _, SYSTEM_DIRECTORIES, SYSTEM_TREES};
 
-/// The same list as in csi-mount.
+/// The same list as in csi-mount, for a driver that mounts by other means: no crate below both has it.
 #[cfg(not(all(feature = "mount", target_os = "linux")))]
 const SYSTEM_TREES: [&str; 12] = [
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr",
@@ -107,7 +107,7 @@ impl PathGate {
         crate::blocking(move || {
             let machine = crate::machine();
             for (field, path) in paths {
-                match machine.check_protected(&files, &path) {
+                match machine.mounts().check_protected(&files, &path) {
                     Err(error) if error.kind() == csi_mount::ErrorKind::Protected => {
                         return Err(refuse(field, &path, &error.to_string()));
                     }

@@ -39,14 +39,14 @@ pub(crate) struct PluginContext {
     pub(crate) volume_roots: Vec<PathBuf>,
     /// The machine that the plugin's calls work on.
     #[cfg(all(feature = "mount", target_os = "linux"))]
-    pub(crate) machine: Arc<dyn csi_mount::Machine>,
+    pub(crate) machine: crate::machine::CurrentMachine,
 }
 
 impl PluginContext {
     /// Completes the work of a call on the plugin's machine.
     pub(crate) async fn run<F: Future>(self: Arc<Self>, work: F) -> F::Output {
         #[cfg(all(feature = "mount", target_os = "linux"))]
-        return crate::machine::on_machine(Arc::clone(&self.machine), work).await;
+        return crate::machine::on_machine(self.machine.clone(), work).await;
         #[cfg(not(all(feature = "mount", target_os = "linux")))]
         work.await
     }

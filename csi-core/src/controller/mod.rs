@@ -90,7 +90,38 @@ pub trait Controller: Send + Sync + 'static {
     /// (as with [`VolumeId::from_name`]). The default is `None`.
     ///
     /// With it, a CreateVolume and an operation on the volume with this id, for example DeleteVolume,
-    /// exclude each other. The method must always return the same id for a name.
+    /// exclude each other: the second of the two is ABORTED, and its caller repeats it. The method must always
+    /// return the same id for a name.
+    ///
+    /// ```
+    /// use csi_core::{Result, prelude::*};
+    ///
+    /// struct Pool;
+    ///
+    /// #[async_trait]
+    /// impl Controller for Pool {
+    ///     fn volume_id_of_name(&self, name: &VolumeName) -> Option<VolumeId> {
+    ///         VolumeId::from_name(name).ok()
+    ///     }
+    /// #   async fn lookup(&self, volume_id: &VolumeId) -> Result<Option<Volume>> {
+    /// #       Ok(Some(Volume::new(volume_id.clone(), 0)))
+    /// #   }
+    /// #   fn supports(&self, _: &VolumeCapability) -> bool {
+    /// #       true
+    /// #   }
+    /// }
+    ///
+    /// #[async_trait]
+    /// impl CreateDeleteVolume for Pool {
+    ///     /// While this runs, no DeleteVolume of the same volume does.
+    ///     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
+    ///         Ok(Volume::new(VolumeId::from_name(&request.name)?, 0))
+    ///     }
+    ///     async fn delete_volume(&self, _: DeleteVolumeRequest) -> Result<()> {
+    ///         Ok(())
+    ///     }
+    /// }
+    /// ```
     fn volume_id_of_name(&self, _name: &VolumeName) -> Option<VolumeId> {
         None
     }

@@ -24,7 +24,7 @@ pub trait IoContext<T> {
     /// Adds to an error what was done (a verb: `create`, `read`, `sync`) and to which path.
     ///
     /// # Errors
-    /// The same as for a bare I/O error: [`Error::LimitReached`] for a full disk, an exceeded quota or
+    /// The same as for a bare I/O error: [`Error::NoSpace`] for a full disk, an exceeded quota or
     /// exhausted memory, [`Error::Unavailable`] for a server that does not answer, else [`Error::Internal`].
     fn at(self, step: &str, path: impl AsRef<Path>) -> Result<T>;
 }
@@ -38,9 +38,9 @@ impl<T, E: Into<io::Error>> IoContext<T> for Result<T, E> {
     }
 }
 
-/// A full disk, an exceeded quota and exhausted memory are [`Error::LimitReached`], a server that does not
-/// answer is [`Error::Unavailable`], and everything else is internal. An error that has only the system's own text also names the source location of the `?`;
-/// [`IoContext::at`] gives more context.
+/// A full disk, an exceeded quota and exhausted memory are [`Error::NoSpace`], a server that does not answer is
+/// [`Error::Unavailable`], and everything else is internal. An error that has only the system's own text also
+/// names the source location of the `?`; [`IoContext::at`] gives more context.
 impl From<io::Error> for Error {
     #[track_caller]
     fn from(error: io::Error) -> Self {
@@ -55,7 +55,7 @@ impl From<io::Error> for Error {
 fn named(message: String, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => {
-            Error::LimitReached(Reason::because(message, error))
+            Error::NoSpace(Reason::because(message, error))
         }
         // A server that is gone, for a file on it or a connection to it.
         io::ErrorKind::TimedOut
@@ -87,14 +87,14 @@ mod tests {
 
     #[test]
     fn step_and_path_are_named_and_the_condition_stays() {
-        for (code, is_limit) in [(28, true), (122, true), (12, true), (5, false), (30, false)] {
+        for (code, is_space) in [(28, true), (122, true), (12, true), (5, false), (30, false)] {
             let system = io::Error::from_raw_os_error(code);
             let due = format!("write /data/record: {system}");
             let error = Err::<(), _>(system).at("write", "/data/record").unwrap_err();
             assert_eq!(error.to_string(), due);
             assert_eq!(error.with_causes(), due, "said once");
             assert!(std::error::Error::source(&error).is_some_and(<dyn std::error::Error>::is::<io::Error>));
-            assert_eq!(matches!(error, Error::LimitReached(_)), is_limit, "{due}");
+            assert_eq!(matches!(error, Error::NoSpace(_)), is_space, "{due}");
         }
         for code in [110, 111, 113, 116] {
             let error = Error::from(io::Error::from_raw_os_error(code));

@@ -84,9 +84,13 @@ pub enum Error {
     /// The volume is not staged at the path that the call names.
     #[doc(alias = "FAILED_PRECONDITION")]
     NotStaged(Reason),
-    /// A limit is reached: volumes on a node, space in a pool, snapshots of a volume.
+    /// A limit is reached: volumes on a node, space in a pool, snapshots of a volume. From
+    /// ControllerPublishVolume it says that the node can't take more volumes, and Kubernetes can fail the pod.
     #[doc(alias = "RESOURCE_EXHAUSTED")]
     LimitReached(Reason),
+    /// A disk, a quota or the memory is full. `?` on such an [`std::io::Error`] gives this condition.
+    #[doc(alias = "RESOURCE_EXHAUSTED", alias = "INTERNAL")]
+    NoSpace(Reason),
     /// The volume can't be created where it must be usable.
     #[doc(alias = "RESOURCE_EXHAUSTED")]
     TopologyUnsatisfied(Reason),
@@ -107,8 +111,8 @@ pub enum Error {
     /// because a request to the backend timed out. The caller retries until it gets another answer.
     ///
     /// Callers interpret UNAVAILABLE in this way: external-provisioner repeats CreateVolume, even after the
-    /// claim was deleted, so that nothing is left behind, and external-attacher treats the volume as
-    /// possibly attached. Use another condition for an operation that failed and left nothing behind.
+    /// claim was deleted, so that nothing is left behind, and external-snapshotter keeps the object of a
+    /// deleted snapshot. Use another condition for an operation that failed and left nothing behind.
     #[doc(alias = "UNAVAILABLE")]
     OutcomeUnknown(Reason),
     /// A dependency of the driver is missing or unhealthy. From Probe this error requests a restart.
@@ -200,7 +204,13 @@ impl Error {
             // that nobody wants any more.
             Self::Unavailable(_) | Self::Unhealthy(_) if makes_something(rpc) => Code::Internal,
             Self::Unavailable(_) | Self::Unhealthy(_) | Self::OutcomeUnknown(_) => Code::Unavailable,
-            Self::LimitReached(_) | Self::TopologyUnsatisfied(_) => Code::ResourceExhausted,
+            // In this RPC RESOURCE_EXHAUSTED is the node's limit of volumes, for which the kubelet fails the pod.
+            Self::NoSpace(_) | Self::TopologyUnsatisfied(_) if rpc == Rpc::ControllerPublishVolume => {
+                Code::Internal
+            }
+            Self::LimitReached(_) | Self::NoSpace(_) | Self::TopologyUnsatisfied(_) => {
+                Code::ResourceExhausted
+            }
             // A stage or publish beyond the volume's capabilities depends on the volume's state; in other
             // RPCs the request itself asks for something unsupported.
             Self::Unsupported(_) => match rpc {
@@ -273,6 +283,7 @@ impl fmt::Display for Error {
             | Self::NotPossible(text)
             | Self::NotStaged(text)
             | Self::LimitReached(text)
+            | Self::NoSpace(text)
             | Self::TopologyUnsatisfied(text)
             | Self::Unsupported(text)
             | Self::Pending(text)
@@ -298,6 +309,7 @@ impl std::error::Error for Error {
             | Self::NotPossible(reason)
             | Self::NotStaged(reason)
             | Self::LimitReached(reason)
+            | Self::NoSpace(reason)
             | Self::TopologyUnsatisfied(reason)
             | Self::Unsupported(reason)
             | Self::Pending(reason)

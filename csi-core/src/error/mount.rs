@@ -19,7 +19,7 @@ impl From<csi_mount::Error> for Error {
                 Self::NotPossible(reason)
             }
             ErrorKind::OutOfRange => Self::OutOfRange(reason),
-            ErrorKind::NoSpace => Self::LimitReached(reason),
+            ErrorKind::NoSpace => Self::NoSpace(reason),
             // Devices and servers can come back, so a retry can help.
             ErrorKind::NotFound
             | ErrorKind::Unresponsive

@@ -46,6 +46,11 @@ pub struct PodInfo<'a> {
 }
 
 impl<'a> PodInfo<'a> {
+    /// Creates the pod's names, for tests of a driver.
+    pub const fn new(name: &'a str, namespace: &'a str, uid: &'a str, service_account: &'a str) -> Self {
+        Self { name, namespace, uid, service_account }
+    }
+
     /// Reads the pod from NodePublishVolume's volume context.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use csi_mount::{Machine, NodeNeed, Verdict};
 
 use super::{Node, NodeService};
+use crate::CurrentMachine;
 
 /// The check of the node that is still to run.
 #[derive(Debug)]
@@ -14,14 +15,20 @@ pub(crate) struct Fitness {
 }
 
 impl Fitness {
+    /// Whether volumes are block devices.
+    #[cfg(feature = "manifests")]
+    pub(crate) fn needs_block_devices(&self) -> bool {
+        self.needs.contains(&NodeNeed::BlockDevices)
+    }
+
     /// Checks the node and logs the result. No finding keeps the plugin from starting: each can be fixed
     /// while it runs, and a call that needs what is missing reports it.
-    pub(crate) fn look(&self, machine: &dyn Machine, driver: &str, volume_roots: &[PathBuf]) {
+    pub(crate) fn look(&self, machine: &CurrentMachine, driver: &str, volume_roots: &[PathBuf]) {
         if self.needs.contains(&NodeNeed::Fuse) {
             log_lost(machine, driver);
         }
         let roots = self.kubelet_root.as_ref().map_or(volume_roots, std::slice::from_ref);
-        let report = machine.self_check(roots, &self.needs);
+        let report = machine.mounts().self_check(roots, &self.needs);
         match report.verdict() {
             Verdict::Fine => tracing::info!("{report}"),
             _ => {
@@ -39,13 +46,13 @@ impl Fitness {
 
 /// Logs which of the driver's FUSE filesystems lost their daemon while no plugin ran. Only a call brings the
 /// secrets that a daemon can need, so none is started here.
-fn log_lost(machine: &dyn Machine, driver: &str) {
-    let mounts = machine.mounts().unwrap_or_default();
+fn log_lost(machine: &CurrentMachine, driver: &str) {
+    let mounts = machine.mounts().table().unwrap_or_default();
     for mount in mounts.iter().filter(|mount| mount.fs_type.split('.').next() == Some("fuse")) {
         let at = &mount.mount_point;
-        if let Ok(Some(owner)) = machine.marked_owner(at)
+        if let Ok(Some(owner)) = machine.mounts().marked_owner(at)
             && owner.driver == driver
-            && machine.fuse_is_lost(at).unwrap_or(false)
+            && machine.mounts().has_lost_daemon(at).unwrap_or(false)
         {
             tracing::warn!(volume = owner.volume, at = %at.display(), "a FUSE filesystem has lost its daemon \
                 before the plugin started; the next publish starts the daemon again");

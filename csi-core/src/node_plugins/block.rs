@@ -7,7 +7,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use csi_mount::flow::block::{MountCopies, VolumeUsage};
 use csi_mount::{
-    DeviceAccess, DeviceNumber, DeviceUse, ErrorKind, Evidence, MountAttributes, NodeNeed, Owner, VolumePlace,
+    DeviceAccess, DeviceNumber, DeviceUse, ErrorKind, Evidence, Machine, MountAttributes, NodeNeed, Owner,
+    VolumePlace,
 };
 
 use super::attachments::{Attachments, Kept};
@@ -131,8 +132,8 @@ impl<D: BlockDevices> BlockNode<D> {
     async fn is_staged(&self, volume: &Attachment, staging: &AbsolutePath) -> Result<bool> {
         let Some(device) = content(&*self.0, volume).await? else { return Ok(false) };
         let staging = staging.clone();
-        blocking(move || match machine().device_of(&staging) {
-            Ok(found) => Ok(machine().device_number(&device).map_or(true, |number| number == found)),
+        blocking(move || match machine().block().device_of(&staging) {
+            Ok(found) => Ok(machine().devices().number(&device).map_or(true, |number| number == found)),
             Err(error) => Ok(!matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported)),
         })
         .await
@@ -145,10 +146,10 @@ impl<D: BlockDevices> BlockNode<D> {
         volume: &Attachment,
         (staging, device): (VolumePlace, PathBuf),
     ) -> Result<()> {
-        blocking(move || match machine().block_unstage(&staging, Some(&device), MountCopies::Kept) {
+        blocking(move || match machine().block().unstage(&staging, Some(&device), MountCopies::Kept) {
             // What is staged there belongs to another volume, and stays.
             Err(error) if matches!(error.kind(), ErrorKind::WrongDevice | ErrorKind::NotOwned) => {
-                match machine().device_use(&device)? {
+                match machine().devices().in_use(&device)? {
                     DeviceUse::Free => Ok(()),
                     DeviceUse::InUse => Err(error.into()),
                 }
@@ -180,7 +181,7 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
                 let access = if is_read_only { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
                 return encryption.stage_device(&device, &request.place(), access);
             };
-            let staged = machine().block_stage(&device, &request.place(), &encryption.plan(plan))?;
+            let staged = machine().block().stage(&device, &request.place(), &encryption.plan(plan))?;
             tracing::info!(device = %device.display(), ?staged, "staged");
             Ok(())
         })
@@ -221,7 +222,7 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         blocking(move || {
             let owner = owner_known_by(&request.volume_id, request.plugin(), evidence(device.as_deref())?);
             let staging = VolumePlace::new(&*request.staging_target_path, owner);
-            machine().block_unstage(&staging, device.as_deref(), copies)?;
+            machine().block().unstage(&staging, device.as_deref(), copies)?;
             Ok(())
         })
         .await?;
@@ -234,7 +235,7 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
 
 /// Whether anything on the node uses this device. A device that does not exist is not in use.
 fn is_in_use(device: &Path) -> csi_mount::Result<bool> {
-    match machine().device_use(device) {
+    match machine().devices().in_use(device) {
         Ok(found) => Ok(found == DeviceUse::InUse),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
@@ -255,7 +256,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             let access =
                 if request.is_read_only() { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
             return blocking(move || {
-                machine().block_publish_device(&device, &request.place(), access)?;
+                machine().block().publish_device(&device, &request.place(), access)?;
                 Ok(())
             })
             .await;
@@ -269,7 +270,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             require_staged(&request, &staging, device.as_deref())?;
             require_context(&options, &staging)?;
             let id_map = group.apply(&staging, attributes.contains(MountAttributes::RDONLY))?;
-            machine().block_publish(&staging, &request.place(), attributes, id_map)?;
+            machine().block().publish(&staging, &request.place(), attributes, id_map)?;
             Ok(())
         })
         .await
@@ -301,7 +302,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
         });
         blocking(move || {
             let owner = owner_known_by(&request.volume_id, request.plugin(), evidence(device.as_deref())?);
-            machine().block_unpublish(&VolumePlace::new(&*request.target_path, owner))?;
+            machine().block().unpublish(&VolumePlace::new(&*request.target_path, owner))?;
             Ok(())
         })
         .await
@@ -311,7 +312,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
 /// The evidence that identifies a mount of this device; `None` if the device does not exist.
 fn evidence(device: Option<&Path>) -> Result<Option<Evidence>> {
     let Some(device) = device else { return Ok(None) };
-    match machine().device_number(device) {
+    match machine().devices().number(device) {
         Ok(number) => Ok(Some(Evidence::Device(number))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into()),
@@ -321,9 +322,11 @@ fn evidence(device: Option<&Path>) -> Result<Option<Evidence>> {
 /// Refuses to publish from a staging path at which another volume is staged, or none. A volume whose device
 /// can't be named any more is known by the mark of the path and by what is mounted there.
 fn require_staged(request: &NodePublishVolumeRequest, staging: &Path, device: Option<&Path>) -> Result<()> {
-    let found = machine().device_of(staging).map_err(|error| not_staged(error, staging))?;
+    let found = machine().block().device_of(staging).map_err(|error| not_staged(error, staging))?;
     let is_volume = match device {
-        Some(device) => machine().device_number(device).map_err(|error| not_staged(error, staging))? == found,
+        Some(device) => {
+            machine().devices().number(device).map_err(|error| not_staged(error, staging))? == found
+        }
         None => {
             let owner = owner(&request.volume_id, request.plugin());
             is_volume_at(staging, &owner, Some(found), None)?
@@ -359,7 +362,7 @@ impl<D: BlockDevices> NodeGetVolumeStats for BlockNode<D> {
                 return Err(Error::VolumeNotFound(volume_id));
             }
             let is_volume = |found| is_volume_at(&request.volume_path, &owner, found, device.as_deref());
-            match machine().block_usage(&request.volume_path) {
+            match machine().block().usage(&request.volume_path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::VolumeNotFound(volume_id)),
                 Err(error) => Err(error.into()),
                 Ok((_, found)) if !is_volume(found)? => Err(Error::VolumeNotFound(volume_id)),
@@ -382,9 +385,9 @@ fn is_volume_at(
     found: Option<DeviceNumber>,
     device: Option<&Path>,
 ) -> Result<bool> {
-    match machine().marked_owner(path)? {
+    match machine().mounts().marked_owner(path)? {
         Some(mark) if !owner.has_id(&mark) => Ok(false),
-        Some(_) => match machine().refuse_foreign(&VolumePlace::new(path, owner.clone())) {
+        Some(_) => match machine().mounts().refuse_foreign(&VolumePlace::new(path, owner.clone())) {
             Err(error) if error.kind() == ErrorKind::NotOwned => Ok(false),
             known => Ok(known.map(|()| true)?),
         },
@@ -394,12 +397,12 @@ fn is_volume_at(
 
 /// Whether the device found at a path is the volume's, or a read-only loop device over it.
 fn is_beneath(found: Option<DeviceNumber>, device: &Path) -> Result<bool> {
-    let number = machine().device_number(device)?;
+    let number = machine().devices().number(device)?;
     let Some(found) = found else { return Ok(false) };
     if found == number {
         return Ok(true);
     }
-    let over = machine().loop_devices(device)?;
+    let over = machine().devices().loop_devices(device)?;
     Ok(over.iter().any(|over| over.number == found))
 }
 
@@ -421,7 +424,7 @@ impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
             let owner = owner(&request.volume_id, request.plugin());
             let volume_id = request.volume_id;
             let found = match request.volume_path.is_absolute() {
-                true => machine().device_of(&request.volume_path).ok(),
+                true => machine().block().device_of(&request.volume_path).ok(),
                 false => None,
             };
             if found.is_none() || !is_volume_at(&request.volume_path, &owner, found, device.as_deref())? {
@@ -436,7 +439,7 @@ impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
             })?;
             // For a raw read-only publish, the workload sees a loop device over the device.
             if let Some(device) = device {
-                machine().loop_refresh(&device)?;
+                machine().devices().loop_refresh(&device)?;
             }
             Ok(grown.size())
         })
@@ -452,9 +455,25 @@ impl<D: BlockDevices> NodeGetVolumeHealth for BlockNode<D> {
             Some(kept) => self.0.device(&kept.attachment).await?,
             None => None,
         };
-        if device.is_none() {
+        if device.is_none() && !blocking(move || is_filesystem_mounted(&request)).await? {
             health.entries.push(device_gone());
         }
         Ok(health)
     }
+}
+
+/// Whether the volume's filesystem is mounted at one of the request's paths. It then keeps its device, even
+/// if the driver can't name it any more: a link can go away while the device works. A bound device node
+/// keeps no device.
+fn is_filesystem_mounted(request: &NodeGetVolumeHealthRequest) -> Result<bool> {
+    let owner = owner(&request.volume_id, request.plugin());
+    for path in request.staging_target_path.iter().chain(&request.volume_publish_path) {
+        if machine().mounts().state(path)?.mount_point().is_some()
+            && machine().directories().is_directory(path)?
+            && is_volume_at(path, &owner, None, None)?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use csi_mount::MountHealth;
+use csi_mount::{Machine, MountHealth};
 
 use super::places::refuse_stats_of_another;
 use crate::node::NodeGetVolumeHealthRequest;
@@ -36,7 +36,7 @@ impl NodeGetVolumeHealthRequest {
             let machine = machine();
             let mut entries = BTreeMap::new();
             let mut look = |path: &Path| {
-                let health = machine.health(path)?;
+                let health = machine.mounts().health(path)?;
                 Ok::<_, crate::Error>(
                     entry_of(health, path).map(|entry| entries.insert(entry.reason.clone(), entry)),
                 )
@@ -46,7 +46,7 @@ impl NodeGetVolumeHealthRequest {
             }
             // A raw block volume has no staging mount.
             if let Some(path) = staged
-                && machine.mount_state(&path)?.mount_point().is_some()
+                && machine.mounts().state(&path)?.mount_point().is_some()
             {
                 look(&path)?;
             }

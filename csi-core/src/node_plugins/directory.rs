@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use csi_mount::{Evidence, MountHealth, MountState};
+use csi_mount::{Evidence, Machine, MountHealth, MountState};
 
+use super::Attachment;
 use super::mount_group::{MountGroup, MountGroupChange};
 use super::places::owner_known_by;
+use super::root_permissions::RootPermissions;
 use super::targets::MountTable;
 use crate::node::{
     Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest,
@@ -38,6 +40,15 @@ pub trait Directories: Send + Sync + 'static {
     fn mount_group(&self) -> MountGroup {
         MountGroup::default()
     }
+
+    /// Returns the permissions that the volume's root directory gets; by default it stays as it is. See
+    /// [`RootPermissions`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for permissions that can't be parsed.
+    fn root_permissions(&self, _volume: &Attachment) -> Result<RootPermissions> {
+        Ok(RootPermissions::default())
+    }
 }
 
 /// A node plugin for directories: publishes them with bind mounts, read-only if requested, and reports the
@@ -64,10 +75,10 @@ impl<D: Directories> DirectoryNode<D> {
         let volume_id = volume_id.clone();
         blocking(move || {
             let machine = machine();
-            if machine.is_directory(&path)? {
+            if machine.directories().is_directory(&path)? {
                 return Ok(path);
             }
-            match machine.mount_state(&path)? {
+            match machine.mounts().state(&path)? {
                 MountState::Absent => Err(Error::VolumeNotFound(volume_id)),
                 _ => Err(Error::Internal(format!("{} is not a directory", path.display()).into())),
             }
@@ -85,10 +96,14 @@ impl<D: Directories> Node for DirectoryNode<D> {
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
         let source = self.existing(&request.volume_id).await?;
         let group = MountGroupChange::new(&request.volume_capability, self.0.mount_group())?;
+        let permissions = self.0.root_permissions(&Attachment::from(&request))?;
+        let permissions = group.permissions(permissions.unless_read_only(request.attributes()?));
         let (path, is_read_only) = (source.clone(), request.is_read_only());
         let id_map = blocking(move || {
             require_alive(&path)?;
-            Ok(group.apply(&path, is_read_only)?)
+            let id_map = group.apply(&path, is_read_only)?;
+            permissions.apply(&path)?;
+            Ok(id_map)
         })
         .await?;
         request.bind_with_id_map(source, id_map).await
@@ -119,7 +134,7 @@ impl<D: Directories> NodeGetVolumeStats for DirectoryNode<D> {
         let source = self.existing(&request.volume_id).await?;
         // The filesystem has just answered, so access to the path does not hang.
         let stats = request.statfs().await?;
-        blocking(move || match machine().is_same_file(&source, &request.volume_path)? {
+        blocking(move || match machine().directories().is_same_file(&source, &request.volume_path)? {
             true => Ok(stats),
             false => Err(Error::VolumeNotFound(request.volume_id)),
         })
@@ -136,7 +151,7 @@ impl<D: Directories> NodeGetVolumeHealth for DirectoryNode<D> {
 
 /// Refuses a directory on a filesystem that does not answer, before a workload gets it.
 fn require_alive(directory: &Path) -> Result<()> {
-    match machine().health_of_filesystem(directory)? {
+    match machine().mounts().health_of_filesystem(directory)? {
         unhealthy @ (MountHealth::Dead(_) | MountHealth::Unresponsive) => Err(Error::Unavailable(
             format!("the volume's directory {}: {unhealthy}", directory.display()).into(),
         )),

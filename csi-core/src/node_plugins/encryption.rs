@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use csi_mount::flow::block::StagePlan;
-use csi_mount::{DeviceAccess, Grown, VolumePlace};
+use csi_mount::{DeviceAccess, Grown, Machine, VolumePlace};
 #[cfg(feature = "luks")]
 use csi_mount::{Luks, LuksKey};
 
@@ -47,7 +47,7 @@ impl Encryption {
         access: DeviceAccess,
     ) -> Result<()> {
         if let Some((luks, key)) = &self.luks {
-            machine().block_stage_device(device, staging, luks, key, access)?;
+            machine().block().stage_device(device, staging, luks, key, access)?;
         }
         Ok(())
     }
@@ -74,7 +74,7 @@ impl Encryption {
 /// volume's own device.
 pub(super) async fn content(devices: &impl BlockDevices, volume: &Attachment) -> Result<Option<PathBuf>> {
     let Some(device) = devices.device(volume).await? else { return Ok(None) };
-    blocking(move || Ok(Some(machine().opened_device(&device)?.unwrap_or(device)))).await
+    blocking(move || Ok(Some(machine().block().opened_device(&device)?.unwrap_or(device)))).await
 }
 
 /// Refuses to publish the volume if its encrypted device is not open: nothing is allowed to write to the
@@ -89,7 +89,7 @@ pub(super) async fn refuse_closed(
         return Ok(());
     }
     let inside = match devices.device(&volume).await? {
-        Some(device) => blocking(move || Ok(machine().opened_device(&device)?)).await?,
+        Some(device) => blocking(move || Ok(machine().block().opened_device(&device)?)).await?,
         None => None,
     };
     let closed = || Error::NotStaged(format!("the encrypted device of volume {id} is not open").into());
@@ -127,8 +127,8 @@ pub(super) fn expander<D: BlockDevices>(
     Ok(move |path: &Path| {
         #[cfg(feature = "luks")]
         if let Some(key) = key {
-            return machine().block_expand_encrypted(path, &key);
+            return machine().block().expand_encrypted(path, &key);
         }
-        machine().block_expand(path)
+        machine().block().expand(path)
     })
 }

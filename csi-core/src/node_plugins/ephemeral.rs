@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_mount::flow::ephemeral::{Content, EphemeralPlan};
-use csi_mount::{Evidence, MountEntry};
+use csi_mount::{Evidence, Machine, MountEntry};
 
-use super::kernel::mount_options;
+use super::kernel::{mount_options, refuse_block};
 use super::selinux::refuse_filesystem_options;
 use super::{mount_group, targets::MountTable};
 use crate::node::{
     Node, NodeGetVolumeStats, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
     NodeUnpublishVolumeRequest, PublishedTargets,
 };
-use crate::{Error, Result, VolumeId, VolumeStats, blocking, machine};
+use crate::{Result, VolumeId, VolumeStats, blocking, machine};
 
 /// What only the driver knows about its volumes' content: secrets of a vault, certificates of an authority,
 /// a token. [`EphemeralNode`] makes a node plugin of it.
@@ -36,14 +36,15 @@ pub trait EphemeralContent: Send + Sync + 'static {
     /// seconds, and its answer replaces the content in place. An error leaves the content unchanged.
     ///
     /// # Errors
-    /// Any failure that prevents an answer: [`Error::Unavailable`], [`Error::PermissionDenied`].
+    /// Any failure that prevents an answer: [`Error::Unavailable`](crate::Error::Unavailable),
+    /// [`Error::PermissionDenied`](crate::Error::PermissionDenied).
     async fn content(&self, request: &NodePublishVolumeRequest) -> Result<Content>;
 
     /// Returns how the volume is mounted. The default is read-only if the request says so, nosuid and
     /// nodev, owned by the group that gets the files, 16 MiB in size. Override it for another size.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for unsupported mount flags.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for unsupported mount flags.
     fn plan(&self, request: &NodePublishVolumeRequest) -> Result<EphemeralPlan> {
         plan(request)
     }
@@ -59,9 +60,7 @@ pub trait EphemeralContent: Send + Sync + 'static {
 
 fn plan(request: &NodePublishVolumeRequest) -> Result<EphemeralPlan> {
     refuse_filesystem_options(&mount_options(&request.volume_capability)?, "this volume")?;
-    if !request.volume_capability.is_mount() {
-        return Err(Error::Unsupported("volume_capability.block: these volumes are files".into()));
-    }
+    refuse_block(&request.volume_capability, "these volumes are files")?;
     let plan = EphemeralPlan::new(request.volume_id.as_str()).attributes(request.attributes()?);
     Ok(match mount_group::group(&request.volume_capability)? {
         Some(group) => plan.group(group),
@@ -118,7 +117,7 @@ impl<C: EphemeralContent> Node for EphemeralNode<C> {
         let plan = self.0.plan(&request)?;
         let content = self.0.content(&request).await?;
         blocking(move || {
-            let change = machine().ephemeral_publish(&request.place(), &content, &plan)?;
+            let change = machine().ephemeral().publish(&request.place(), &content, &plan)?;
             tracing::debug!(?change, "published");
             Ok(())
         })

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_mount::flow::fuse::FuseDaemon;
-use csi_mount::{ErrorKind, NodeNeed, Owner, UNMOUNT_TIME_LIMIT, VolumePlace};
+use csi_mount::{Machine, NodeNeed, Owner, UNMOUNT_TIME_LIMIT, VolumePlace};
 
-use super::kernel::mount_options;
+use super::kernel::{mount_options, refuse_block};
 use super::selinux::require_context;
 use super::{
     Attachment,
-    places::{another_is_staged, owner, refuse_to_publish},
+    places::{another_is_staged, owner, published_from_staging, refuse_to_publish},
+    root_permissions::RootPermissions,
     targets::MountTable,
 };
 use crate::node::{
@@ -22,9 +23,11 @@ use crate::node::{
     NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
 use crate::{
-    Error, MountFlags, Reason, Result, VolumeCapability, VolumeHealth, VolumeId, VolumeStats, blocking,
+    AccessType, Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeId, VolumeStats, blocking,
     machine,
 };
+
+const NO_DEVICE: &str = "a FUSE filesystem is no device";
 
 /// What only the driver knows about its FUSE filesystems. [`FuseNode`] makes a node plugin of it.
 #[async_trait]
@@ -62,6 +65,15 @@ pub trait FuseFilesystems: Send + Sync + 'static {
     /// Any reason why the volume can't be used.
     async fn ready(&self, _volume: &Attachment, _mountpoint: &Path) -> Result<()> {
         Ok(())
+    }
+
+    /// Returns the permissions that the volume's root directory gets; by default it stays as it is. See
+    /// [`RootPermissions`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for permissions that can't be parsed.
+    fn root_permissions(&self, _volume: &Attachment) -> Result<RootPermissions> {
+        Ok(RootPermissions::default())
     }
 
     /// Returns how long a daemon can take to end when its volume is unstaged; by default
@@ -191,21 +203,25 @@ impl<F: FuseFilesystems> FuseNode<F> {
         &self,
         volume: &Attachment,
         capability: &VolumeCapability,
-        (staging, owner): (&Path, Owner),
+        (staging, owner, permissions): (&Path, Owner, RootPermissions),
     ) -> Result<()> {
-        let Some(flags) = flags(capability) else { return Err(no_device()) };
+        let AccessType::Mount { mount_flags: flags, .. } = &capability.access_type else {
+            return refuse_block(capability, NO_DEVICE);
+        };
         let daemon = self.filesystems.daemon(volume, flags, staging).await?;
         let group = volume.mount_group()?.map(|group| format!("volume_mount_group={group}"));
         let of_daemon = flags.iter().chain(group.as_deref()).collect();
         let daemon = daemon.identity(mark(&volume.volume_id, of_daemon));
         let place = VolumePlace::new(staging, owner);
         blocking(move || {
-            let outcome = machine().fuse_stage(&place, &daemon)?;
+            let outcome = machine().fuse().stage(&place, &daemon)?;
             tracing::info!(?daemon, ?outcome, "staged");
             Ok(())
         })
         .await?;
-        self.filesystems.ready(volume, staging).await
+        self.filesystems.ready(volume, staging).await?;
+        let staging = staging.to_owned();
+        blocking(move || permissions.apply(&staging)).await
     }
 
     /// Binds what the daemon mounts at `staging` to the target. Starts the daemon first if it has died, or
@@ -216,9 +232,7 @@ impl<F: FuseFilesystems> FuseNode<F> {
         staging: &Path,
         owner: Owner,
     ) -> Result<()> {
-        if !request.volume_capability.is_mount() {
-            return Err(no_device());
-        }
+        refuse_block(&request.volume_capability, NO_DEVICE)?;
         // The daemon gets the filesystem's flags; the bind mount gets the mount attributes.
         let (options, attributes) = (mount_options(&request.volume_capability)?, request.attributes()?);
         let (id, path, add_to_volume) = (request.volume_id.clone(), staging.to_owned(), owner.clone());
@@ -226,27 +240,23 @@ impl<F: FuseFilesystems> FuseNode<F> {
             refuse_to_publish(&path, &id, &add_to_volume)?;
             // If the path has no mark, its daemon identifies the volume.
             let machine = machine();
-            let is_marked = machine.marked_owner(&path)?.is_some();
-            let served = (!is_marked).then(|| machine.fuse_identity(&path)).flatten();
+            let is_marked = machine.mounts().marked_owner(&path)?.is_some();
+            let served = (!is_marked).then(|| machine.fuse().identity(&path)).flatten();
             if served.is_some_and(|mark| !is_of(&mark.to_string_lossy(), &id)) {
                 return Err(another_is_staged(&path, &id));
             }
-            Ok(machine.fuse_is_lost(&path)?)
+            Ok(machine.mounts().has_lost_daemon(&path)?)
         });
         if is_lost.await? || self.mounts.is_some() {
             let volume = Attachment::from(&request);
-            self.stage(&volume, &request.volume_capability, (staging, owner)).await?;
+            let permissions = self.filesystems.root_permissions(&volume)?.unless_read_only(attributes);
+            let place = (staging, owner, permissions);
+            self.stage(&volume, &request.volume_capability, place).await?;
         }
         let staging = staging.to_owned();
         blocking(move || {
             require_context(&options, &staging)?;
-            match machine().fuse_publish(&staging, &request.place(), attributes) {
-                Ok(_) => Ok(()),
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    Err(Error::NotStaged(Reason::from_error(error)))
-                }
-                Err(error) => Err(error.into()),
-            }
+            published_from_staging(machine().fuse().publish(&staging, &request.place(), attributes))
         })
         .await
     }
@@ -270,29 +280,23 @@ fn is_of(mark: &str, id: &VolumeId) -> bool {
     mark.rsplit_once(' ').is_some_and(|(marked, _)| marked == id.as_str())
 }
 
-fn flags(capability: &VolumeCapability) -> Option<&MountFlags> {
-    match &capability.access_type {
-        crate::AccessType::Mount { mount_flags, .. } => Some(mount_flags),
-        crate::AccessType::Block => None,
-    }
-}
-
-fn no_device() -> Error {
-    Error::Unsupported("volume_capability.block: a FUSE filesystem is no device".into())
-}
-
 #[async_trait]
 impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
         let owner = owner(&request.volume_id, request.plugin());
         let volume = Attachment::from(&request);
-        self.stage(&volume, &request.volume_capability, (&request.staging_target_path, owner)).await
+        let permissions = match request.volume_capability.access_mode.is_read_only() {
+            true => RootPermissions::default(),
+            false => self.filesystems.root_permissions(&volume)?,
+        };
+        let place = (&*request.staging_target_path, owner, permissions);
+        self.stage(&volume, &request.volume_capability, place).await
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            machine().fuse_unstage(&request.place(), limit)?;
+            machine().fuse().unstage(&request.place(), limit)?;
             Ok(())
         })
         .await
@@ -343,7 +347,7 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
         let mount = self.mount_of(&request.target_path, request.owner());
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            machine().fuse_unpublish(&request.place())?;
+            machine().fuse().unpublish(&request.place())?;
             mount.map_or(Ok(()), |mount| end_daemon(&mount, limit))
         })
         .await
@@ -352,8 +356,8 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
 
 /// Ends the daemon of a target, and removes the directory where it mounts.
 fn end_daemon(mount: &VolumePlace, limit: Duration) -> Result<()> {
-    machine().fuse_unstage(mount, limit)?;
-    machine().fuse_unpublish(mount)?;
+    machine().fuse().unstage(mount, limit)?;
+    machine().fuse().unpublish(mount)?;
     Ok(())
 }
 

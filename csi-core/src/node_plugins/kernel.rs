@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use csi_mount::{IdMap, MountAttributes, MountOptions, MountState, Owner, VolumePlace};
+use csi_mount::{IdMap, Machine, MountAttributes, MountOptions, MountState, Owner, VolumePlace};
 
 use super::places::refuse_stats_of_another;
 use super::selinux;
@@ -16,6 +16,14 @@ use crate::{Error, Result, Usage, VolumeCapability, VolumeStats, blocking, machi
 pub(crate) fn mount_options(capability: &VolumeCapability) -> Result<MountOptions> {
     MountOptions::parse(capability.mount_flags())
         .map_err(|error| Error::invalid("volume_capability.mount.mount_flags", error.to_string()))
+}
+
+/// Refuses a raw block volume where the volumes are none.
+pub(super) fn refuse_block(capability: &VolumeCapability, why: &str) -> Result<()> {
+    match capability.is_mount() {
+        true => Ok(()),
+        false => Err(Error::Unsupported(format!("volume_capability.block: {why}").into())),
+    }
 }
 
 impl NodePublishVolumeRequest {
@@ -53,7 +61,7 @@ impl NodePublishVolumeRequest {
         selinux::refuse_filesystem_options(&options, "a bind of a directory")?;
         let (source, request, attributes) = (source.into(), self.clone(), self.attributes()?);
         blocking(move || {
-            machine().directory_publish(&source, &request.place(), attributes, id_map)?;
+            machine().directories().publish(&source, &request.place(), attributes, id_map)?;
             Ok(())
         })
         .await
@@ -78,7 +86,7 @@ impl NodeUnpublishVolumeRequest {
     pub(crate) async fn unmount_owned(&self, owner: Owner) -> Result<()> {
         let place = VolumePlace::new(&*self.target_path, owner);
         blocking(move || {
-            machine().directory_unpublish(&place)?;
+            machine().directories().unpublish(&place)?;
             Ok(())
         })
         .await
@@ -97,10 +105,10 @@ impl NodeGetVolumeStatsRequest {
         blocking(move || {
             refuse_stats_of_another(&path, &volume_id, plugin.as_ref())?;
             let machine = machine();
-            if !path.is_absolute() || !matches!(machine.mount_state(&path)?, MountState::Mounted(_)) {
+            if !path.is_absolute() || !matches!(machine.mounts().state(&path)?, MountState::Mounted(_)) {
                 return Err(Error::VolumeNotFound(volume_id));
             }
-            let stats = machine.stats(&path)?;
+            let stats = machine.mounts().stats(&path)?;
             Ok(VolumeStats::from_usage(usage(stats.bytes), stats.inodes.map(usage)))
         })
         .await

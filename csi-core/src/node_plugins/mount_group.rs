@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use csi_mount::{GroupChange, IdMap};
+use csi_mount::{GroupChange, IdMap, Machine};
 
+use super::root_permissions::RootPermissions;
 use crate::{AccessType, Error, Result, VolumeCapability, machine};
 
 /// How the group that the caller names gets access to a volume's files, if the plugin declares
@@ -35,12 +36,21 @@ impl MountGroupChange {
         Ok(Self(group(capability)?.map(|group| (group, mount_group))))
     }
 
+    /// The permissions of the volume's root that leave it to the group.
+    pub(super) fn permissions(self, asked: RootPermissions) -> RootPermissions {
+        match self.0 {
+            Some((_, MountGroup::ChangeFiles)) => asked.with_group(),
+            _ => asked,
+        }
+    }
+
     /// Changes the volume's files if needed, and returns the id map for the mount.
     pub(super) fn apply(self, files: &Path, is_read_only: bool) -> csi_mount::Result<IdMap> {
         match self.0 {
             Some((group, MountGroup::MapOwners { on_disk })) => IdMap::new().group(on_disk, group),
             Some((group, MountGroup::ChangeFiles)) if !is_read_only => {
-                let given = machine().give_to_group(files, group, GroupChange::OnRootMismatch)?;
+                let given =
+                    machine().directories().give_to_group(files, group, GroupChange::OnRootMismatch)?;
                 tracing::info!(group, ?given, "the volume's files are the group's");
                 Ok(IdMap::new())
             }

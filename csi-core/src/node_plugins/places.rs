@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use csi_mount::{ErrorKind, Evidence, Owner, Target, VolumePlace};
+use csi_mount::{ErrorKind, Evidence, Machine, Outcome, Owner, Target, VolumePlace};
 
 use crate::call::request::PluginContext;
 use crate::node::{
@@ -104,7 +104,7 @@ impl NodeUnstageVolumeRequest {
 
 /// Whether the path is marked as another volume's.
 fn belongs_to_another(path: &Path, owner: &Owner) -> Result<bool> {
-    Ok(machine().marked_owner(path)?.is_some_and(|found| !owner.has_id(&found)))
+    Ok(machine().mounts().marked_owner(path)?.is_some_and(|found| !owner.has_id(&found)))
 }
 
 /// For a publish: FAILED_PRECONDITION if another volume is staged at the staging path, or a mount there
@@ -113,9 +113,18 @@ pub(super) fn refuse_to_publish(staging: &Path, id: &VolumeId, owner: &Owner) ->
     if belongs_to_another(staging, owner)? {
         return Err(another_is_staged(staging, id));
     }
-    match machine().refuse_foreign(&VolumePlace::new(staging, owner.clone())) {
+    match machine().mounts().refuse_foreign(&VolumePlace::new(staging, owner.clone())) {
         Err(error) if error.kind() == ErrorKind::NotOwned => Err(Error::NotStaged(Reason::from_error(error))),
         known => Ok(known?),
+    }
+}
+
+/// The result of a publish from a staging path: FAILED_PRECONDITION if nothing is staged there.
+pub(super) fn published_from_staging(published: csi_mount::Result<Outcome>) -> Result<()> {
+    match published {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotStaged(Reason::from_error(error))),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use csi_mount::Machine as _;
+
 use super::targets::MountTable;
 use crate::{Error, Result, blocking, machine};
 
@@ -32,7 +34,7 @@ pub async fn remove_tree(directory: impl Into<PathBuf>) -> Result<()> {
                 .into(),
             ));
         }
-        machine().remove_tree(&directory)?;
+        machine().directories().remove_tree(&directory)?;
         Ok(())
     })
     .await

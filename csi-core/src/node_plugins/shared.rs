@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_mount::flow::shared::SharedSource;
-use csi_mount::{ErrorKind, MountAttributes, UNMOUNT_TIME_LIMIT};
+use csi_mount::{Machine, MountAttributes, Outcome, UNMOUNT_TIME_LIMIT, VolumePlace};
 
-use super::kernel::mount_options;
+use super::kernel::{mount_options, refuse_block};
 use super::selinux::require_context;
 use super::{
     Attachment,
-    places::{owner, refuse_to_publish},
+    places::{owner, published_from_staging, refuse_to_publish},
+    root_permissions::RootPermissions,
     targets::MountTable,
 };
 use crate::node::{
@@ -20,7 +21,9 @@ use crate::node::{
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
-use crate::{Error, Reason, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking, machine};
+use crate::{Result, VolumeCapability, VolumeHealth, VolumeStats, blocking, machine};
+
+const NO_DEVICE: &str = "a shared filesystem is no device";
 
 /// What only the driver knows about its shared filesystems (NFS, CephFS, SMB and similar). [`SharedNode`]
 /// makes a node plugin of it.
@@ -57,8 +60,18 @@ pub trait SharedFilesystems: Send + Sync + 'static {
     /// Called at each stage, and at each publish that mounts, there more than once.
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Unavailable`] while the server can't be found.
+    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND);
+    /// [`Error::Unavailable`](crate::Error::Unavailable) while the server can't be found.
     async fn source(&self, volume: &Attachment) -> Result<SharedSource>;
+
+    /// Returns the permissions that the volume's root directory gets; by default it stays as it is. See
+    /// [`RootPermissions`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for permissions that can't be parsed.
+    fn root_permissions(&self, _volume: &Attachment) -> Result<RootPermissions> {
+        Ok(RootPermissions::default())
+    }
 
     /// Returns how long a server can take, after a volume is unmounted, to receive data that was written
     /// but not yet sent; by default [`UNMOUNT_TIME_LIMIT`]. Data that the server does not
@@ -133,11 +146,7 @@ impl<S: SharedFilesystems> SharedNode<S> {
     }
 
     async fn source(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<SharedSource> {
-        if !capability.is_mount() {
-            return Err(Error::Unsupported(
-                "volume_capability.block: a shared filesystem is no device".into(),
-            ));
-        }
+        refuse_block(capability, NO_DEVICE)?;
         let asked = mount_options(capability)?;
         Ok(self.filesystems.source(volume).await?.requested_options(asked)?)
     }
@@ -153,17 +162,42 @@ impl<S: SharedFilesystems> SharedNode<S> {
     }
 }
 
+/// Gives the root its permissions. If that fails, what this call mounted is unmounted: after a final error
+/// the caller does not do it.
+fn give_permissions(
+    permissions: RootPermissions,
+    place: &VolumePlace,
+    outcome: Outcome,
+    undo: impl FnOnce() -> csi_mount::Result<()>,
+) -> Result<()> {
+    let given = permissions.apply(place.path());
+    if given.is_err()
+        && outcome == Outcome::Mounted
+        && let Err(left) = undo()
+    {
+        tracing::info!("a filesystem whose root did not get its permissions stays mounted: {left}");
+    }
+    given
+}
+
 #[async_trait]
 impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
         let is_read_only = request.volume_capability.access_mode.is_read_only();
         let volume = Attachment::from(&request);
         let mut source = self.source(&volume, &request.volume_capability).await?;
+        let mut attributes = mount_options(&request.volume_capability)?.attributes();
         if is_read_only {
             source = source.with_attributes(MountAttributes::RDONLY);
+            attributes |= MountAttributes::RDONLY;
         }
+        let permissions = self.filesystems.root_permissions(&volume)?.unless_read_only(attributes);
+        let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            let outcome = machine().shared_mount(&request.place(), &source, MountAttributes::empty())?;
+            let place = request.place();
+            let outcome = machine().shared().mount(&place, &source, MountAttributes::empty())?;
+            let undo = || machine().shared().unstage(&place, limit).map(drop);
+            give_permissions(permissions, &place, outcome, undo)?;
             tracing::info!(?source, ?outcome, "staged");
             Ok(())
         })
@@ -173,7 +207,7 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            machine().shared_unstage(&request.place(), limit)?;
+            machine().shared().unstage(&request.place(), limit)?;
             Ok(())
         })
         .await
@@ -187,17 +221,18 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
-        if !request.volume_capability.is_mount() {
-            return Err(Error::Unsupported(
-                "volume_capability.block: a shared filesystem is no device".into(),
-            ));
-        }
+        refuse_block(&request.volume_capability, NO_DEVICE)?;
         let (options, attributes) = (mount_options(&request.volume_capability)?, request.attributes()?);
         if !self.is_bound(&request) {
             let source = self.source_at_target(&request).await?;
+            let permissions = self.filesystems.root_permissions(&Attachment::from(&request))?;
+            let permissions = permissions.unless_read_only(attributes);
+            let limit = self.filesystems.unmount_time_limit();
             return blocking(move || {
-                machine().shared_mount(&request.place(), &source, attributes)?;
-                Ok(())
+                let place = request.place();
+                let outcome = machine().shared().mount(&place, &source, attributes)?;
+                let undo = || machine().shared().unpublish(&place, limit).map(drop);
+                give_permissions(permissions, &place, outcome, undo)
             })
             .await;
         }
@@ -205,13 +240,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
         blocking(move || {
             refuse_to_publish(&staging, &request.volume_id, &owner(&request.volume_id, request.plugin()))?;
             require_context(&options, &staging)?;
-            match machine().shared_publish(&staging, &request.place(), attributes) {
-                Ok(_) => Ok(()),
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    Err(Error::NotStaged(Reason::from_error(error)))
-                }
-                Err(error) => Err(error.into()),
-            }
+            published_from_staging(machine().shared().publish(&staging, &request.place(), attributes))
         })
         .await
     }
@@ -236,7 +265,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            machine().shared_unpublish(&request.place(), limit)?;
+            machine().shared().unpublish(&request.place(), limit)?;
             Ok(())
         })
         .await

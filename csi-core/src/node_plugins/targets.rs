@@ -8,7 +8,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use csi_mount::{DeviceNumber, MountEntry};
+use csi_mount::{DeviceNumber, Machine, MountEntry};
 
 use crate::node::{AtTarget, PublishedTargets};
 use crate::{Result, machine};
@@ -25,7 +25,7 @@ pub(super) struct MountTable(Vec<MountEntry>);
 
 impl MountTable {
     pub(super) fn read() -> Result<Self> {
-        Ok(Self(machine().mounts()?))
+        Ok(Self(machine().mounts().table()?))
     }
 
     /// The topmost mount at a path.
@@ -88,11 +88,11 @@ impl MountTable {
             return Ok(other("a filesystem is mounted there, but a raw device is requested"));
         }
         let machine = machine();
-        let mut numbers = vec![machine.device_number(device)?];
-        numbers.extend(machine.loop_devices(device)?.iter().map(|over| over.number));
+        let mut numbers = vec![machine.devices().number(device)?];
+        numbers.extend(machine.devices().loop_devices(device)?.iter().map(|over| over.number));
         let is_volume = |entry: &MountEntry| {
             is_node(entry)
-                && machine.device_of(&entry.mount_point).is_ok_and(|found| numbers.contains(&found))
+                && machine.block().device_of(&entry.mount_point).is_ok_and(|found| numbers.contains(&found))
         };
         Ok(self.targets(target, &[], is_volume))
     }

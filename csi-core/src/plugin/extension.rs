@@ -7,7 +7,7 @@ use hyper::{Request, Response};
 use tonic::body::Body;
 use tonic::codegen::{Service, StdError};
 use tonic::server::NamedService;
-use tower::Layer;
+use tower::{Layer, ServiceExt};
 
 use super::Plugin;
 use crate::CallService;
@@ -41,7 +41,7 @@ impl Plugin {
             + 'static,
         S::Future: Send + 'static,
     {
-        self.extension.service(service);
+        self.extension.service(S::NAME, |routes| routes.add_service(service));
         self
     }
 
@@ -78,7 +78,9 @@ impl Plugin {
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<StdError>,
     {
-        self.extension.layer(layer);
+        self.extension.layer(move |calls| {
+            CallService::new(layer.layer(calls).map_response(|response| response.map(Body::new)))
+        });
         self
     }
 }

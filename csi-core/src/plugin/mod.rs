@@ -4,6 +4,8 @@
 //! to the server. This module imports everything below it; only the flags import it.
 
 mod extension;
+#[cfg(feature = "manifests")]
+mod manifests;
 mod run;
 mod services;
 
@@ -14,6 +16,8 @@ use std::time::Duration;
 
 use csi_proto::v1;
 
+#[cfg(feature = "manifests")]
+pub use manifests::{DriverCommand, ManifestArgs};
 #[cfg(feature = "clap")]
 pub(crate) use run::exit_code;
 
@@ -60,10 +64,12 @@ pub struct Plugin {
     pub(crate) declared: Declared,
     mode: Mode,
     #[cfg(all(feature = "mount", target_os = "linux"))]
-    machine: Arc<dyn csi_mount::Machine>,
+    machine: crate::CurrentMachine,
     admission: Arc<Admission>,
     metrics: Arc<Metrics>,
     extension: Extension,
+    #[cfg(feature = "manifests")]
+    declare: Option<manifests::Declare>,
     pub(crate) settings: Settings,
 }
 
@@ -82,10 +88,12 @@ impl Plugin {
             declared: Declared::default(),
             mode: Mode::All,
             #[cfg(all(feature = "mount", target_os = "linux"))]
-            machine: crate::machine(),
+            machine: crate::CurrentMachine::default(),
             admission: Arc::default(),
             metrics: Arc::default(),
             extension: Extension::default(),
+            #[cfg(feature = "manifests")]
+            declare: None,
             settings: Settings::default(),
         }
     }
@@ -182,7 +190,7 @@ impl Plugin {
     #[cfg(all(feature = "mount", target_os = "linux"))]
     #[must_use]
     pub fn machine(mut self, machine: impl csi_mount::Machine) -> Self {
-        self.machine = Arc::new(machine);
+        self.machine = crate::CurrentMachine::other(machine);
         self
     }
 

@@ -1,8 +1,6 @@
 //! Serves the plugin, and provides a driver's `main`.
 
 use std::process::ExitCode;
-#[cfg(all(feature = "mount", target_os = "linux"))]
-use std::sync::Arc;
 
 use super::Plugin;
 use crate::Endpoint;
@@ -37,7 +35,17 @@ impl Plugin {
         endpoint: &Endpoint,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServeError> {
-        self.serve_stopped_by(endpoint, Stop::when(stop)).await.1
+        self.serve_until_ended(endpoint, stop).await.1
+    }
+
+    /// Like [`serve_until`](Self::serve_until), and also returns whether methods of the driver still run: for
+    /// programs that must know this before they give something up, such as a leadership.
+    pub async fn serve_until_ended(
+        self,
+        endpoint: &Endpoint,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> (Ended, Result<(), ServeError>) {
+        self.serve_stopped_by(endpoint, Stop::when(stop)).await
     }
 
     pub(crate) async fn serve_signals(self, endpoint: &Endpoint) -> (Ended, Result<(), ServeError>) {
@@ -90,9 +98,9 @@ impl Plugin {
         if self.mode.serves(crate::Service::Node)
             && let Some(fitness) = self.node.as_mut().and_then(|node| node.fitness.take())
         {
-            let machine = Arc::clone(&self.machine);
+            let machine = self.machine.clone();
             let (driver, roots) = (self.name.clone(), self.settings.volume_roots());
-            return Some(Box::new(move || fitness.look(&*machine, &driver, &roots)));
+            return Some(Box::new(move || fitness.look(&machine, &driver, &roots)));
         }
         None
     }

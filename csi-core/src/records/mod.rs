@@ -108,7 +108,7 @@ impl<T> Records<T> {
     ///
     /// # Errors
     /// - [`Error::Unhealthy`]: another process uses the store.
-    /// - [`Error::LimitReached`] for a full disk, and [`Error::Internal`] for other failures; both name the path.
+    /// - [`Error::NoSpace`] for a full disk, and [`Error::Internal`] for other failures; both name the path.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let path = directory.as_ref();
         DirBuilder::new().recursive(true).mode(0o700).create(path).at("create", path)?;
@@ -211,7 +211,7 @@ impl<T: Serialize> Records<T> {
     ///
     /// # Errors
     /// - [`Error::InvalidArgument`]: the id is empty or too long.
-    /// - [`Error::LimitReached`]: the disk is full. The old record stays.
+    /// - [`Error::NoSpace`]: the disk is full. The old record stays.
     /// - [`Error::Internal`]: another failure of the disk, or a record of more than
     ///   [`MAX_BYTES`](Self::MAX_BYTES). Usually the old record stays; after a failed sync of the directory the
     ///   new one can be visible.

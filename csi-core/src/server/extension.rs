@@ -8,11 +8,9 @@ use std::task::{Context, Poll};
 use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::{Request, Response};
 use tonic::body::Body;
-use tonic::codegen::{Service, StdError};
-use tonic::server::NamedService;
+use tonic::codegen::Service;
 use tonic::service::Routes;
 use tower::util::BoxCloneSyncService;
-use tower::{Layer, ServiceExt};
 
 use super::front::recode;
 use crate::Rpc;
@@ -32,34 +30,18 @@ pub(crate) struct Extension {
 }
 
 impl Extension {
-    pub(crate) fn service<S>(&mut self, service: S)
-    where
-        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
-            + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Future: Send + 'static,
-    {
-        self.services.push((S::NAME, Box::new(|routes| routes.add_service(service))));
+    /// Adds the service with this name.
+    pub(crate) fn service(
+        &mut self,
+        name: &'static str,
+        add: impl FnOnce(Routes) -> Routes + Send + 'static,
+    ) {
+        self.services.push((name, Box::new(add)));
     }
 
-    pub(crate) fn layer<L, B>(&mut self, layer: L)
-    where
-        L: Layer<CallService> + Send + 'static,
-        L::Service: Service<Request<Body>, Response = Response<B>, Error = Infallible>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        <L::Service as Service<Request<Body>>>::Future: Send + 'static,
-        B: hyper::body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<StdError>,
-    {
-        self.layers.push(Box::new(move |calls| {
-            CallService::new(layer.layer(calls).map_response(|response| response.map(Body::new)))
-        }));
+    /// Adds a layer inside of those that were added before.
+    pub(crate) fn layer(&mut self, wrap: impl FnOnce(CallService) -> CallService + Send + 'static) {
+        self.layers.push(Box::new(wrap));
     }
 
     /// # Errors

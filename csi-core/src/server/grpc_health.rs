@@ -23,7 +23,7 @@ pub(super) fn service(core: &Core) -> HealthServer<impl Health> {
     let services = Rpc::ALL
         .iter()
         .map(|rpc| rpc.service())
-        .filter(|service| core.mode.serves(*service))
+        .filter(|service| core.serves(*service))
         .map(|service| format!("csi.v1.{service}"))
         .collect();
     HealthServer::new(Probed { identity: Arc::clone(&core.identity), services })

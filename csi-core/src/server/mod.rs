@@ -19,6 +19,8 @@ mod health;
 mod http;
 #[cfg(feature = "http")]
 mod process;
+#[cfg(feature = "grpc-reflection")]
+mod reflection;
 mod registration;
 mod settings;
 mod socket;
@@ -52,8 +54,8 @@ use socket::{Lost, Socket};
 const WATCH: Duration = Duration::from_secs(1);
 
 /// The state of a plugin after it was stopped.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
     /// None of its operations runs any more.
     Idle,
     /// The grace period is over, and driver methods still run.
@@ -201,16 +203,7 @@ fn routes(adapter: &Adapter) -> Result<Routes, ServeError> {
     #[cfg(feature = "grpc-health")]
     let routes = routes.add_service(grpc_health::service(&adapter.0));
     #[cfg(feature = "grpc-reflection")]
-    let routes = {
-        let builder = || {
-            tonic_reflection::server::Builder::configure()
-                .register_encoded_file_descriptor_set(csi_proto::FILE_DESCRIPTOR_SET)
-        };
-        let refuse = |error| ServeError::Plugin(format!("reflection: {error}"));
-        routes
-            .add_service(builder().build_v1().map_err(refuse)?)
-            .add_service(builder().build_v1alpha().map_err(refuse)?)
-    };
+    let routes = reflection::add(routes, &adapter.0)?;
     Ok(routes)
 }
 

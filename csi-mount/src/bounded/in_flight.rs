@@ -141,6 +141,35 @@ pub(crate) fn ask(
     finish_query(permit, child, answer, limit)
 }
 
+/// As [`ask`], but without a child if the answer is known when the caller's turn comes: another caller has
+/// asked in the meantime. Without this, callers that ask the same at once would ask one after the other.
+/// `keep` runs before the next caller's turn.
+pub(crate) fn ask_unless_known<T>(
+    subject: Subject,
+    question: Question<'_>,
+    limit: Duration,
+    known: impl Fn() -> Option<T>,
+    keep: impl FnOnce(&Answer),
+) -> Result<Asked<T>, Unanswered> {
+    let mut permit = Permit::take(subject, limit)?;
+    if let Some(known) = known() {
+        permit.is_answered = true;
+        return Ok(Asked::Known(known));
+    }
+    let child = Child::start(question).map_err(Unanswered::Failed)?;
+    let answer = child.answer(Instant::now() + limit).map(|(answer, _)| answer);
+    if let Ok(answer) = &answer {
+        keep(answer);
+    }
+    finish_query(permit, child, answer, limit).map(Asked::Answered)
+}
+
+/// The result of [`ask_unless_known`].
+pub(crate) enum Asked<T> {
+    Known(T),
+    Answered(Answer),
+}
+
 fn finish_query<T>(
     mut permit: Permit,
     child: Child,
@@ -149,12 +178,20 @@ fn finish_query<T>(
 ) -> Result<T, Unanswered> {
     permit.is_answered = answer.is_ok();
     if let Err(stuck) = child.end() {
+        // A child that has answered is in no system call: it only waits for a processor to exit on.
+        if !permit.is_answered {
+            warn_stuck(stuck);
+        }
         permit.keep_taken(stuck);
     }
     answer.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => Unanswered::TimedOut(limit),
         _ => Unanswered::Failed(error),
     })
+}
+
+fn warn_stuck(child: Stuck) {
+    tracing::warn!(child = child.number(), "a killed child process does not exit");
 }
 
 /// How long an unmount can take in total after the mount has left the tree, and what happens then.
@@ -218,7 +255,8 @@ pub(crate) fn kill_unfinished(place: &PlaceKey) {
     }
     drop(queues);
     for child in children {
-        if child.end().is_err() {
+        if let Err(stuck) = child.end() {
+            warn_stuck(stuck);
             reap_later(child.number());
         }
     }
@@ -414,6 +452,27 @@ mod tests {
             drop(permit);
             assert!(second.join().unwrap());
         });
+    }
+
+    #[test]
+    fn callers_that_ask_the_same_at_once_share_one_answer() {
+        let root = std::fs::File::open("/").unwrap();
+        let (known, children) = (Mutex::new(None), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let question = Question::Usage(std::os::fd::AsFd::as_fd(&root));
+                    let limit = Duration::from_secs(60);
+                    let keep = |answer: &Answer| *known.lock().unwrap() = Some(answer.blocks);
+                    match ask_unless_known(subject(6), question, limit, || *known.lock().unwrap(), keep) {
+                        Ok(Asked::Answered(_)) => _ = children.fetch_add(1, Ordering::SeqCst),
+                        Ok(Asked::Known(blocks)) => assert!(blocks > 0),
+                        Err(failed) => panic!("{failed:?}"),
+                    }
+                });
+            }
+        });
+        assert_eq!(children.into_inner(), 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The health of a mounted filesystem, checked without a risk to hang the caller.
 
 use std::fmt;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
@@ -16,9 +17,11 @@ use crate::path::paths;
 use crate::place::target::OpenTarget;
 use crate::sys::child::Question;
 use crate::table::details::Details;
-use crate::{Error, ErrorKind, MountAttributes, MountState, Result, Target};
+use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountState, Result, Target};
 
 const OPERATION: &str = "check the health of the mount at";
+/// The block devices that the kernel has, by number.
+const BLOCK_DEVICES: &str = "/sys/dev/block";
 
 /// The health of a mount, from the answers of the kernel and the filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +42,8 @@ pub enum MountHealth {
     /// The filesystem did not answer in time: its daemon or server hangs, or the network to it is down.
     Unresponsive,
     /// The kernel reports with this error number that the filesystem will not work again: `ENOTCONN` for a
-    /// daemon that is gone, `ESTALE` or `EHOSTDOWN` for a server, `EIO` for a filesystem that shut down.
+    /// daemon that is gone, `ESTALE` or `EHOSTDOWN` for a server, `EIO` for a filesystem that shut down,
+    /// `ENODEV` for one whose block device was removed.
     Dead(i32),
 }
 
@@ -214,6 +218,10 @@ fn health_of_mount(fd: &OwnedFd, details: &Details, path: &Path, limit: Duration
     if details.is_shut_down {
         return Ok(MountHealth::Dead(libc::EIO));
     }
+    // Older kernels answer from memory until a read or write fails.
+    if has_lost(Path::new(BLOCK_DEVICES), details.device) {
+        return Ok(MountHealth::Dead(libc::ENODEV));
+    }
     let answer = match stats::ask(Question::Health, OPERATION, path, fd, Some(details), limit) {
         Err(error) if error.kind() == ErrorKind::Unresponsive => return Ok(MountHealth::Unresponsive),
         answer => answer?,
@@ -227,6 +235,15 @@ fn health_of_mount(fd: &OwnedFd, details: &Details, path: &Path, limit: Duration
         }
         None => Ok(MountHealth::Healthy),
     }
+}
+
+/// Whether the kernel no longer has the block device of a mounted filesystem. Not for a filesystem without
+/// one, nor where sysfs is not mounted.
+fn has_lost(block_devices: &Path, number: DeviceNumber) -> bool {
+    let is_missing = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+    number.major != 0
+        && fs::symlink_metadata(block_devices.join(number.to_string())).is_err_and(is_missing)
+        && block_devices.is_dir()
 }
 
 /// Whether this error means that the filesystem has lost its device, daemon or server.
@@ -254,6 +271,17 @@ fn is_fatal(number: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_removed_device_is_known_by_its_number() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("8:0"), "").unwrap();
+        let number = |major, minor| DeviceNumber { major, minor };
+        assert!(has_lost(place.path(), number(8, 1)));
+        assert!(!has_lost(place.path(), number(8, 0)));
+        assert!(!has_lost(place.path(), number(0, 52)), "a filesystem without a block device");
+        assert!(!has_lost(&place.path().join("missing"), number(8, 1)), "no sysfs");
+    }
 
     #[test]
     fn only_a_filesystem_with_a_server_can_lose_it() {

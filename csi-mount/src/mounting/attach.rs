@@ -17,7 +17,7 @@ use crate::detached::prepared::Prepared;
 use crate::detached::scratch;
 use crate::mounted::health;
 use crate::mounting::bind::Outcome;
-use crate::place::owner::MarkedMount;
+use crate::place::mark::MarkedMount;
 use crate::place::target::OpenTarget;
 use crate::place::target_lock::{Purpose, TargetLock};
 use crate::sys::fd_path::path_of;

@@ -81,7 +81,7 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
                     "{} is mounted and has the same XFS UUID",
                     Path::new(&twin.source).display()
                 ))
-                .hint("mount a clone with the option nouuid"),
+                .hint("mount a clone with the option nouuid, or give it its own UUID (StagePlan::own_uuid)"),
             None => error
                 .hint("read the kernel's log; the type or an option can be wrong, or the filesystem damaged"),
         },

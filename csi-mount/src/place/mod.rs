@@ -5,9 +5,11 @@
 //!
 //! Imports from `detached`, `path` and what is below them.
 
+pub(crate) mod mark;
 pub(crate) mod nesting;
 pub(crate) mod on_device;
 pub(crate) mod other_namespaces;
+pub(crate) mod owned_mounts;
 pub(crate) mod owner;
 pub(crate) mod protected;
 pub(crate) mod rename;

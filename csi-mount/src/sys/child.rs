@@ -46,6 +46,8 @@ pub(crate) enum Question<'a> {
     /// `rmdir(2)` of a name in the directory that does not exist. It fails, but first waits while the
     /// filesystem is frozen.
     WaitForThaw(BorrowedFd<'a>),
+    /// `chmod(2)` of a directory by the link of its descriptor in /proc, if it has other permissions.
+    SetPermissions(BorrowedFd<'a>, &'a CStr, u32),
     /// `umount2(2)` in another mount namespace, of one mount and only if it is not in use.
     UnmountElsewhere(MountElsewhere<'a>),
 }
@@ -143,7 +145,6 @@ impl Stuck {
         let mut pause = Duration::from_micros(20);
         while !self.is_gone() {
             if Instant::now() > deadline {
-                tracing::warn!(child = %self.0, "a killed child process does not exit");
                 return Err(self);
             }
             std::thread::sleep(pause);
@@ -246,6 +247,7 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
         Question::Usage(fd)
         | Question::Health(fd)
         | Question::WaitForThaw(fd)
+        | Question::SetPermissions(fd, ..)
         | Question::UnmountElsewhere(MountElsewhere { namespace: fd, .. })
         | Question::Unmount(fd, ..) => (Some(fd.as_raw_fd()), &[]),
         Question::Mount(NewMount { method: MountMethod::Context { context, .. }, named }) => {
@@ -288,6 +290,7 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
             (Answer { error, ..Answer::default() }, None)
         }
         Question::WaitForThaw(directory) => (wait_for_thaw(directory), None),
+        Question::SetPermissions(directory, link, mode) => (set_permissions(directory, link, mode), None),
     };
     let bytes: *const Answer = &raw const answer;
     // SAFETY: `answer` is live and ANSWER bytes long, without padding; _exit runs nothing of the parent's.
@@ -376,6 +379,23 @@ fn usage(fd: BorrowedFd<'_>) -> Answer {
         inodes_free: found.f_ffree,
         ..Answer::default()
     }
+}
+
+fn set_permissions(directory: BorrowedFd<'_>, link: &CStr, mode: u32) -> Answer {
+    const BITS: u32 = 0o7777;
+    let mut found = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the buffer is live and of the call's type.
+    let error = error_of(unsafe { libc::fstat(directory.as_raw_fd(), found.as_mut_ptr()) });
+    // SAFETY: all zeros is a valid value of this struct of integers, and the kernel overwrote it with
+    // another.
+    let is_right = unsafe { found.assume_init() }.st_mode & BITS == mode & BITS;
+    if error != 0 || is_right {
+        return Answer { error, ..Answer::default() };
+    }
+    // `fchmod` refuses an `O_PATH` descriptor.
+    // SAFETY: the link is a C string that the parent keeps.
+    let result = unsafe { libc::chmod(link.as_ptr(), mode & BITS) };
+    Answer { error: error_of(result), ..Answer::default() }
 }
 
 /// The kernel asks for write access before it looks up the name. Nothing changes: no directory has this name.

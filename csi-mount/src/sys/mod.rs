@@ -23,9 +23,9 @@ pub(crate) mod user_namespace;
 mod die_with_parent;
 mod inherit;
 pub(crate) mod ioctl;
-#[cfg(any(test, feature = "testing"))]
-pub(crate) mod other_calls;
 mod pass_descriptor;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod ptrace;
 
 pub(crate) use die_with_parent::die_with_parent;
 pub(crate) use inherit::inherit;

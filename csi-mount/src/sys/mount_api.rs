@@ -1,6 +1,6 @@
-//! `mount_setattr(2)` and `statmount(2)`.
+//! `mount_setattr(2)`, `statmount(2)` and `listmount(2)`.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_long};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
@@ -74,16 +74,17 @@ fn call(mount: impl AsFd, attr: &MountAttr, depth: Depth) -> io::Result<()> {
 
 /// `struct mnt_id_req`, first version.
 #[repr(C)]
-pub(super) struct MountIdRequest {
+struct MountIdRequest {
     size: u32,
     spare: u32,
     id: u64,
-    wanted: u64,
+    /// For statmount what is wanted, for listmount the last id of the list before.
+    parameter: u64,
 }
 
 impl MountIdRequest {
-    pub(super) fn new(id: u64, wanted: u64) -> Self {
-        Self { size: size_of::<Self>() as u32, spare: 0, id, wanted }
+    fn new(id: u64, parameter: u64) -> Self {
+        Self { size: size_of::<Self>() as u32, spare: 0, id, parameter }
     }
 }
 
@@ -116,6 +117,8 @@ struct StatMountHead {
     spare: [u64; 48],
 }
 
+const LISTMOUNT: c_long = 458;
+
 const HEAD: usize = 512;
 const _: () = assert!(size_of::<StatMountHead>() == HEAD, "the strings start at byte 512");
 
@@ -124,6 +127,8 @@ const BUFFER: usize = HEAD + 5 * 4096;
 
 const SB_BASIC: u64 = 0x1;
 const MNT_BASIC: u64 = 0x2;
+const MNT_ROOT: u64 = 0x8;
+const MNT_POINT: u64 = 0x10;
 const FS_TYPE: u64 = 0x20;
 const MNT_OPTS: u64 = 0x80;
 const FS_SUBTYPE: u64 = 0x100;
@@ -194,28 +199,86 @@ pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
     // The kernel reports no options if there are none, as on a plain tmpfs. A kernel that reports the source
     // also reports options.
     let needed = SB_BASIC | MNT_BASIC | FS_TYPE | SB_SOURCE;
-    // A vector of u64, so that it is aligned for the struct at its start.
-    let mut buffer = vec![0_u64; BUFFER / size_of::<u64>()];
-    let head = call_statmount(unique_id, needed | FS_SUBTYPE | MNT_OPTS, &mut buffer)?;
+    let found = Answer::of(unique_id, needed | FS_SUBTYPE | MNT_OPTS)?;
+    let head = found.head;
     if head.mask & needed != needed {
         return Ok(None);
     }
-    // SAFETY: the same live allocation, viewed as bytes, which have no alignment and no invalid values.
-    let bytes = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), BUFFER) };
-    let string = |offset: u32| {
-        let text = bytes.get(HEAD + offset as usize..).and_then(|text| CStr::from_bytes_until_nul(text).ok());
-        text.map(|text| text.to_bytes().to_vec()).unwrap_or_default()
-    };
-    let text_of = |what: u64, offset: u32| (head.mask & what != 0).then(|| string(offset));
     Ok(Some(StatMount {
         id: head.old_id.into(),
         device: (head.device_major, head.device_minor),
         parent: head.old_parent_id.into(),
         attributes: head.attributes,
         is_super_read_only: head.super_flags & SUPER_READ_ONLY != 0,
-        fs_type: string(head.fs_type),
-        fs_subtype: text_of(FS_SUBTYPE, head.fs_subtype),
-        source: string(head.source),
-        options: SuperOptions::new(text_of(MNT_OPTS, head.options).unwrap_or_default()),
+        fs_type: found.text(FS_TYPE, head.fs_type).unwrap_or_default(),
+        fs_subtype: found.text(FS_SUBTYPE, head.fs_subtype),
+        source: found.text(SB_SOURCE, head.source).unwrap_or_default(),
+        options: SuperOptions::new(found.text(MNT_OPTS, head.options).unwrap_or_default()),
     }))
+}
+
+/// The part of a filesystem that a mount shows, and where.
+#[derive(Debug)]
+pub(crate) struct StatMountPlace {
+    pub(crate) device: (u32, u32),
+    pub(crate) fs_type: Vec<u8>,
+    pub(crate) source: Vec<u8>,
+    /// The directory or file of the filesystem at the mount point.
+    pub(crate) root: Vec<u8>,
+    /// Relative to this process's root.
+    pub(crate) mount_point: Vec<u8>,
+}
+
+/// Reads what the mount with this unique id shows, and where. None if the kernel cannot report all of it
+/// (before Linux 6.13).
+pub(crate) fn statmount_place(unique_id: u64) -> io::Result<Option<StatMountPlace>> {
+    let needed = SB_BASIC | FS_TYPE | SB_SOURCE | MNT_ROOT | MNT_POINT;
+    let found = Answer::of(unique_id, needed)?;
+    let head = found.head;
+    if head.mask & needed != needed {
+        return Ok(None);
+    }
+    let text = |what, offset| found.text(what, offset).unwrap_or_default();
+    Ok(Some(StatMountPlace {
+        device: (head.device_major, head.device_minor),
+        fs_type: text(FS_TYPE, head.fs_type),
+        source: text(SB_SOURCE, head.source),
+        root: text(MNT_ROOT, head.root),
+        mount_point: text(MNT_POINT, head.mount_point),
+    }))
+}
+
+/// What `statmount(2)` wrote.
+struct Answer {
+    head: StatMountHead,
+    /// Of u64, so that it is aligned for the struct at its start.
+    buffer: Vec<u64>,
+}
+
+impl Answer {
+    fn of(unique_id: u64, wanted: u64) -> io::Result<Self> {
+        let mut buffer = vec![0_u64; BUFFER / size_of::<u64>()];
+        Ok(Self { head: call_statmount(unique_id, wanted, &mut buffer)?, buffer })
+    }
+
+    /// A text, if the kernel reports it.
+    fn text(&self, what: u64, offset: u32) -> Option<Vec<u8>> {
+        // SAFETY: the same live allocation, viewed as bytes, which have no alignment and no invalid values.
+        let bytes = unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast::<u8>(), BUFFER) };
+        let text = bytes.get(HEAD + offset as usize..).and_then(|text| CStr::from_bytes_until_nul(text).ok());
+        (self.head.mask & what != 0).then(|| text.map(|text| text.to_bytes().to_vec()).unwrap_or_default())
+    }
+}
+
+/// In place of a mount's id: the root of this thread's mount namespace.
+pub(crate) const NAMESPACE_ROOT: u64 = u64::MAX;
+
+/// Writes the unique ids of mounts below a mount into `ids`, those that are larger than `after`, and returns
+/// how many there are. Only mounts that are reachable from this process's root are listed. Linux 6.8.
+pub(crate) fn listmount(below: u64, after: u64, ids: &mut [u64]) -> io::Result<usize> {
+    let request = MountIdRequest::new(below, after);
+    // SAFETY: the request is live and contains its own size; the slice is live, writable and as long as the
+    // passed size.
+    let result = unsafe { libc::syscall(LISTMOUNT, &raw const request, ids.as_mut_ptr(), ids.len(), 0_u32) };
+    Ok(usize::try_from(Errno::result(result)?).unwrap_or(0))
 }

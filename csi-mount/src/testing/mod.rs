@@ -12,7 +12,6 @@ use std::thread::{self, JoinHandle};
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, mount_change};
 
-pub mod calls;
 mod disks;
 mod simulated;
 
@@ -56,6 +55,15 @@ pub fn without_features<T>(features: &[Feature], run: impl FnOnce() -> T) -> T {
 /// test can read the same parts without it.
 pub fn probe_reads(device: &crate::BlockDevice) -> Vec<std::ops::Range<u64>> {
     crate::filesystem::probe::reads(device)
+}
+
+/// `PTRACE_LISTEN`, for a process that the calling thread has seized and a signal has stopped: the process
+/// stays stopped, and its parent sees the stop.
+///
+/// # Errors
+/// As `ptrace(2)`.
+pub fn ptrace_listen(process: i32) -> std::io::Result<()> {
+    crate::sys::ptrace::listen(process)
 }
 
 type Answer = Box<dyn Any + Send>;

@@ -45,7 +45,7 @@ pub(crate) trait Bench {
     fn disk(&self, name: &str, mebibytes: u64) -> PathBuf {
         let image = self.path(name);
         fs::File::create(&image).unwrap().set_len(mebibytes * MIB).unwrap();
-        self.machine().loop_attach(&image, &LoopOptions::new()).unwrap().path
+        self.machine().devices().loop_attach(&image, &LoopOptions::new()).unwrap().path
     }
 }
 
@@ -72,8 +72,8 @@ fn directories(bench: &dyn Bench) {
     let (source, target) = (bench.path("volume"), bench.place("dir-target", "v"));
     fs::create_dir(&source).unwrap();
     let publish =
-        |at: &VolumePlace, attributes| machine.directory_publish(&source, at, attributes, IdMap::new());
-    assert_eq!(machine.mount_state(target.path()).unwrap(), MountState::Absent);
+        |at: &VolumePlace, attributes| machine.directories().publish(&source, at, attributes, IdMap::new());
+    assert_eq!(machine.mounts().state(target.path()).unwrap(), MountState::Absent);
     assert_eq!(publish(&target, RW).unwrap(), Outcome::Mounted);
     assert_eq!(publish(&target, RW).unwrap(), Outcome::AlreadyMounted);
     assert_eq!(kind(publish(&target, RO)), ErrorKind::AlreadyMounted, "other attributes");
@@ -83,29 +83,34 @@ fn directories(bench: &dyn Bench) {
     assert_eq!(bench.read(&bench.path("dir-reader/file")).unwrap(), b"data");
     assert_eq!(errno(bench.write(&bench.path("dir-reader/file"), b"x")), nix::libc::EROFS);
     assert_eq!(fs::read(source.join("file")).unwrap(), b"data", "the driver's own view");
-    assert!(machine.is_same_file(&source, target.path()).unwrap());
-    assert!(!machine.is_same_file(bench.root(), target.path()).unwrap());
-    assert!(machine.is_directory(target.path()).unwrap());
-    assert_eq!(machine.health(target.path()).unwrap(), MountHealth::Healthy);
-    assert!(machine.stats(target.path()).unwrap().bytes.total > 0);
+    assert!(machine.directories().is_same_file(&source, target.path()).unwrap());
+    assert!(!machine.directories().is_same_file(bench.root(), target.path()).unwrap());
+    assert!(machine.directories().is_directory(target.path()).unwrap());
+    assert_eq!(machine.mounts().health(target.path()).unwrap(), MountHealth::Healthy);
+    assert!(machine.mounts().stats(target.path()).unwrap().bytes.total > 0);
 
     let elsewhere = bench.place("missing/target", "v");
     assert_eq!(kind(publish(&elsewhere, RW)), ErrorKind::NotFound, "its parent does not exist");
-    assert_eq!(machine.directory_unpublish(&elsewhere).unwrap(), Removed::WasAbsent);
-    let gone = machine.directory_publish(&bench.path("no-volume"), &bench.place("t", "v"), RW, IdMap::new());
+    assert_eq!(machine.directories().unpublish(&elsewhere).unwrap(), Removed::WasAbsent);
+    let gone =
+        machine.directories().publish(&bench.path("no-volume"), &bench.place("t", "v"), RW, IdMap::new());
     assert_eq!(kind(gone), ErrorKind::NotFound);
 
-    assert_eq!(kind(machine.remove_tree(bench.root())), ErrorKind::Busy, "volumes are mounted in it");
+    assert_eq!(
+        kind(machine.directories().remove_tree(bench.root())),
+        ErrorKind::Busy,
+        "volumes are mounted in it"
+    );
     let busy = bench.hold(target.path());
-    assert_eq!(kind(machine.directory_unpublish(&target)), ErrorKind::Busy);
+    assert_eq!(kind(machine.directories().unpublish(&target)), ErrorKind::Busy);
     drop(busy);
     for place in [&target, &reader] {
-        assert_eq!(machine.directory_unpublish(place).unwrap(), Removed::Removed);
-        assert_eq!(machine.directory_unpublish(place).unwrap(), Removed::WasAbsent);
+        assert_eq!(machine.directories().unpublish(place).unwrap(), Removed::Removed);
+        assert_eq!(machine.directories().unpublish(place).unwrap(), Removed::WasAbsent);
         assert!(!bench.exists(place.path()));
     }
-    assert_eq!(machine.remove_tree(&source).unwrap(), Removed::Removed);
-    assert_eq!(machine.remove_tree(&source).unwrap(), Removed::WasAbsent);
+    assert_eq!(machine.directories().remove_tree(&source).unwrap(), Removed::Removed);
+    assert_eq!(machine.directories().remove_tree(&source).unwrap(), Removed::WasAbsent);
 }
 
 fn owners(bench: &dyn Bench) {
@@ -113,24 +118,24 @@ fn owners(bench: &dyn Bench) {
     let source = bench.path("owned");
     fs::create_dir(&source).unwrap();
     let (own, other) = (bench.place("owned-target", "v"), bench.place("owned-target", "w"));
-    machine.directory_publish(&source, &own, RW, IdMap::new()).unwrap();
-    assert_eq!(machine.marked_owner(own.path()).unwrap().unwrap().volume, "v");
-    let stolen = machine.directory_publish(&source, &other, RW, IdMap::new());
+    machine.directories().publish(&source, &own, RW, IdMap::new()).unwrap();
+    assert_eq!(machine.mounts().marked_owner(own.path()).unwrap().unwrap().volume, "v");
+    let stolen = machine.directories().publish(&source, &other, RW, IdMap::new());
     assert_eq!(kind(stolen), ErrorKind::AlreadyMounted);
-    assert_eq!(kind(machine.directory_unpublish(&other)), ErrorKind::NotOwned);
-    assert_eq!(kind(machine.refuse_foreign(&other)), ErrorKind::NotOwned);
-    machine.refuse_foreign(&own).unwrap();
+    assert_eq!(kind(machine.directories().unpublish(&other)), ErrorKind::NotOwned);
+    assert_eq!(kind(machine.mounts().refuse_foreign(&other)), ErrorKind::NotOwned);
+    machine.mounts().refuse_foreign(&own).unwrap();
     let gone = Owner::new("contract.example.org", "v").volume_is_gone();
     let outside = VolumePlace::new(own.path(), gone);
     assert_eq!(
-        kind(machine.directory_unpublish(&outside)),
+        kind(machine.directories().unpublish(&outside)),
         ErrorKind::NotOwned,
         "gone, and not in its roots"
     );
     let known = bench.owner("v").evidence(Evidence::Directory(source.clone()));
     let known = VolumePlace::new(own.path(), known);
-    assert_eq!(machine.directory_unpublish(&known).unwrap(), Removed::Removed);
-    machine.remove_tree(&source).unwrap();
+    assert_eq!(machine.directories().unpublish(&known).unwrap(), Removed::Removed);
+    machine.directories().remove_tree(&source).unwrap();
 }
 
 fn filesystems(bench: &dyn Bench) {
@@ -140,20 +145,20 @@ fn filesystems(bench: &dyn Bench) {
     let (staging, target) = (bench.place("staging", "v"), bench.place("target", "v"));
     let plan = StagePlan::new(Filesystem::Ext4);
     let publish =
-        |at: &VolumePlace, attributes| machine.block_publish(staging.path(), at, attributes, IdMap::new());
+        |at: &VolumePlace, attributes| machine.block().publish(staging.path(), at, attributes, IdMap::new());
     assert_eq!(kind(publish(&target, RW)), ErrorKind::NotFound, "nothing is staged");
     assert!(!bench.exists(target.path()));
-    assert_eq!(kind(machine.block_usage(target.path())), ErrorKind::NotFound);
-    let never = machine.block_stage(&device, &staging, &plan.clone().never_format());
+    assert_eq!(kind(machine.block().usage(target.path())), ErrorKind::NotFound);
+    let never = machine.block().stage(&device, &staging, &plan.clone().never_format());
     assert_eq!(kind(never), ErrorKind::Damaged);
 
-    let staged = machine.block_stage(&device, &staging, &plan).unwrap();
+    let staged = machine.block().stage(&device, &staging, &plan).unwrap();
     assert_eq!((staged.outcome, staged.origin), (Outcome::Mounted, FilesystemOrigin::Formatted));
-    assert_eq!(staged.device, machine.device_number(&device).unwrap());
-    let again = machine.block_stage(&device, &staging, &plan).unwrap();
+    assert_eq!(staged.device, machine.devices().number(&device).unwrap());
+    let again = machine.block().stage(&device, &staging, &plan).unwrap();
     assert_eq!((again.outcome, again.origin), (Outcome::AlreadyMounted, FilesystemOrigin::Existing));
-    assert_eq!(machine.device_of(staging.path()).unwrap(), staged.device);
-    assert!(machine.mounts().unwrap().iter().any(|entry| entry.mount_point == *staging.path()));
+    assert_eq!(machine.block().device_of(staging.path()).unwrap(), staged.device);
+    assert!(machine.mounts().table().unwrap().iter().any(|entry| entry.mount_point == *staging.path()));
 
     assert_eq!(publish(&target, RW).unwrap(), Outcome::Mounted);
     assert_eq!(publish(&target, RW).unwrap(), Outcome::AlreadyMounted);
@@ -161,46 +166,46 @@ fn filesystems(bench: &dyn Bench) {
     bench.write(&bench.path("target/file"), b"kept").unwrap();
     let too_much = vec![1; 80 * MIB as usize];
     assert_eq!(errno(bench.write(&bench.path("target/large"), &too_much)), nix::libc::ENOSPC);
-    let (usage, number) = machine.block_usage(target.path()).unwrap();
+    let (usage, number) = machine.block().usage(target.path()).unwrap();
     let VolumeUsage::Filesystem(stats) = usage else { panic!("{usage:?}") };
     assert!(stats.bytes.used > 0 && stats.bytes.total <= 64 * MIB && number == Some(staged.device));
 
-    assert_eq!(kind(machine.block_unstage(&staging, Some(&device), MountCopies::Kept)), ErrorKind::Busy);
+    assert_eq!(kind(machine.block().unstage(&staging, Some(&device), MountCopies::Kept)), ErrorKind::Busy);
     // The staging directory was unmounted all the same; the volume is staged again.
-    machine.block_stage(&device, &staging, &plan).unwrap();
+    machine.block().stage(&device, &staging, &plan).unwrap();
     let image = bench.path("ext4.img");
     fs::File::options().write(true).open(&image).unwrap().set_len(96 * MIB).unwrap();
-    machine.loop_refresh(&image).unwrap();
-    match machine.block_expand(target.path()) {
+    machine.devices().loop_refresh(&image).unwrap();
+    match machine.block().expand(target.path()) {
         Ok(grown) => {
             assert!(matches!(grown, Grown::Grown { .. }) && grown.size() > 90 * MIB, "{grown:?}");
-            let same = machine.block_expand(target.path()).unwrap();
+            let same = machine.block().expand(target.path()).unwrap();
             assert_eq!(same, Grown::Unchanged { size: grown.size() });
         }
         // A mounted ext4 does not grow without CAP_SYS_RESOURCE: the next stage grows it, see below.
         Err(error) => assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}"),
     }
 
-    assert_eq!(machine.block_unpublish(&target).unwrap(), Removed::Removed);
-    assert_eq!(machine.block_unpublish(&target).unwrap(), Removed::WasAbsent);
-    let unstage = || machine.block_unstage(&staging, Some(&device), MountCopies::Kept).unwrap();
+    assert_eq!(machine.block().unpublish(&target).unwrap(), Removed::Removed);
+    assert_eq!(machine.block().unpublish(&target).unwrap(), Removed::WasAbsent);
+    let unstage = || machine.block().unstage(&staging, Some(&device), MountCopies::Kept).unwrap();
     assert_eq!(unstage(), Unmounted::Unmounted { layers: 1 });
     assert_eq!(unstage(), Unmounted::NotMounted);
     assert!(bench.exists(staging.path()), "the staging directory is the orchestrator's");
-    assert_eq!(machine.marked_owner(staging.path()).unwrap(), None);
+    assert_eq!(machine.mounts().marked_owner(staging.path()).unwrap(), None);
 
     // Also after its device was another one for a while.
-    assert_eq!(machine.loop_detach(&image).unwrap(), 1);
-    assert_eq!(machine.loop_detach(&image).unwrap(), 0);
-    let device = machine.loop_attach(&image, &LoopOptions::new()).unwrap().path;
-    let staged = machine.block_stage(&device, &staging, &plan).unwrap();
+    assert_eq!(machine.devices().loop_detach(&image).unwrap(), 1);
+    assert_eq!(machine.devices().loop_detach(&image).unwrap(), 0);
+    let device = machine.devices().loop_attach(&image, &LoopOptions::new()).unwrap().path;
+    let staged = machine.block().stage(&device, &staging, &plan).unwrap();
     assert_eq!(staged.origin, FilesystemOrigin::Existing);
-    assert!(machine.stats(staging.path()).unwrap().bytes.total > 70 * MIB);
+    assert!(machine.mounts().stats(staging.path()).unwrap().bytes.total > 70 * MIB);
     publish(&target, RO).unwrap();
     assert_eq!(bench.read(&bench.path("target/file")).unwrap(), b"kept");
-    machine.block_unpublish(&target).unwrap();
-    machine.block_unstage(&staging, Some(&device), MountCopies::Kept).unwrap();
-    machine.loop_detach(&image).unwrap();
+    machine.block().unpublish(&target).unwrap();
+    machine.block().unstage(&staging, Some(&device), MountCopies::Kept).unwrap();
+    machine.devices().loop_detach(&image).unwrap();
 }
 
 fn conflicts(bench: &dyn Bench) {
@@ -209,26 +214,29 @@ fn conflicts(bench: &dyn Bench) {
     bench.create_dir(&bench.path("conflict"));
     let staging = bench.place("conflict", "v");
     let plan = StagePlan::new(Filesystem::Ext4);
-    machine.block_stage(&one, &staging, &plan).unwrap();
-    assert_eq!(kind(machine.block_stage(&two, &staging, &plan)), ErrorKind::AlreadyMounted);
+    machine.block().stage(&one, &staging, &plan).unwrap();
+    assert_eq!(kind(machine.block().stage(&two, &staging, &plan)), ErrorKind::AlreadyMounted);
     assert_eq!(
-        kind(machine.block_stage(&one, &bench.place("conflict", "w"), &plan)),
+        kind(machine.block().stage(&one, &bench.place("conflict", "w"), &plan)),
         ErrorKind::AlreadyMounted
     );
-    assert_eq!(kind(machine.block_unstage(&staging, Some(&two), MountCopies::Kept)), ErrorKind::WrongDevice);
     assert_eq!(
-        kind(machine.block_unstage(&bench.place("conflict", "w"), Some(&one), MountCopies::Kept)),
+        kind(machine.block().unstage(&staging, Some(&two), MountCopies::Kept)),
+        ErrorKind::WrongDevice
+    );
+    assert_eq!(
+        kind(machine.block().unstage(&bench.place("conflict", "w"), Some(&one), MountCopies::Kept)),
         ErrorKind::NotOwned
     );
-    machine.block_unstage(&staging, Some(&one), MountCopies::Kept).unwrap();
+    machine.block().unstage(&staging, Some(&one), MountCopies::Kept).unwrap();
     let other = StagePlan::new(Filesystem::Xfs);
-    assert_eq!(kind(machine.block_stage(&one, &staging, &other)), ErrorKind::NotBlank);
+    assert_eq!(kind(machine.block().stage(&one, &staging, &other)), ErrorKind::NotBlank);
     let missing = bench.path("no-device");
     let soon = plan.clone().wait_for_device(std::time::Duration::ZERO);
-    assert_eq!(kind(machine.block_stage(&missing, &staging, &soon)), ErrorKind::NotFound);
-    assert_eq!(kind(machine.device_number(&missing)), ErrorKind::NotFound);
+    assert_eq!(kind(machine.block().stage(&missing, &staging, &soon)), ErrorKind::NotFound);
+    assert_eq!(kind(machine.devices().number(&missing)), ErrorKind::NotFound);
     for image in ["one.img", "two.img"] {
-        machine.loop_detach(&bench.path(image)).unwrap();
+        machine.devices().loop_detach(&bench.path(image)).unwrap();
     }
 }
 
@@ -236,31 +244,34 @@ fn raw_devices(bench: &dyn Bench) {
     let machine = bench.machine();
     let device = bench.disk("raw.img", 4);
     let (writer, reader) = (bench.place("raw-writer", "v"), bench.place("raw-reader", "v"));
-    let publish = |at: &VolumePlace, access| machine.block_publish_device(&device, at, access);
+    let publish = |at: &VolumePlace, access| machine.block().publish_device(&device, at, access);
     assert_eq!(publish(&writer, DeviceAccess::ReadWrite).unwrap(), Outcome::Mounted);
     assert_eq!(publish(&writer, DeviceAccess::ReadWrite).unwrap(), Outcome::AlreadyMounted);
     assert_eq!(kind(publish(&writer, DeviceAccess::ReadOnly)), ErrorKind::AlreadyMounted);
     assert_eq!(publish(&reader, DeviceAccess::ReadOnly).unwrap(), Outcome::Mounted);
-    assert_eq!(machine.loop_devices(&device).unwrap().len(), 1, "a read-only device over it");
-    let (usage, number) = machine.block_usage(writer.path()).unwrap();
+    assert_eq!(machine.devices().loop_devices(&device).unwrap().len(), 1, "a read-only device over it");
+    let (usage, number) = machine.block().usage(writer.path()).unwrap();
     assert_eq!(usage, VolumeUsage::Device { size: 4 * MIB });
-    assert_eq!(number, Some(machine.device_number(&device).unwrap()));
-    assert_ne!(machine.device_of(reader.path()).unwrap(), machine.device_of(writer.path()).unwrap());
+    assert_eq!(number, Some(machine.devices().number(&device).unwrap()));
+    assert_ne!(
+        machine.block().device_of(reader.path()).unwrap(),
+        machine.block().device_of(writer.path()).unwrap()
+    );
     assert_eq!(errno(bench.write(reader.path(), b"x")), nix::libc::EPERM);
     bench.write(writer.path(), b"raw").unwrap();
 
     bench.create_dir(&bench.path("raw-staging"));
     let staging = bench.place("raw-staging", "v");
-    assert_eq!(kind(machine.block_unstage(&staging, Some(&device), MountCopies::Kept)), ErrorKind::Busy);
+    assert_eq!(kind(machine.block().unstage(&staging, Some(&device), MountCopies::Kept)), ErrorKind::Busy);
     for place in [&reader, &writer] {
-        assert_eq!(machine.block_unpublish(place).unwrap(), Removed::Removed);
-        assert_eq!(machine.block_unpublish(place).unwrap(), Removed::WasAbsent);
+        assert_eq!(machine.block().unpublish(place).unwrap(), Removed::Removed);
+        assert_eq!(machine.block().unpublish(place).unwrap(), Removed::WasAbsent);
     }
-    assert_eq!(machine.loop_devices(&device).unwrap().len(), 0);
-    machine.block_unstage(&staging, Some(&device), MountCopies::Kept).unwrap();
+    assert_eq!(machine.devices().loop_devices(&device).unwrap().len(), 0);
+    machine.block().unstage(&staging, Some(&device), MountCopies::Kept).unwrap();
     let plan = StagePlan::new(Filesystem::Ext4);
-    assert_eq!(kind(machine.block_stage(&device, &staging, &plan)), ErrorKind::NotBlank, "it has data");
-    machine.loop_detach(&bench.path("raw.img")).unwrap();
+    assert_eq!(kind(machine.block().stage(&device, &staging, &plan)), ErrorKind::NotBlank, "it has data");
+    machine.devices().loop_detach(&bench.path("raw.img")).unwrap();
 }
 
 fn content(bench: &dyn Bench) {
@@ -268,15 +279,15 @@ fn content(bench: &dyn Bench) {
     let target = bench.place("content", "v");
     let plan = EphemeralPlan::new("v").attributes(RO);
     let one = Content::new().file("key", "one").unwrap();
-    assert_eq!(machine.ephemeral_publish(&target, &one, &plan).unwrap(), Change::Written);
-    assert_eq!(machine.ephemeral_publish(&target, &one, &plan).unwrap(), Change::Unchanged);
+    assert_eq!(machine.ephemeral().publish(&target, &one, &plan).unwrap(), Change::Written);
+    assert_eq!(machine.ephemeral().publish(&target, &one, &plan).unwrap(), Change::Unchanged);
     let two = Content::new().file("key", "two").unwrap();
-    assert_eq!(machine.ephemeral_publish(&target, &two, &plan).unwrap(), Change::Written);
+    assert_eq!(machine.ephemeral().publish(&target, &two, &plan).unwrap(), Change::Written);
     assert_eq!(bench.read(&bench.path("content/key")).unwrap(), b"two");
     assert_eq!(errno(bench.write(&bench.path("content/key"), b"x")), nix::libc::EROFS);
     let other = EphemeralPlan::new("w").attributes(RO);
-    assert_eq!(kind(machine.ephemeral_publish(&target, &two, &other)), ErrorKind::AlreadyMounted);
+    assert_eq!(kind(machine.ephemeral().publish(&target, &two, &other)), ErrorKind::AlreadyMounted);
     let large = Content::new().file("key", vec![0; 9 * MIB as usize]).unwrap();
-    assert_eq!(kind(machine.ephemeral_publish(&target, &large, &plan)), ErrorKind::OutOfRange);
-    assert_eq!(machine.directory_unpublish(&target).unwrap(), Removed::Removed);
+    assert_eq!(kind(machine.ephemeral().publish(&target, &large, &plan)), ErrorKind::OutOfRange);
+    assert_eq!(machine.directories().unpublish(&target).unwrap(), Removed::Removed);
 }

@@ -42,16 +42,6 @@ impl Server {
 
     /// Returns its share. The client caches file attributes for one second.
     pub(crate) fn share(&self, protocol: Protocol, patience: Patience) -> SharedSource {
-        self.share_believed_for(1, protocol, patience)
-    }
-
-    /// Returns its share. The client caches file attributes for this many seconds.
-    pub(crate) fn share_believed_for(
-        &self,
-        seconds: u32,
-        protocol: Protocol,
-        patience: Patience,
-    ) -> SharedSource {
         let (path, version) = match protocol {
             Protocol::V3 => (format!("127.0.0.1:{EXPORT}/share"), "3"),
             Protocol::V4 => ("127.0.0.1:/share".to_owned(), "4.2"),
@@ -61,7 +51,7 @@ impl Server {
             format!("port={}", self.port),
             "addr=127.0.0.1".to_owned(),
             "proto=tcp".to_owned(),
-            format!("actimeo={seconds}"),
+            "actimeo=1".to_owned(),
         ];
         if protocol == Protocol::V3 {
             let port = format!("mountport={}", self.mount_port);

@@ -238,11 +238,21 @@ impl Job<'_> {
         self.stop_before(call, Kill::Job)
     }
 
+    /// Kills the job before its write to a device, or flush of one, with this number (`pwrite64`,
+    /// `fdatasync`).
+    pub(crate) fn kill_before_write(&self, write: u64) -> End {
+        self.stop(write, is_in_write, Kill::Job)
+    }
+
     /// Kills these processes before the system call with this number, and returns when the job has ended. A
     /// job that is not killed must succeed.
     pub(crate) fn stop_before(&self, call: u64, kill: Kill<'_>) -> End {
+        self.stop(call, |_| true, kill)
+    }
+
+    fn stop(&self, call: u64, counts: fn(Pid) -> bool, kill: Kill<'_>) -> End {
         let (mut child, process, thread, mut errors) = self.start_traced();
-        let end = Tracer { process, thread, kill, programs: self.programs }.run(call);
+        let end = Tracer { process, thread, kill, programs: self.programs, counts }.run(call);
         // The child was reaped above, without this value.
         drop(child.stdin.take());
         if let End::Finished { .. } = end {
@@ -265,6 +275,8 @@ struct Tracer<'a> {
     thread: Pid,
     kill: Kill<'a>,
     programs: Programs,
+    /// Whether a call counts that a thread is about to make.
+    counts: fn(Pid) -> bool,
 }
 
 impl Tracer<'_> {
@@ -278,10 +290,12 @@ impl Tracer<'_> {
                 WaitStatus::PtraceSyscall(pid) => {
                     let is_inside = inside.entry(pid).or_default();
                     *is_inside = !*is_inside;
-                    count += u64::from(*is_inside);
-                    if *is_inside && count == call && !is_killed {
-                        self.kill(pid);
-                        is_killed = true;
+                    if *is_inside && (self.counts)(pid) {
+                        count += 1;
+                        if count == call && !is_killed {
+                            self.kill(pid);
+                            is_killed = true;
+                        }
                     }
                     go_on(pid, None);
                 }
@@ -293,7 +307,7 @@ impl Tracer<'_> {
                 }
                 // A stop that the job itself requested lasts until the job continues it.
                 WaitStatus::PtraceEvent(pid, Signal::SIGSTOP, nix::libc::PTRACE_EVENT_STOP) => {
-                    let _ = csi_mount::testing::calls::ptrace_listen(pid.as_raw());
+                    let _ = csi_mount::testing::ptrace_listen(pid.as_raw());
                 }
                 WaitStatus::PtraceEvent(pid, ..) => {
                     inside.entry(pid).or_default();
@@ -354,8 +368,17 @@ fn process_of(thread: Pid) -> Option<Pid> {
 
 /// Whether a thread that is stopped in a system call is in execve.
 fn is_in_exec(pid: Pid) -> bool {
-    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-    call.split(' ').next() == Some(&nix::libc::SYS_execve.to_string())
+    call_of(pid) == Some(nix::libc::SYS_execve)
+}
+
+fn is_in_write(pid: Pid) -> bool {
+    matches!(call_of(pid), Some(nix::libc::SYS_pwrite64 | nix::libc::SYS_fdatasync))
+}
+
+/// The number of the system call that a thread is stopped in.
+fn call_of(pid: Pid) -> Option<nix::libc::c_long> {
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?;
+    call.split(' ').next()?.parse().ok()
 }
 
 fn go_on(pid: Pid, signal: Option<Signal>) {

@@ -50,7 +50,7 @@ fn create(image: &Path, wanted: u64) -> Result<u64> {
 
 /// The loop device of the image on this node, if it is attached; also of an image deleted by hand.
 fn device(image: &Path) -> Result<Option<PathBuf>> {
-    Ok(machine().loop_devices(image)?.into_iter().next().map(|device| device.path))
+    Ok(machine().devices().loop_devices(image)?.into_iter().next().map(|device| device.path))
 }
 
 #[async_trait]
@@ -104,7 +104,7 @@ impl ControllerExpandVolume for Images {
 #[async_trait]
 impl BlockDevices for Images {
     async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
-        let attach = |image: &Path| Ok(machine().loop_attach(image, &LoopOptions::new())?.path);
+        let attach = |image: &Path| Ok(machine().devices().loop_attach(image, &LoopOptions::new())?.path);
         self.lookup(&volume.volume_id).await?.ok_or(Error::VolumeNotFound(volume.volume_id.clone()))?;
         self.with(&volume.volume_id, attach).await
     }
@@ -125,11 +125,11 @@ impl BlockDevices for Images {
     }
 
     async fn refresh(&self, volume: &Attachment) -> Result<()> {
-        self.with(&volume.volume_id, |image| Ok(machine().loop_refresh(image)?)).await
+        self.with(&volume.volume_id, |image| Ok(machine().devices().loop_refresh(image)?)).await
     }
 
     async fn detach(&self, volume: &Attachment) -> Result<()> {
-        self.with(&volume.volume_id, |image| Ok(machine().loop_detach(image).map(drop)?)).await
+        self.with(&volume.volume_id, |image| Ok(machine().devices().loop_detach(image).map(drop)?)).await
     }
 }
 

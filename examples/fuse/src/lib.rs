@@ -8,6 +8,7 @@ use std::sync::Arc;
 struct Flat {
     root: PathBuf,
     program: PathBuf,
+    launcher: Vec<String>,
     args: DriverArgs,
 }
 
@@ -47,13 +48,15 @@ impl FuseFilesystems for Flat {
     }
     async fn daemon(&self, volume: &Attachment, _: &MountFlags, mountpoint: &Path) -> Result<FuseDaemon> {
         self.lookup(&volume.volume_id).await?.ok_or(Error::VolumeNotFound(volume.volume_id.clone()))?;
-        Ok(FuseDaemon::new(&self.program).arg(self.store(&volume.volume_id)?).arg(mountpoint))
+        let daemon = FuseDaemon::new(&self.program).launcher(self.launcher.clone());
+        Ok(daemon.arg(self.store(&volume.volume_id)?).arg(mountpoint))
     }
 }
 
-/// Returns the driver, which keeps its volumes below `root` and serves them with `program`.
-pub fn plugin(root: PathBuf, program: PathBuf, args: &DriverArgs) -> Plugin {
-    let flat = Arc::new(Flat { root: root.clone(), program, args: args.clone() });
+/// Returns the driver, which keeps its volumes below `root` and serves them with `program`, started by
+/// `launcher`.
+pub fn plugin(root: PathBuf, program: PathBuf, launcher: Vec<String>, args: &DriverArgs) -> Plugin {
+    let flat = Arc::new(Flat { root: root.clone(), program, launcher, args: args.clone() });
     Plugin::new("flat.csi.example.org", env!("CARGO_PKG_VERSION"))
         .own_directory(root)
         .controller(ControllerService::new(flat.clone()).create_delete_volume())

@@ -15,6 +15,10 @@ struct Args {
     #[arg(long, env = "FLATFS", value_name = "PATH")]
     flatfs: Option<PathBuf>,
 
+    /// The command that starts the program outside of this container, separated by spaces: docs/container.md
+    #[arg(long, env = "FLAT_LAUNCHER", value_name = "COMMAND", value_delimiter = ' ')]
+    launcher: Vec<String>,
+
     #[command(flatten)]
     driver: csi_core::DriverArgs,
 }
@@ -24,5 +28,5 @@ async fn main() -> std::process::ExitCode {
     let args = Args::parse();
     let beside = || std::env::current_exe().unwrap_or_default().with_file_name("flatfs");
     let program = args.flatfs.unwrap_or_else(beside);
-    fuse::plugin(args.root, program, &args.driver).run_with(&args.driver).await
+    fuse::plugin(args.root, program, args.launcher, &args.driver).run_with(&args.driver).await
 }

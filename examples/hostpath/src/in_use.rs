@@ -1,7 +1,7 @@
 //! Finds the users of a volume on this machine by asking the kernel, so that a restart loses nothing.
 
-use csi_core::mount::LoopDevice;
-use csi_core::{Error, Result, mounted_from};
+use csi_core::mount::Machine as _;
+use csi_core::{Error, Result, machine, mounted_from};
 
 use crate::host::Host;
 use crate::kind::Kind;
@@ -19,9 +19,9 @@ impl Host {
         }
         let content = record.kind.content(&self.volumes.place(id));
         match record.kind {
-            Kind::Image => match LoopDevice::find(&content)?.first() {
+            Kind::Image => match machine().devices().loop_devices(&content)?.first() {
                 Some(device) => Err(Error::InUse(
-                    format!("volume {id} is on this node, as {}", device.path().display()).into(),
+                    format!("volume {id} is on this node, as {}", device.path.display()).into(),
                 )),
                 None => Ok(()),
             },

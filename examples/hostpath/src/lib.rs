@@ -50,7 +50,7 @@ pub async fn run(args: &Args) -> ExitCode {
     let served = async {
         csi_core::init_log(args.driver.log_format, &args.driver.log_level)?;
         let plugin = plugin(args).map_err(|error| ServeError::Plugin(error.to_string()))?;
-        plugin.with_args(&args.driver).serve(&args.driver.endpoint).await
+        plugin.with_args(&args.driver).serve(&args.driver.endpoint()?).await
     };
     match served.await {
         Ok(()) => ExitCode::SUCCESS,

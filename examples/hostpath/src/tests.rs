@@ -30,6 +30,7 @@ pub(crate) fn starts(off: &[Feature]) {
     }
     let args = Args::parse_from(flags);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let served = runtime.block_on(plugin(&args).unwrap().serve_until(&args.driver.endpoint, async {}));
+    let endpoint = args.driver.endpoint().unwrap();
+    let served = runtime.block_on(plugin(&args).unwrap().serve_until(&endpoint, async {}));
     assert!(served.is_ok(), "{off:?}: {served:?}");
 }

@@ -373,7 +373,8 @@ fn a_group_has_the_files_of_a_volume() {
                 request.parameters.insert("kind".to_owned(), "directory".to_owned());
             }
             let mut life = Life::new(&run, request).await.unwrap();
-            let Some(v1::volume_capability::AccessType::Mount(mount)) = &mut life.capability.access_type
+            let Some(v1::volume_capability::AccessType::Mount(mount)) =
+                &mut life.volume.capability.access_type
             else {
                 unreachable!()
             };

@@ -12,8 +12,8 @@ use super::{chart, table};
 use crate::Failure;
 
 const BEGIN: &str = "<!-- measured: written by `cargo xtask bench` -->";
-/// The table of mount-utils in a record from before it took part, or of a machine without a Go toolchain.
-const NOT_MEASURED: &str = "Not measured in this record. It takes part where a Go toolchain exists.\n";
+/// Instead of the table, if the record has no mount-utils.
+const NOT_MEASURED: &str = "Not measured in this record. It is measured on a machine with a Go toolchain.\n";
 const END: &str = "<!-- end of what was measured -->";
 
 /// The record from which the document is made.
@@ -59,20 +59,20 @@ fn between_marks(text: &str, measured: &str) -> Option<String> {
 }
 
 fn measured(record: &Record, verdicts: &[Verdict]) -> String {
-    let mut out = "## Beside mount-utils\n\n".to_owned();
+    let mut out = "## Compared with mount-utils\n\n".to_owned();
     out.push_str(&table::beside_mount_utils(record).unwrap_or_else(|| NOT_MEASURED.to_owned()));
     let reached = verdicts.iter().filter(|verdict| verdict.is_reached).count();
-    let _ = writeln!(out, "\n## Limits\n\n{reached} of {} are kept.\n", verdicts.len());
+    let _ = writeln!(out, "\n## Limits\n\n{reached} of {} limits are kept.\n", verdicts.len());
     out.push_str(&table::goals_in_markdown(verdicts));
     out.push_str("\n## Side by side\n\n![Times as multiples of the bare work](benchmarks.svg)\n\n");
     let _ = writeln!(
         out,
-        "Median time, and the ratio to the bare work (to ours where there is none) with its quartiles; \
-         rounds of {} runs.\n",
+        "Each cell has the median time, and the ratio to the bare work with its quartiles. Where there is no \
+         bare work, the ratio is to ours. The rounds are those of {} runs.\n",
         record.repeats
     );
     out.push_str(&table::in_markdown(record));
-    out.push_str("\n## As the work grows\n\n![Time by size](benchmarks-scale.svg)\n");
+    out.push_str("\n## Time by size\n\n![Time by size](benchmarks-scale.svg)\n");
     out.push_str(&footprint(record));
     out.push_str(&instructions(record));
     out.push_str("\n## Machine\n\n| | |\n|---|---|\n");
@@ -87,17 +87,17 @@ const NUMBERS: [(&str, &str); 14] = [
     ("bytes", "size of the stripped, static program, bytes"),
     ("first_probe_ms/median", "from start to the first answered Probe, ms"),
     ("idle/resident_kib", "resident, idle, KiB"),
-    ("idle/private_kib", "of it private, KiB"),
+    ("idle/private_kib", "private part of it, KiB"),
     ("idle/threads", "threads, idle"),
     ("idle/wakeups", "wake-ups while idle"),
     ("idle/cpu_us", "processor time while idle, µs"),
     ("after_calls/resident_kib", "resident after 10,000 calls, KiB"),
     ("after_calls/threads", "threads after 10,000 calls"),
-    ("idle_after_calls/resident_kib", "resident 10 s later, KiB"),
-    ("idle_after_calls/wakeups", "wake-ups while idle then"),
+    ("idle_after_calls/resident_kib", "resident 10 s after the calls, KiB"),
+    ("idle_after_calls/wakeups", "wake-ups while idle after the calls"),
     ("publish/context_switches", "context switches of a publish and its unpublish"),
-    ("publish/cpu_us", "processor time of both, µs"),
-    ("publish/system_calls", "system calls of both"),
+    ("publish/cpu_us", "processor time of a publish and its unpublish, µs"),
+    ("publish/system_calls", "system calls of a publish and its unpublish"),
 ];
 
 fn footprint(record: &Record) -> String {
@@ -116,7 +116,7 @@ fn footprint(record: &Record) -> String {
 }
 
 fn instructions(record: &Record) -> String {
-    let mut out = "\n## Instructions\n\n| | of one time |\n|---|---|\n".to_owned();
+    let mut out = "\n## Instructions\n\n| | instructions of one run |\n|---|---|\n".to_owned();
     for (name, count) in &record.instructions {
         let _ = writeln!(out, "| {name} | {count} |");
     }

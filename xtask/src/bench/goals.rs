@@ -99,7 +99,7 @@ fn verdict(goal: &Goal, record: &Record) -> Option<Verdict> {
             let subject = record.subject(name, size)?;
             let ratio = &subject.ours()?.ratio;
             Some(Verdict {
-                what: format!("{}, to the bare work", subject.title()),
+                what: format!("{}: ratio to the bare work", subject.title()),
                 wanted: format!("at most {factor}"),
                 found: format!("{:.2} [{:.2} – {:.2}]", ratio.median, ratio.low, ratio.high),
                 is_reached: ratio.median <= factor,
@@ -114,7 +114,7 @@ fn verdict(goal: &Goal, record: &Record) -> Option<Verdict> {
             let least = each.iter().map(|other| other.to_ours.median).fold(f64::INFINITY, f64::min);
             let list = each.iter().map(|other| format!("{} {:.1}", other.name, other.to_ours.median));
             Some(Verdict {
-                what: format!("{}, {kind} to ours", subject.title()),
+                what: format!("{}: ratio of {kind} to ours", subject.title()),
                 wanted: if factor > 1.0 { format!("at least {factor}") } else { "more than 1".to_owned() },
                 found: list.collect::<Vec<_>>().join(", "),
                 is_reached: if factor > 1.0 { least >= factor } else { least > factor },
@@ -125,7 +125,7 @@ fn verdict(goal: &Goal, record: &Record) -> Option<Verdict> {
             let times = [first, last].map(|subject| Some(subject.ours()?.nanoseconds.median));
             let ratio = times[1]? / times[0]?;
             Some(Verdict {
-                what: format!("{name}, at {} {} to at {}", last.size, last.unit, first.size),
+                what: format!("{name}: ratio of {} to {} {}", last.size, first.size, first.unit),
                 wanted: format!("{} to {}", 1.0 - part, 1.0 + part),
                 found: format!("{ratio:.2}"),
                 is_reached: (ratio - 1.0).abs() <= part,
@@ -140,8 +140,8 @@ fn verdict(goal: &Goal, record: &Record) -> Option<Verdict> {
             let (ours, bare) = (gain("ours")?, gain("bare")?);
             Some(Verdict {
                 what: format!(
-                    "{name}, calls a second of {} {} to those of {}",
-                    last.size, last.unit, first.size
+                    "{name}: ratio of the calls per second, {} to {} {}",
+                    last.size, first.size, first.unit
                 ),
                 wanted: format!("at least {part} of the bare server's"),
                 found: format!("{ours:.2}, the bare server's {bare:.2}"),
@@ -152,7 +152,7 @@ fn verdict(goal: &Goal, record: &Record) -> Option<Verdict> {
             let subject = record.subject(name, size)?;
             let found = subject.ours()?.nanoseconds.median / 1e6;
             Some(Verdict {
-                what: format!("{}, in milliseconds", subject.title()),
+                what: format!("{}: milliseconds", subject.title()),
                 wanted: format!("at most {most}"),
                 found: format!("{found:.2}"),
                 is_reached: found <= most,
@@ -208,7 +208,7 @@ mod tests {
         // In this record the bare work takes 100 ns.
         for (ratio, is_reached) in [(99_000.0, true), (101_000.0, false)] {
             let found = judge(&record("probe blank", 10_240, &[ratio]));
-            let within = found.iter().find(|verdict| verdict.what.ends_with("in milliseconds"));
+            let within = found.iter().find(|verdict| verdict.what.ends_with(": milliseconds"));
             assert_eq!(within.expect("judged").is_reached, is_reached);
         }
     }

@@ -7,6 +7,7 @@
 mod chart;
 mod compare;
 mod document;
+mod drivers;
 mod goals;
 mod instructions;
 mod machine;
@@ -27,6 +28,7 @@ use crate::{Failure, needs, target};
 
 pub(crate) use instructions::check as check_instructions;
 pub(crate) use options::{HELP, Options};
+pub(crate) use programs::mock_driver;
 use record::Record;
 
 /// The folder for results that are not for the documents.
@@ -39,6 +41,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
     }
     if let Options::Instructions { record } = options {
         return instructions::run(root, *record);
+    }
+    if let Options::Drivers = options {
+        return drivers::run(root);
     }
     if let Options::Document = options {
         let record = Record::read(&document::record_of(root))?;
@@ -88,9 +93,12 @@ pub(crate) fn check_mount_utils(root: &Path) -> Result<Option<String>, Failure> 
     let Some(program) = programs::mount_utils(root)? else {
         return not_run("there is no Go toolchain (`go`)");
     };
-    Step::cargo("mount-utils in the benchmarks", ["test", "--package", "benches", "--test", "root_smoke"])
-        .env(programs::MOUNT_UTILS, program.display().to_string())
-        .run(root)?;
+    Step::cargo(
+        "mount-utils in the benchmarks",
+        ["test", "--workspace", "--all-features", "--test", "root_smoke"],
+    )
+    .env(programs::MOUNT_UTILS, program.display().to_string())
+    .run(root)?;
     Ok(None)
 }
 

@@ -21,6 +21,8 @@ Usage: cargo xtask bench [options]
                       tenth
   --instructions --record
                       write the counts to benches/instructions.json
+  --drivers           only measure the processes of `dirs` and `hostpath` next to the mock driver of
+                      Kubernetes' own tests, in Go: first answer, memory, size, Probes, creates; print a table
   --document          measure nothing: write docs/benchmarks.md and the charts again from
                       docs/benchmarks.json
   --help              print this text
@@ -39,6 +41,7 @@ pub(crate) enum Options {
     Help,
     Instructions { record: bool },
     Document,
+    Drivers,
     Measure(Plan),
 }
 
@@ -91,6 +94,7 @@ impl Options {
                     };
                 }
                 "--document" if plan == Plan::default() && arguments.len() == 0 => return Ok(Self::Document),
+                "--drivers" if plan == Plan::default() && arguments.len() == 0 => return Ok(Self::Drivers),
                 other => return Err(Failure::usage(format!("unknown option: {other}\n\n{HELP}"))),
             }
         }
@@ -113,7 +117,9 @@ mod tests {
         assert!(!plan("--only rpc").is_whole() && !plan("--quick").is_whole());
         assert_eq!(plan("--compare a.json --resume").compare, Some("a.json".into()));
         assert_eq!(Options::parse(&["--document"]).ok(), Some(Options::Document));
+        assert_eq!(Options::parse(&["--drivers"]).ok(), Some(Options::Drivers));
         for wrong in [
+            "--quick --drivers",
             "--quick --document",
             "--document --quick",
             "--only",

@@ -50,7 +50,8 @@ pub(crate) fn goals_in_markdown(verdicts: &[Verdict]) -> String {
 /// The subjects that `k8s.io/mount-utils` takes part in, with the factor between it and ours; `None` if it was
 /// not measured.
 pub(crate) fn beside_mount_utils(record: &Record) -> Option<String> {
-    let mut out = "| | mount-utils | ours | bare | mount-utils takes |\n|---|---|---|---|---|\n".to_owned();
+    let mut out =
+        "| | mount-utils | ours | bare | ratio of mount-utils to ours |\n|---|---|---|---|---|\n".to_owned();
     let mut slower = Vec::new();
     let mut is_empty = true;
     for subject in &record.subjects {
@@ -63,7 +64,7 @@ pub(crate) fn beside_mount_utils(record: &Record) -> Option<String> {
         let factor = theirs.to_ours.median;
         let _ = writeln!(
             out,
-            "| {} | {theirs_cell} | {ours} | {bare} | **{}** of our time |",
+            "| {} | {theirs_cell} | {ours} | {bare} | **{}** |",
             subject.title(),
             number(factor)
         );
@@ -73,8 +74,8 @@ pub(crate) fn beside_mount_utils(record: &Record) -> Option<String> {
         is_empty = false;
     }
     let verdict = match slower.as_slice() {
-        [] => "Ours is slower in none of them.".to_owned(),
-        slower => format!("**Ours is slower in:** {}.", slower.join("; ")),
+        [] => "Ours is slower in no row.".to_owned(),
+        slower => format!("**Ours is slower in these rows:** {}.", slower.join("; ")),
     };
     (!is_empty).then(|| format!("{verdict}\n\n{out}"))
 }
@@ -153,8 +154,8 @@ mod tests {
             subject.contestants.push(contestant);
             beside_mount_utils(&record).expect("a table")
         };
-        assert!(said(3.0).starts_with("Ours is slower in none of them.") && said(3.0).contains("**3.00**"));
-        assert!(said(0.5).starts_with("**Ours is slower in:** x, 10 mounts."));
+        assert!(said(3.0).starts_with("Ours is slower in no row.") && said(3.0).contains("**3.00**"));
+        assert!(said(0.5).starts_with("**Ours is slower in these rows:** x, 10 mounts."));
         assert_eq!(beside_mount_utils(&record("x", 10, &[2.0])), None);
     }
 }

@@ -56,6 +56,11 @@ pub(crate) fn build(root: &Path, suites: &[Suite]) -> Result<Programs, Failure> 
     Ok(programs)
 }
 
+/// The programs that this `cargo build` makes, linked statically.
+pub(crate) fn programs_of(root: &Path, args: &[&str]) -> Result<Vec<PathBuf>, Failure> {
+    Ok(cargo(root, args)?.into_iter().map(|artifact| artifact.executable).collect())
+}
+
 struct Artifact {
     kind: String,
     name: String,
@@ -73,9 +78,7 @@ fn cargo(root: &Path, args: &[&str]) -> Result<Vec<Artifact>, Failure> {
             "--target-dir",
         ])
         .arg(target::static_dir()?)
-        .env("RUSTFLAGS", target::STATIC)
-        // Stripped, because all of them are unpacked into the machine's memory.
-        .envs(["CARGO_PROFILE_DEV_STRIP", "CARGO_PROFILE_TEST_STRIP"].map(|name| (name, "symbols")))
+        .envs(target::STATIC_TESTS)
         .current_dir(root)
         .stderr(Stdio::inherit())
         .output()?;

@@ -22,6 +22,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use archive::{Archive, Fetched, Kernel};
 use build::Programs;
+pub(crate) use build::programs_of;
 use interrupt::Interrupt;
 use machine::Scratch;
 use outcome::Run;

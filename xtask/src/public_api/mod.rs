@@ -25,7 +25,8 @@ use syn::{Fields, ImplItem, Item, ItemImpl, TraitItem, Visibility};
 use crate::rust_source::Names;
 
 /// The published crates.
-pub(crate) const CRATES: [&str; 5] = ["csi-proto", "csi-core", "csi-mount", "csi-cli", "csi-conformance"];
+pub(crate) const CRATES: [&str; 7] =
+    ["csi-proto", "csi-core", "csi-mount", "csi-cli", "csi-conformance", "csi-deploy", "csi-kube"];
 
 /// The file that has the list of a crate.
 pub(crate) fn document(root: &Path, name: &str) -> PathBuf {

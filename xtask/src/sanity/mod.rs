@@ -1,10 +1,12 @@
-//! `cargo xtask sanity`: csi-sanity, Kubernetes' test suite for CSI drivers, run against the examples.
+//! `cargo xtask sanity`: csi-sanity, Kubernetes' test suite for CSI drivers, run against the examples, and our
+//! test kit against a driver of Kubernetes.
 //!
-//! The suite is written in Go. It is built into the target folder, at fixed versions, where a Go toolchain
-//! exists.
+//! Suite and driver are written in Go. They are built into the target folder, at fixed versions, where a Go
+//! toolchain exists.
 
 mod driver;
 mod judge;
+mod kit;
 mod modes;
 
 use std::collections::BTreeSet;
@@ -38,14 +40,18 @@ const MUTABLE: &str = "description: changed\n";
 /// A spec failed, or was skipped without a reason, or a driver left something behind.
 pub(crate) fn run(root: &Path) -> Result<Option<String>, Failure> {
     if let Some(reason) = unavailable()? {
-        return Ok(Some(format!("NOT RUN: csi-sanity on {} modes of the examples: {reason}", MODES.len())));
+        return Ok(Some(format!(
+            "NOT RUN: csi-sanity on {} modes of the examples, and the test kit on a driver in Go: {reason}",
+            MODES.len()
+        )));
     }
     timed("csi-sanity: build", || RELEASES.iter().try_for_each(install))?;
-    let mut drivers: Vec<&str> = MODES.iter().map(|mode| mode.driver).collect();
-    drivers.dedup();
-    let packages = drivers.iter().flat_map(|driver| ["--package", driver]);
-    Step::cargo("the examples as programs", ["build", "--bins"].into_iter().chain(packages)).run(root)?;
-    timed("csi-sanity on the examples", run_all)?;
+    // With the features of the tests' step, which built them.
+    Step::cargo("programs", ["build", "--workspace", "--all-features", "--bins", "--examples"]).run(root)?;
+    let logs = target::dir()?.join("sanity");
+    fs::create_dir_all(&logs)?;
+    timed("csi-sanity on the examples", || run_all(&logs))?;
+    timed("the test kit on Kubernetes' mock driver", || kit::run(root, &logs))?;
     Ok(None)
 }
 
@@ -78,9 +84,7 @@ fn install(release: &Release) -> Result<(), Failure> {
     Ok(())
 }
 
-fn run_all() -> Result<(), Failure> {
-    let logs = target::dir()?.join("sanity");
-    fs::create_dir_all(&logs)?;
+fn run_all(logs: &Path) -> Result<(), Failure> {
     let mut problems = 0;
     let mut tables = String::new();
     let mut skips: Vec<BTreeSet<String>> = vec![BTreeSet::new(); MODES.len()];
@@ -90,7 +94,7 @@ fn run_all() -> Result<(), Failure> {
             if release.left_out.iter().any(|(driver, _)| *driver == mode.driver) {
                 continue;
             }
-            let outcome = run_alone(release, mode, &logs)?;
+            let outcome = run_alone(release, mode, logs)?;
             for problem in &outcome.problems {
                 println!("\n---- csi-sanity {}: {}, {}: {problem}", release.version, mode.driver, mode.name);
             }

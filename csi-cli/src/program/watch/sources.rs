@@ -101,11 +101,10 @@ struct Offered {
 
 impl Offered {
     async fn ask(sockets: &Sockets, secrets: &Secrets) -> Result<Self, Stop> {
-        let reported =
-            sockets.controller().controller_get_capabilities(v1::ControllerGetCapabilitiesRequest {}).await;
+        let reported = sockets.call(v1::ControllerGetCapabilitiesRequest {}).await;
         let controller =
             served(Rpc::ControllerGetCapabilities, reported, secrets)?.unwrap_or_default().capabilities;
-        let reported = sockets.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await;
+        let reported = sockets.call(v1::NodeGetCapabilitiesRequest {}).await;
         let node = served(Rpc::NodeGetCapabilities, reported, secrets)?.unwrap_or_default().capabilities;
         let of_controller =
             |one: v1::ControllerServiceCapability| one.r#type.map(|ControllerType::Rpc(rpc)| rpc.r#type());
@@ -160,13 +159,9 @@ impl Offered {
 }
 
 /// Returns `None` if the service is not on this socket.
-fn served<A>(
-    rpc: Rpc,
-    reported: Result<tonic::Response<A>, Status>,
-    secrets: &Secrets,
-) -> Result<Option<A>, Stop> {
+fn served<A>(rpc: Rpc, reported: Result<A, Status>, secrets: &Secrets) -> Result<Option<A>, Stop> {
     match reported {
-        Ok(answer) => Ok(Some(answer.into_inner())),
+        Ok(answer) => Ok(Some(answer)),
         Err(status) if status.code() == Code::Unimplemented => Ok(None),
         Err(status) => Err(refused(rpc, &status, &secrets.hidden())),
     }
@@ -180,10 +175,8 @@ impl Source {
     pub(crate) async fn ask(&self, sockets: &Sockets, watched: &Watched) -> Result<Problems, Status> {
         let secrets = |rpc| watched.secrets.of(rpc);
         match self {
-            Self::Readiness => match sockets.identity().probe(v1::ProbeRequest {}).await {
-                Ok(answer) if answer.get_ref().ready == Some(false) => {
-                    Ok(of_plugin("NOT_READY", "Starting", ""))
-                }
+            Self::Readiness => match sockets.call(v1::ProbeRequest {}).await {
+                Ok(answer) if answer.ready == Some(false) => Ok(of_plugin("NOT_READY", "Starting", "")),
                 Ok(_) => Ok(Problems::new()),
                 Err(status) if status.code() == Code::FailedPrecondition => {
                     Ok(of_plugin("NOT_HEALTHY", "Probe", status.message()))
@@ -192,14 +185,14 @@ impl Source {
             },
             Self::Storage => {
                 let request = v1::NodeGetStorageHealthRequest { secrets: secrets(Rpc::NodeGetStorageHealth) };
-                let answer = sockets.node().node_get_storage_health(request).await?.into_inner();
+                let answer = sockets.call(request).await?;
                 Ok(answer.backend_health.into_iter().map(of_storage).collect())
             }
             Self::UnhealthyVolumes => unhealthy_volumes(sockets, &watched.secrets).await,
             Self::ControllerHealth(volume_id) => {
                 let secrets = secrets(Rpc::ControllerGetVolumeHealth);
                 let request = v1::ControllerGetVolumeHealthRequest { volume_id: volume_id.clone(), secrets };
-                let answer = sockets.controller().controller_get_volume_health(request).await?.into_inner();
+                let answer = sockets.call(request).await?;
                 Ok(answer.volume_health.map(|health| of_volume("controller", health)).unwrap_or_default())
             }
             Self::NodeHealth(volume_id) => {
@@ -208,7 +201,7 @@ impl Source {
                     volume_publish_path: watched.path.clone().unwrap_or_default(),
                     ..Default::default()
                 };
-                let answer = sockets.node().node_get_volume_health(request).await?.into_inner();
+                let answer = sockets.call(request).await?;
                 Ok(answer.volume_health.map(|health| of_volume("node", health)).unwrap_or_default())
             }
             older => older.ask_for_condition(sockets, watched).await,
@@ -220,7 +213,7 @@ impl Source {
         match self {
             Self::Condition(volume_id) => {
                 let request = v1::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
-                let answer = sockets.controller().controller_get_volume(request).await?.into_inner();
+                let answer = sockets.call(request).await?;
                 let condition = answer.status.and_then(|status| status.volume_condition);
                 Ok(of_condition("controller", volume_id, condition).into_iter().collect())
             }
@@ -230,7 +223,7 @@ impl Source {
                     volume_path: watched.path.clone().unwrap_or_default(),
                     ..Default::default()
                 };
-                let answer = sockets.node().node_get_volume_stats(request).await?.into_inner();
+                let answer = sockets.call(request).await?;
                 Ok(of_condition("node", volume_id, answer.volume_condition).into_iter().collect())
             }
             _ => conditions(sockets).await,
@@ -292,7 +285,7 @@ async fn unhealthy_volumes(sockets: &Sockets, secrets: &Secrets) -> Result<Probl
             secrets: secrets.of(Rpc::ControllerListVolumeHealth),
             ..Default::default()
         };
-        let page = sockets.controller().controller_list_volume_health(request).await?.into_inner();
+        let page = sockets.call(request).await?;
         let has_entries = !page.entries.is_empty();
         all.extend(page.entries.into_iter().flat_map(|health| of_volume("controller", health)));
         match pages.next(page.next_token, has_entries).map_err(Status::internal)? {
@@ -308,7 +301,7 @@ async fn conditions(sockets: &Sockets) -> Result<Problems, Status> {
     let (mut all, mut token, mut pages) = (Problems::new(), String::new(), Pages::default());
     loop {
         let request = v1::ListVolumesRequest { starting_token: token.clone(), ..Default::default() };
-        let page = sockets.controller().list_volumes(request).await?.into_inner();
+        let page = sockets.call(request).await?;
         let has_entries = !page.entries.is_empty();
         all.extend(page.entries.into_iter().filter_map(|entry| {
             let condition = entry.status.and_then(|status| status.volume_condition);

@@ -4,7 +4,7 @@ use csi_proto::Rpc;
 use csi_proto::v1;
 
 use crate::context::TestContext;
-use crate::wire::Call;
+use csi_proto::RpcRequest;
 
 pub(super) fn samples(ctx: &TestContext) -> Vec<(Rpc, Vec<u8>)> {
     let volume_id = || "csi-conformance-no-such-volume".to_owned();
@@ -181,7 +181,7 @@ pub(super) fn samples(ctx: &TestContext) -> Vec<(Rpc, Vec<u8>)> {
     all
 }
 
-fn put<C: Call>(all: &mut Vec<(Rpc, Vec<u8>)>, request: C) {
+fn put<C: RpcRequest>(all: &mut Vec<(Rpc, Vec<u8>)>, request: C) {
     all.push((C::RPC, request.encode_to_vec()));
 }
 

@@ -17,9 +17,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::libc;
 
-use crate::bounded::in_flight::{self, FOREIGN_TIME_LIMIT, Subject, Unanswered};
+use crate::bounded::in_flight::{self, Asked, FOREIGN_TIME_LIMIT, Subject, Unanswered};
 use crate::path::lookup;
-use crate::sys::child::Question;
+use crate::sys::child::{self, Question};
 use crate::sys::features::{self, Feature};
 use crate::sys::ioctl::{self, LoopInfo, LoopStatus};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
@@ -106,8 +106,7 @@ pub(crate) fn attached(
     let mut known = Vec::new();
     let mut unknown = Vec::new();
     {
-        let mut answers = answers();
-        answers.retain(|number, _| listed.iter().any(|listed| listed.number == *number));
+        let answers = answers();
         for listed in listed {
             match answers.get(&listed.number).filter(|answer| Some(answer.sequence) == listed.sequence) {
                 Some(answer) => known.push((listed, answer.info)),
@@ -161,16 +160,9 @@ pub(crate) fn attached_as(device: &BlockDevice) -> Option<Attached> {
     if listed.sequence != sequence {
         return None;
     }
-    let kept =
-        answers().get(&listed.number).filter(|kept| Some(kept.sequence) == sequence).map(|kept| kept.info);
-    let info = match kept {
-        Some(info) => info,
-        None => match ask(&listed).ok()? {
-            Answer::Status(status) if sequence.is_none_or(|sequence| sequence == status.sequence) => {
-                status.info
-            }
-            _ => return None,
-        },
+    let info = match ask(&listed).ok()? {
+        Answer::Status(status) if sequence.is_none_or(|sequence| sequence == status.sequence) => status.info,
+        _ => return None,
     };
     Some(up_to_date(listed, info))
 }
@@ -190,6 +182,8 @@ fn up_to_date(listed: ListedDevice, mut info: LoopInfo) -> Attached {
     Attached { listed, info }
 }
 
+/// One answer for each number. Those of devices that are gone stay, because a list can be older than an
+/// answer: a caller that removed what its list lacks would make the others ask for new devices again.
 static ANSWERS: Mutex<BTreeMap<DeviceNumber, LoopStatus>> = Mutex::new(BTreeMap::new());
 
 fn answers() -> MutexGuard<'static, BTreeMap<DeviceNumber, LoopStatus>> {
@@ -204,12 +198,31 @@ enum Answer {
     Unanswered(io::Error),
 }
 
+/// Asks the device, unless its answer is kept: at the latest when this caller's turn comes, because many
+/// callers find a new device at the same time.
 fn ask(listed: &ListedDevice) -> Result<Answer> {
+    let kept = || -> Option<Answer> {
+        let kept = answers().get(&listed.number).copied();
+        let kept = kept.filter(|kept| listed.sequence == Some(kept.sequence));
+        kept.map(|status| Answer::Status(Box::new(status)))
+    };
+    if let Some(kept) = kept() {
+        return Ok(kept);
+    }
     let failed = |error: io::Error| Error::os(ASK, listed.node(), error);
     let node = in_flight::c_string(&listed.node()).map_err(failed)?;
     let subject = Subject::LoopDevice(listed.number, listed.sequence);
-    let answer = match in_flight::ask(subject, Question::LoopStatus(&node), FOREIGN_TIME_LIMIT) {
-        Ok((answer, _)) => answer,
+    let keep = |answer: &child::Answer| {
+        if answer.error == 0 {
+            let status = LoopStatus::from_words(answer.loop_status);
+            remember(listed.number, listed.sequence.map(|_| status.sequence), status.info);
+        }
+    };
+    let question = Question::LoopStatus(&node);
+    let asked = in_flight::ask_unless_known(subject, question, FOREIGN_TIME_LIMIT, kept, keep);
+    let answer = match asked {
+        Ok(Asked::Answered(answer)) => answer,
+        Ok(Asked::Known(kept)) => return Ok(kept),
         Err(silent @ (Unanswered::TimedOut(_) | Unanswered::Stuck)) => {
             return Ok(Answer::Unanswered(silent.into()));
         }
@@ -221,9 +234,7 @@ fn ask(listed: &ListedDevice) -> Result<Answer> {
         // Without a node, this process can't query it.
         number => return Ok(Answer::Unanswered(io::Error::from_raw_os_error(number))),
     }
-    let status = LoopStatus::from_words(answer.loop_status);
-    remember(listed.number, listed.sequence.map(|_| status.sequence), status.info);
-    Ok(Answer::Status(Box::new(status)))
+    Ok(Answer::Status(Box::new(LoopStatus::from_words(answer.loop_status))))
 }
 
 /// The loop devices that have a size: few of the nodes are attached, and `/proc/partitions` names just

@@ -170,6 +170,17 @@ impl Sysfs {
         devices.collect()
     }
 
+    /// The devices of every mounted filesystem of a type that has one device, in any mount namespace. For
+    /// ext4 and xfs: the types that list their mounts.
+    pub(crate) fn mounted_devices(&self, fs_type: &str) -> Vec<(String, DeviceNumber)> {
+        let mounted = names(&self.root.join("fs").join(fs_type)).unwrap_or_default().into_iter();
+        let devices = mounted.filter_map(|name| {
+            let number = DeviceNumber::parse(&text(&self.root.join("class/block").join(&name).join("dev"))?)?;
+            Some((name, number))
+        });
+        devices.collect()
+    }
+
     /// The names of the devices that are built on this one: LVM, multipath, RAID.
     pub(crate) fn holders(&self, number: DeviceNumber) -> Result<Vec<String>> {
         names(&self.device(number).join("holders"))

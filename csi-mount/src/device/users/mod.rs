@@ -2,6 +2,7 @@
 
 mod mount_scan;
 mod openers;
+mod own_mounts;
 
 use std::ffi::OsString;
 use std::fmt;

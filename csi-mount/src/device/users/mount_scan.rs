@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::openers::name_of;
+use super::own_mounts::{self, MountedPart};
 use super::{DeviceUser, MountPlace, NamespaceMember};
 use crate::bounded::in_flight::{self, FOREIGN_TIME_LIMIT};
 use crate::device::sysfs::Sysfs;
@@ -16,10 +17,10 @@ use crate::path::lookup;
 use crate::place::on_device::block_device_at;
 use crate::table::details;
 use crate::table::mount_namespaces;
-use crate::{DeviceAccess, DeviceNumber, MountEntry, Result, mounts, parse_mountinfo};
+use crate::{DeviceAccess, DeviceNumber, Result, parse_mountinfo};
 
 /// Filesystems on a block device whose mounts show an anonymous device number.
-const ANONYMOUS_DEVICE_TYPES: [&str; 2] = ["btrfs", "bcachefs"];
+pub(super) const ANONYMOUS_DEVICE_TYPES: [&str; 2] = ["btrfs", "bcachefs"];
 
 /// Where these devices, given with their kernel names, are mounted, and where nodes of them are bound.
 pub(super) fn users(devices: &[(DeviceNumber, OsString)], sysfs: &Sysfs) -> Result<Vec<DeviceUser>> {
@@ -87,7 +88,7 @@ impl Scan<'_> {
     fn in_own_namespace(&mut self) -> Result<Vec<(UseKind, PathBuf)>> {
         let mut found = Vec::new();
         let mut unknown = Vec::new();
-        for entry in mounts()? {
+        for entry in own_mounts::candidates(|device| self.is_one_of_devices(device))? {
             match self.classify(&entry, |path| lookup::cached_node_state(CWD, path)) {
                 Classified::User(what) => found.push((what, entry.mount_point)),
                 Classified::NotUser => {}
@@ -117,6 +118,7 @@ impl Scan<'_> {
                 continue;
             }
             let Some(entry) = parse_mountinfo(line).ok().and_then(|mut found| found.pop()) else { continue };
+            let entry = MountedPart::from(entry);
             let look = |path: &Path| {
                 let root: &OwnedFd = root.get_or_insert_with(|| open_root(process)).as_ref()?;
                 let path = path.strip_prefix("/").ok().filter(|path| !path.as_os_str().is_empty())?;
@@ -138,12 +140,12 @@ impl Scan<'_> {
             || std::str::from_utf8(device)
                 .ok()
                 .and_then(DeviceNumber::parse)
-                .is_some_and(|device| self.devices.iter().any(|(number, _)| *number == device))
+                .is_some_and(|device| self.is_one_of_devices(device))
     }
 
     fn classify(
         &mut self,
-        entry: &MountEntry,
+        entry: &MountedPart,
         look: impl FnOnce(&Path) -> Option<Option<DeviceNumber>>,
     ) -> Classified {
         if self.is_filesystem_on_device(entry) {
@@ -176,7 +178,7 @@ impl Scan<'_> {
         }
     }
 
-    fn is_filesystem_on_device(&self, entry: &MountEntry) -> bool {
+    fn is_filesystem_on_device(&self, entry: &MountedPart) -> bool {
         let number = match ANONYMOUS_DEVICE_TYPES.contains(&&*entry.fs_type) {
             true => block_device_at(&entry.source),
             false => Some(entry.device),
@@ -185,7 +187,11 @@ impl Scan<'_> {
     }
 
     fn one_of_devices(&self, number: Option<DeviceNumber>) -> Option<DeviceNumber> {
-        number.filter(|number| self.devices.iter().any(|(device, _)| device == number))
+        number.filter(|number| self.is_one_of_devices(*number))
+    }
+
+    fn is_one_of_devices(&self, number: DeviceNumber) -> bool {
+        self.devices.iter().any(|(device, _)| *device == number)
     }
 }
 

@@ -14,7 +14,7 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 
 pub use self::interrupted::InterruptedFormat;
-pub(crate) use self::places::ends;
+pub(crate) use self::places::{ALIGN, ends};
 pub(crate) use self::reader::{Reader, Unread, first_nonzero};
 pub use self::signature::{Progress, Signature};
 use self::table::{BootSector, Category};

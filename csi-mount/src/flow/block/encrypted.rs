@@ -36,7 +36,7 @@ mod with_key {
     use super::*;
     use crate::flow::block::{StagePlan, Staged, stage};
     use crate::luks::{self, OpenRequest, OpenedDevice};
-    use crate::place::owner::MarkedMount;
+    use crate::place::mark::MarkedMount;
     use crate::{DeviceAccess, Error, ErrorKind, Filesystem, Luks, LuksKey, MountState};
 
     const STAGE: &str = "stage";

@@ -92,16 +92,25 @@ impl StagePlan {
     /// volume, so that every stage of it asks for the same. A stage that finds the filesystem mounted, or
     /// that is read-only, changes nothing.
     ///
-    /// For btrfs only: it needs `btrfstune`, which looks at all devices of the node for the UUID. The log of
-    /// a btrfs that was cloned while it was mounted is replayed by a mount that nobody sees, which needs
-    /// Linux 6.7 while the origin is mounted. A stage that is killed can be repeated: the filesystem has the
-    /// old or the new UUID, and its content. It gets the feature `METADATA_UUID` (Linux 5.0). ext4 and XFS are
-    /// refused ([`Unsupported`](crate::ErrorKind::Unsupported)): their tools, if killed, leave a filesystem
-    /// that does not mount. The kernel mounts an ext4 clone next to its origin, and an XFS clone is mounted
-    /// with `nouuid`.
+    /// A stage that is killed can be repeated: the filesystem mounts, has the old or the new UUID, and its
+    /// content. The log of an ext4 or XFS that is not empty (the clone was made while its origin was mounted)
+    /// is replayed by a mount that nobody sees.
+    ///
+    /// - ext4: the superblock is written in one piece. The filesystem gets the feature `metadata_csum_seed`
+    ///   (Linux 4.4, e2fsprogs 1.43). Refused without `metadata_csum` if group checksums or attributes depend
+    ///   on the UUID, with `stable_inodes`, `mmp`, a journal on another device, and unknown features.
+    /// - XFS: the superblocks are written, one sector each. The filesystem gets the feature `meta_uuid`
+    ///   (Linux 4.3). Refused without CRC (version 4), with a log or realtime section on another device, and
+    ///   with unknown features.
+    /// - btrfs: the superblock is written in one piece. The filesystem gets the feature `METADATA_UUID`
+    ///   (Linux 5.0). Refused on more than one device, with checksums other than CRC-32C, and with unknown
+    ///   features.
+    ///
+    /// A refusal is [`Unsupported`](crate::ErrorKind::Unsupported), and nothing is written then. Without this
+    /// option the kernel mounts an ext4 clone next to its origin, and an XFS clone is mounted with `nouuid`.
     ///
     /// The stage fails with [`Busy`](crate::ErrorKind::Busy) if the device is used anywhere, also by a
-    /// reader.
+    /// reader, or its disk is mounted through another device.
     ///
     /// ```
     /// use csi_mount::flow::block::StagePlan;

@@ -6,12 +6,11 @@ use super::device_under;
 use super::plan::{StageCheck, StagePlan};
 use super::publish::remove_created;
 use crate::device::same_disk::is_same_disk;
-use crate::device::sysfs::Sysfs;
 use crate::device::users::{self, Tolerated};
 use crate::filesystem::check::check_within;
 use crate::filesystem::kernel_features::unknown_features;
 use crate::filesystem::probe::content_missing;
-use crate::filesystem::uuid::{require_changeable, set_uuid};
+use crate::filesystem::uuid::{mounted_on_same_disk, set_uuid};
 use crate::flow::lost::require_staged;
 use crate::mounting::diagnose;
 
@@ -89,7 +88,8 @@ pub enum FilesystemOrigin {
 /// - [`WrongDevice`](ErrorKind::WrongDevice): the disk at the path is not the expected one.
 /// - [`Damaged`](ErrorKind::Damaged): the check found errors that it can't repair; or the device is blank
 ///   and the plan [never formats](StagePlan::never_format) it.
-/// - [`Unsupported`](ErrorKind::Unsupported): the filesystem has a feature that this kernel does not know.
+/// - [`Unsupported`](ErrorKind::Unsupported): the filesystem has a feature that this kernel does not know; or
+///   its UUID is to be changed and more in it depends on the UUID ([`StagePlan::own_uuid`]).
 /// - For an encrypted plan: `WrongKey` if the key is not the device's; [`NotBlank`](ErrorKind::NotBlank) if
 ///   the device holds content that is not encrypted; [`WrongDevice`](ErrorKind::WrongDevice) if the mapping
 ///   is over another device; [`Busy`](ErrorKind::Busy) if the mapping, or a device that had its number
@@ -108,9 +108,6 @@ pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Re
 
 /// As [`stage`], on a device that is already present.
 pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Staged> {
-    if plan.own_uuid.is_some() {
-        require_changeable(plan.filesystem).map_err(|error| error.at(device.path()))?;
-    }
     let mut origin = FilesystemOrigin::Existing;
     let mut grown = None;
     let mut created = Created::Existed;
@@ -119,7 +116,7 @@ pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan)
     } else {
         (origin, grown) = prepare(device, plan)?;
         if let Some(uuid) = plan.own_uuid.filter(|_| plan.writes()) {
-            set_uuid(device, plan.filesystem, uuid, plan.check_limits)?;
+            set_uuid(device, plan.filesystem, uuid)?;
         }
         created = staging.create_dir()?;
     }
@@ -289,12 +286,10 @@ fn other_mount_of_disk(device: &BlockDevice, staging: &Target) -> Result<Option<
 /// compares device numbers only, so the same disk under another number would be mounted twice and destroyed.
 /// Older kernels refuse every second one.
 fn refuse_mounted_disk(device: &BlockDevice, staging: &Target) -> Result<()> {
-    for (name, other) in Sysfs::system().mounted_btrfs_devices() {
-        if other != device.number() && is_same_disk(device.number(), other)? {
-            return Err(mounted_twice(device, staging, &format!("as /dev/{name}")));
-        }
+    match mounted_on_same_disk(device, Filesystem::Btrfs)? {
+        Some(name) => Err(mounted_twice(device, staging, &format!("as /dev/{name}"))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn mounted_twice(device: &BlockDevice, staging: &Target, place: &str) -> Error {

@@ -12,7 +12,7 @@ use super::watch::{Watched, watch_existing, watch_started};
 use super::{FuseDaemon, unmount_if_lost};
 
 use crate::health;
-use crate::place::owner::MarkedMount;
+use crate::place::mark::MarkedMount;
 use crate::place::target_lock::{Purpose, TargetLock};
 use crate::{
     Created, Detach, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, Unmount,
@@ -97,6 +97,8 @@ fn is_staged(staging: &Target, daemon: &FuseDaemon, found: MountHealth) -> Resul
         return Ok(false);
     }
     accept(staging)?;
+    let own = staging.require_own(STAGE).ok().flatten();
+    let is_marked = own.is_some_and(|mounts| !mounts.is_empty());
     mark_existing(staging)?;
     let health = match found {
         // It was mounted, or became visible, since then.
@@ -104,15 +106,18 @@ fn is_staged(staging: &Target, daemon: &FuseDaemon, found: MountHealth) -> Resul
         known => known,
     };
     match health {
-        MountHealth::Healthy | MountHealth::ReadOnly => accept_daemon(staging, daemon).map(|()| true),
+        MountHealth::Healthy | MountHealth::ReadOnly => {
+            accept_daemon(staging, daemon, is_marked).map(|()| true)
+        }
         health => Err(Error::new(ErrorKind::Unresponsive, STAGE, health.to_string())
             .at(staging.path())
             .hint("unstage it")),
     }
 }
 
-/// A FUSE filesystem that answers is not always the requested one.
-fn accept_daemon(staging: &Target, daemon: &FuseDaemon) -> Result<()> {
+/// A FUSE filesystem that answers is not always the requested one. The daemon of an older plugin that still runs
+/// in another container is not visible; the mark beneath the mount shows that it is this volume's.
+fn accept_daemon(staging: &Target, daemon: &FuseDaemon, is_marked: bool) -> Result<()> {
     let refuse = |reason: String| {
         let error = Error::new(ErrorKind::AlreadyMounted, STAGE, reason).at(staging.path());
         Err(error.hint("unstage it first"))
@@ -124,6 +129,7 @@ fn accept_daemon(staging: &Target, daemon: &FuseDaemon) -> Result<()> {
         }
         (None, _)
             if daemon.launcher.is_empty()
+                && !is_marked
                 && processes.running().is_empty()
                 && !processes::can_be_hidden() =>
         {

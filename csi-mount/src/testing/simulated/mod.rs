@@ -1,6 +1,13 @@
 //! A node in memory: devices, filesystems, mounts and their files, and faults on demand.
 
-mod machine;
+mod block;
+mod devices;
+mod directories;
+mod ephemeral;
+mod fuse;
+mod mounts;
+mod places;
+mod shared;
 mod state;
 
 use std::io;
@@ -33,9 +40,9 @@ use state::{Content, Disk, Node, Root, State};
 ///
 /// node.fail_next(ErrorKind::Unresponsive);
 /// let plan = StagePlan::new(Filesystem::Ext4);
-/// assert_eq!(node.block_stage(&disk, &place("/staging"), &plan).unwrap_err().kind(), ErrorKind::Unresponsive);
-/// node.block_stage(&disk, &place("/staging"), &plan)?;
-/// node.block_publish("/staging".as_ref(), &place("/target"), MountAttributes::empty(), IdMap::new())?;
+/// assert_eq!(node.block().stage(&disk, &place("/staging"), &plan).unwrap_err().kind(), ErrorKind::Unresponsive);
+/// node.block().stage(&disk, &place("/staging"), &plan)?;
+/// node.block().publish("/staging".as_ref(), &place("/target"), MountAttributes::empty(), IdMap::new())?;
 /// node.write("/target/file", "data").unwrap();
 /// # Ok(())
 /// # }
@@ -192,6 +199,12 @@ impl SimulatedNode {
                 None => Err(os(libc::ENXIO)),
             },
         }
+    }
+
+    /// The permissions that the plugin has set for a directory; none if it set none.
+    pub fn permissions(&self, directory: impl AsRef<Path>) -> Option<u32> {
+        let state = self.state();
+        state.permissions.get(&state.permissions_key(directory.as_ref())?).copied()
     }
 
     /// Keeps a file of the mount at this path open, so that an unmount is [`Busy`](ErrorKind::Busy), until

@@ -1,7 +1,9 @@
 //! EXPAND_VOLUME.
 
-use csi_core::mount::LoopDevice;
-use csi_core::{ControllerExpandVolume, ControllerExpandVolumeRequest, Error, Expanded, Result, async_trait};
+use csi_core::mount::Machine as _;
+use csi_core::{
+    ControllerExpandVolume, ControllerExpandVolumeRequest, Error, Expanded, Result, async_trait, machine,
+};
 
 use crate::content::{self, Fill};
 use crate::host::{Driver, Host};
@@ -57,9 +59,7 @@ impl Host {
         }
         if record.kind == Kind::Image {
             // The part of the node's work that the controller can do. The filesystem grows at its next stage.
-            for device in LoopDevice::find(record.kind.content(&self.volumes.place(id)))? {
-                device.refresh_size()?;
-            }
+            machine().devices().loop_refresh(&record.kind.content(&self.volumes.place(id)))?;
         }
         Ok(Expanded::complete(wanted))
     }

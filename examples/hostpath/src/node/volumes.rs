@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use csi_core::mount::flow::block::StagePlan;
-use csi_core::mount::{DeviceAccess, LoopDevice, LoopOptions};
+use csi_core::mount::{DeviceAccess, LoopOptions, Machine as _};
 use csi_core::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, Error, NodeInfo, Result,
-    VolumeCapability, VolumeId, async_trait, blocking, stage_plan,
+    VolumeCapability, VolumeId, async_trait, blocking, machine, stage_plan,
 };
 
 use super::READONLY;
@@ -67,11 +67,6 @@ impl Content {
     }
 }
 
-/// The loop device of an image, also of one that was deleted while attached.
-fn device(image: &Path) -> Result<Option<LoopDevice>> {
-    Ok(LoopDevice::find(image)?.into_iter().next())
-}
-
 #[async_trait]
 impl BlockDevices for Content {
     async fn info(&self) -> Result<NodeInfo> {
@@ -83,14 +78,18 @@ impl BlockDevices for Content {
         let access = if is_read_only { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
         let options = LoopOptions::new().access(access);
         self.with(&volume.volume_id, move |image| match image.try_exists()? {
-            true => Ok(LoopDevice::attach_or_find(image, &options)?.path().to_owned()),
+            true => Ok(machine().devices().loop_attach(image, &options)?.path),
             false => Err(Error::Unavailable(format!("{} no longer exists", image.display()).into())),
         })
         .await
     }
 
     async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
-        self.with(&volume.volume_id, |image| Ok(device(image)?.map(|device| device.path().to_owned()))).await
+        // Also that of an image that was deleted while attached.
+        let find = |image: &Path| {
+            Ok(machine().devices().loop_devices(image)?.into_iter().next().map(|found| found.path))
+        };
+        self.with(&volume.volume_id, find).await
     }
 
     async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
@@ -104,12 +103,11 @@ impl BlockDevices for Content {
     }
 
     async fn refresh(&self, volume: &Attachment) -> Result<()> {
-        let refresh = |image: &Path| Ok(device(image)?.map_or(Ok(()), |device| device.refresh_size())?);
-        self.with(&volume.volume_id, refresh).await
+        self.with(&volume.volume_id, |image| Ok(machine().devices().loop_refresh(image)?)).await
     }
 
     async fn detach(&self, volume: &Attachment) -> Result<()> {
-        self.with(&volume.volume_id, |image| Ok(LoopDevice::detach_all(image).map(drop)?)).await
+        self.with(&volume.volume_id, |image| Ok(machine().devices().loop_detach(image).map(drop)?)).await
     }
 }
 

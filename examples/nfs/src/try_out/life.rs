@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use csi_core::client::Client;
+use csi_core::client::{Client, Target, VolumeUse};
 use csi_core::proto::v1;
 use v1::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 
@@ -43,12 +43,12 @@ pub async fn live(client: &Client, class: &Class, node: &Path, mut done: impl Fn
     let volume = life.create("pvc-first", None).await?;
     let id = &volume.volume_id;
     done(&format!("created volume {id}"));
-    let target = life.publish(&volume, false).await?;
+    let target = life.publish(&volume, Target::new(life.target(&volume))).await?;
     write(&target, "before")?;
     done(&format!("staged, published and written to at {}", target.display()));
-    done(&life.usage(id, &target).await?);
+    done(&life.usage(&volume, &target).await?);
 
-    let snapshot = life.snapshot(id).await?;
+    let snapshot = life.snapshot(&volume).await?;
     done(&format!("snapshot {}", snapshot.snapshot_id));
     write(&target, "after")?;
     let from_snapshot = Source::Snapshot(SnapshotSource { snapshot_id: snapshot.snapshot_id.clone() });
@@ -56,7 +56,7 @@ pub async fn live(client: &Client, class: &Class, node: &Path, mut done: impl Fn
     let from_volume = Source::Volume(VolumeSource { volume_id: id.clone() });
     let cloned = life.create("pvc-cloned", Some(from_volume)).await?;
     for (volume, due) in [(&restored, "before"), (&cloned, "after")] {
-        let at = life.publish(volume, true).await?;
+        let at = life.publish(volume, Target::new(life.target(volume)).read_only()).await?;
         let found = read(&at)?;
         if found != due {
             return Err(format!("{}: contains {found:?} instead of {due:?}", volume.volume_id));
@@ -70,7 +70,7 @@ pub async fn live(client: &Client, class: &Class, node: &Path, mut done: impl Fn
         life.end(volume).await?;
     }
     let request = v1::DeleteSnapshotRequest { snapshot_id: snapshot.snapshot_id, ..Default::default() };
-    client.controller().delete_snapshot(request).await.map_err(status_text)?;
+    client.call(request).await.map_err(status_text)?;
     done("unpublished, unstaged and deleted everything");
     Ok(())
 }
@@ -85,15 +85,11 @@ impl Life<'_> {
         }
     }
 
-    fn staging(&self, volume: &v1::Volume) -> PathBuf {
-        self.node.join("staging").join(volume.volume_id.replace('/', "_"))
-    }
-
-    fn target(&self, volume: &v1::Volume) -> PathBuf {
+    fn target(&self, volume: &VolumeUse) -> PathBuf {
         self.node.join("target").join(volume.volume_id.replace('/', "_"))
     }
 
-    async fn create(&self, name: &str, source: Option<Source>) -> Outcome<v1::Volume> {
+    async fn create(&self, name: &str, source: Option<Source>) -> Outcome<VolumeUse> {
         let request = v1::CreateVolumeRequest {
             name: name.to_owned(),
             parameters: self.class.parameters.clone(),
@@ -101,74 +97,37 @@ impl Life<'_> {
             volume_content_source: source.map(|source| v1::VolumeContentSource { r#type: Some(source) }),
             ..Default::default()
         };
-        let answer = self.client.controller().create_volume(request).await.map_err(status_text)?;
-        answer.into_inner().volume.ok_or_else(|| "the answer to CreateVolume has no volume".to_owned())
+        let volume = self.client.call(request).await.map_err(status_text)?.volume;
+        let volume = volume.ok_or("the answer to CreateVolume has no volume")?;
+        let staging = self.node.join("staging").join(volume.volume_id.replace('/', "_"));
+        let mut used = VolumeUse::new(volume.volume_id, self.capability()).staged_at(staging);
+        used.volume_context = volume.volume_context;
+        Ok(used)
     }
 
-    async fn publish(&self, volume: &v1::Volume, readonly: bool) -> Outcome<PathBuf> {
-        let (staging, target) = (self.staging(volume), self.target(volume));
-        let parent = target.parent().unwrap_or(self.node);
-        for directory in [staging.as_path(), parent] {
+    async fn publish(&self, volume: &VolumeUse, target: Target) -> Outcome<PathBuf> {
+        for directory in [volume.staging_path.as_deref(), target.path.parent()].into_iter().flatten() {
             fs::create_dir_all(directory).map_err(|error| failed("make", directory, error))?;
         }
-        let stage = v1::NodeStageVolumeRequest {
-            volume_id: volume.volume_id.clone(),
-            volume_context: volume.volume_context.clone(),
-            volume_capability: Some(self.capability()),
-            staging_target_path: staging.display().to_string(),
-            ..Default::default()
-        };
-        self.client.node().node_stage_volume(stage).await.map_err(status_text)?;
-        let publish = v1::NodePublishVolumeRequest {
-            volume_id: volume.volume_id.clone(),
-            volume_context: volume.volume_context.clone(),
-            volume_capability: Some(self.capability()),
-            staging_target_path: staging.display().to_string(),
-            target_path: target.display().to_string(),
-            readonly,
-            ..Default::default()
-        };
-        self.client.node().node_publish_volume(publish).await.map_err(status_text)?;
-        Ok(target)
+        volume.stage(self.client).await.map_err(status_text)?;
+        volume.publish(self.client, std::slice::from_ref(&target)).await.map_err(status_text)?;
+        Ok(target.path)
     }
 
-    async fn usage(&self, volume_id: &str, target: &Path) -> Outcome<String> {
-        let request = v1::NodeGetVolumeStatsRequest {
-            volume_id: volume_id.to_owned(),
-            volume_path: target.display().to_string(),
-            ..Default::default()
-        };
-        let stats =
-            self.client.node().node_get_volume_stats(request).await.map_err(status_text)?.into_inner();
+    async fn usage(&self, volume: &VolumeUse, target: &Path) -> Outcome<String> {
+        let stats = self.client.call(volume.node_get_volume_stats(target)).await.map_err(status_text)?;
         let bytes = stats.usage.first().ok_or("the answer to NodeGetVolumeStats has no usage")?;
         Ok(format!("{} of {} bytes are available on its share", bytes.available, bytes.total))
     }
 
-    async fn snapshot(&self, source: &str) -> Outcome<v1::Snapshot> {
-        let request = v1::CreateSnapshotRequest {
-            source_volume_id: source.to_owned(),
-            name: "snapshot-first".to_owned(),
-            ..Default::default()
-        };
-        let answer = self.client.controller().create_snapshot(request).await.map_err(status_text)?;
-        answer.into_inner().snapshot.ok_or_else(|| "the answer to CreateSnapshot has no snapshot".to_owned())
+    async fn snapshot(&self, volume: &VolumeUse) -> Outcome<v1::Snapshot> {
+        let answer = self.client.call(volume.create_snapshot("snapshot-first")).await.map_err(status_text)?;
+        answer.snapshot.ok_or_else(|| "the answer to CreateSnapshot has no snapshot".to_owned())
     }
 
-    async fn end(&self, volume: &v1::Volume) -> Outcome {
-        let (volume_id, staging) = (&volume.volume_id, self.staging(volume));
-        let unpublish = v1::NodeUnpublishVolumeRequest {
-            volume_id: volume_id.clone(),
-            target_path: self.target(volume).display().to_string(),
-        };
-        self.client.node().node_unpublish_volume(unpublish).await.map_err(status_text)?;
-        let unstage = v1::NodeUnstageVolumeRequest {
-            volume_id: volume_id.clone(),
-            staging_target_path: staging.display().to_string(),
-        };
-        self.client.node().node_unstage_volume(unstage).await.map_err(status_text)?;
-        let delete = v1::DeleteVolumeRequest { volume_id: volume_id.clone(), ..Default::default() };
-        self.client.controller().delete_volume(delete).await.map_err(status_text)?;
-        Ok(())
+    async fn end(&self, volume: &VolumeUse) -> Outcome {
+        volume.take_off_node(self.client, &[self.target(volume)]).await.map_err(status_text)?;
+        self.client.call(volume.delete_volume()).await.map_err(status_text).map(drop)
     }
 }
 

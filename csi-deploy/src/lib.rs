@@ -1,0 +1,74 @@
+//! Kubernetes manifests of a CSI driver, made from the capabilities that the driver reports.
+//!
+//! A [`Driver`] has the facts: the answers of GetPluginInfo and of the three GetCapabilities RPCs.
+//! [`Options`] have what no RPC reports: the image, the namespace, what the CSIDriver object declares.
+//! [`manifests`] makes the objects, and refuses options that contradict the facts.
+//!
+//! ```
+//! use csi_deploy::{Driver, Options, manifests};
+//! use csi_proto::{ControllerCapability, NodeCapability};
+//!
+//! let driver = Driver::new("files.csi.example.org")
+//!     .with_controller([ControllerCapability::CreateDeleteVolume])
+//!     .with_node([NodeCapability::GetVolumeStats]);
+//! let mut options = Options::new("registry.example.org/files-csi:1.0.0");
+//! options.namespace = "files-csi".to_owned();
+//! let yaml = manifests(&driver, &options)?.single();
+//! assert!(yaml.contains("kind: CSIDriver") && yaml.contains("sig-storage/csi-provisioner:"));
+//! # Ok::<_, csi_deploy::Error>(())
+//! ```
+//!
+//! The objects are values of `k8s-openapi`'s types; no text template is filled in. Equal input gives equal
+//! bytes, in one order.
+//!
+//! | module | has |
+//! |---|---|
+//! | `driver`, `discover` | the facts, and how they are read from a socket |
+//! | `options`, `plan` | the options, and both checked together: every decision is a method of the plan |
+//! | `sidecars` | the sidecars: versions, flags, when each one runs |
+//! | `rbac` | the rules of each sidecar as a table, and the objects made from it |
+//! | `csi_driver`, `pods`, `classes`, `extras` | the objects |
+//! | `manifests` | all objects, as files or as one text |
+//!
+//! | feature | gives |
+//! |---|---|
+//! | `clap` | [`Options`] as command-line flags, and `Output` |
+//! | `client` | `Driver::discover`: reads the facts from a socket |
+//!
+//! The types are those of Kubernetes 1.37 (`k8s-openapi/latest`): k8s-openapi has one version in a program, and
+//! the types differ between versions. The objects have only fields that also older clusters know.
+
+#![forbid(unsafe_code)]
+
+mod classes;
+mod csi_driver;
+#[cfg(feature = "client")]
+mod discover;
+mod driver;
+mod error;
+mod extras;
+mod manifests;
+mod names;
+mod options;
+#[cfg(feature = "clap")]
+mod output;
+mod plan;
+mod pods;
+mod rbac;
+mod sidecars;
+
+#[cfg(feature = "client")]
+pub use discover::DiscoverError;
+pub use driver::Driver;
+pub use error::Error;
+pub use manifests::{Manifests, manifests};
+pub use options::{
+    Class, Controller, FsGroupPolicy, Lifecycle, Options, Rule, SecretReference, SecretUse, TokenRequest,
+};
+#[cfg(feature = "clap")]
+pub use output::Output;
+
+/// The examples in README.md, compiled.
+#[cfg(doctest)]
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"))]
+struct Readme;

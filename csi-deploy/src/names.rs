@@ -1,0 +1,136 @@
+//! The rules of Kubernetes for names.
+
+use crate::Error;
+
+/// The longest label (RFC 1123), and the longest value of a label in Kubernetes.
+const LABEL: usize = 63;
+/// The longest name of an object.
+const SUBDOMAIN: usize = 253;
+/// The longest suffix that this crate puts after the beginning of a name.
+const SUFFIX: usize = "-snapshot-metadata".len();
+/// The verbs of RBAC for resources, in the usual order.
+pub(crate) const VERBS: [&str; 8] =
+    ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+
+pub(crate) fn is_verb(text: &str) -> bool {
+    VERBS.contains(&text)
+}
+
+fn is_label(text: &str) -> bool {
+    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    (1..=LABEL).contains(&text.len())
+        && text.chars().all(|c| inside(c) || c == '-')
+        && text.starts_with(inside)
+        && text.ends_with(inside)
+}
+
+fn is_subdomain(text: &str) -> bool {
+    text.len() <= SUBDOMAIN && text.split('.').all(|part| !part.is_empty() && is_label_part(part))
+}
+
+/// A part of a subdomain: like a label, of any length.
+fn is_label_part(text: &str) -> bool {
+    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.chars().all(|c| inside(c) || c == '-') && text.starts_with(inside) && text.ends_with(inside)
+}
+
+/// A name of a namespace, and the value of a label.
+pub(crate) fn check_label(field: &'static str, text: &str) -> Result<(), Error> {
+    match is_label(text) {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            field,
+            format!(
+                "{text:?} is not 1 to {LABEL} lower-case letters, digits and dashes, alphanumeric at both ends"
+            ),
+        )),
+    }
+}
+
+/// The beginning of all names.
+pub(crate) fn check_prefix(field: &'static str, text: &str) -> Result<(), Error> {
+    check_label(field, text)?;
+    let most = LABEL - SUFFIX;
+    match text.len() <= most {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            field,
+            format!(
+                "{text:?} has {} characters, at most {most} leave room for the ends of names: give a shorter \
+                     one with --name",
+                text.len()
+            ),
+        )),
+    }
+}
+
+/// A name of most objects.
+pub(crate) fn check_name(field: &'static str, text: &str) -> Result<(), Error> {
+    match is_subdomain(text) {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            field,
+            format!(
+                "{text:?} is not a name of Kubernetes: at most {SUBDOMAIN} lower-case letters, digits, dashes and \
+                 dots, alphanumeric at both ends and around each dot"
+            ),
+        )),
+    }
+}
+
+/// The driver's name, as the name of its CSIDriver.
+pub(crate) fn check_driver(text: &str) -> Result<(), Error> {
+    check_name("driver name", text)?;
+    match text.len() <= LABEL {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            "driver name",
+            format!("{text:?} has {} characters, CSIDriver takes {LABEL}", text.len()),
+        )),
+    }
+}
+
+/// An absolute path without `..`, as hostPath requires.
+pub(crate) fn check_path(field: &'static str, text: &str) -> Result<(), Error> {
+    let is_clean = text.starts_with('/') && text.len() > 1 && !text.ends_with('/');
+    match is_clean && text[1..].split('/').all(|part| !["", ".", ".."].contains(&part)) {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            field,
+            format!(
+                "{text:?} is not a directory of the host: give an absolute path without \"..\" and without \
+                     a slash at its end"
+            ),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_the_rules_of_kubernetes() {
+        for good in ["a", "a-b", "a.b.c", "1a", &"x".repeat(253)] {
+            assert!(check_name("x", good).is_ok(), "{good}");
+        }
+        for bad in ["", "A", "a_b", "-a", "a-", "a..b", ".a", "a.", "a b", "é", &"x".repeat(254)] {
+            assert!(check_name("x", bad).is_err(), "{bad}");
+        }
+        for bad in ["a.b", &"x".repeat(64), "A", ""] {
+            assert!(check_label("x", bad).is_err(), "{bad}");
+        }
+        assert!(
+            check_prefix("name", &"x".repeat(45)).is_ok() && check_prefix("name", &"x".repeat(46)).is_err()
+        );
+        assert!(check_driver(&"x".repeat(63)).is_ok() && check_driver(&"x".repeat(64)).is_err());
+    }
+
+    #[test]
+    fn paths_of_the_host_are_absolute_and_clean() {
+        assert!(check_path("x", "/srv/data").is_ok());
+        for bad in ["", "/", "srv", "/srv/", "/srv/../etc", "/srv//x", "/./x"] {
+            assert!(check_path("x", bad).is_err(), "{bad}");
+        }
+    }
+}

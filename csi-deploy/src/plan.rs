@@ -1,0 +1,358 @@
+//! The facts and the options together: what contradicts itself is refused, and each decision is a method.
+
+use csi_proto::v1::plugin_capability::service::Type as PluginService;
+use csi_proto::v1::plugin_capability::volume_expansion::Type as Expansion;
+use csi_proto::{ControllerCapability, NodeCapability};
+
+use crate::options::{Controller, FsGroupPolicy, Lifecycle, SecretUse};
+use crate::sidecars::Sidecar;
+use crate::{Driver, Error, Options, names};
+
+/// The shortest period that the API server takes.
+const SHORTEST_UPDATE: u32 = 10;
+/// The shortest life of a token that the API server takes, in seconds.
+const SHORTEST_TOKEN: u32 = 600;
+
+/// The checked input, from which all objects are made.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) driver: &'a Driver,
+    pub(crate) options: &'a Options,
+    /// The beginning of all names.
+    pub(crate) name: String,
+}
+
+impl<'a> Plan<'a> {
+    pub(crate) fn new(driver: &'a Driver, options: &'a Options) -> Result<Self, Error> {
+        names::check_driver(&driver.name)?;
+        let name = options.name.clone().unwrap_or_else(|| driver.name.replace('.', "-"));
+        names::check_prefix("name", &name)?;
+        let plan = Self { driver, options, name };
+        plan.check_names()?;
+        plan.check_driver()?;
+        plan.check_controller()?;
+        plan.check_declared()?;
+        plan.check_classes()?;
+        Ok(plan)
+    }
+
+    fn check_names(&self) -> Result<(), Error> {
+        let options = self.options;
+        names::check_label("namespace", &options.namespace)?;
+        for (field, image) in [("image", &options.image), ("sidecar-registry", &options.sidecar_registry)] {
+            if image.is_empty() || image.chars().any(|c| c.is_whitespace() || c.is_control()) {
+                return Err(Error::invalid(field, format!("{image:?} is not the name of an image")));
+            }
+        }
+        let secrets = options.image_pull_secret.iter().map(|name| ("image-pull-secret", name));
+        let tls = options.snapshot_metadata_secret.iter().map(|name| ("snapshot-metadata-secret", name));
+        secrets.chain(tls).try_for_each(|(field, name)| names::check_name(field, name))?;
+        names::check_path("kubelet-dir", &options.kubelet_dir)?;
+        let node = options.node_host_path.iter().map(|path| ("node-host-path", path));
+        let controller = options.controller_host_path.iter().map(|path| ("controller-host-path", path));
+        node.chain(controller).try_for_each(|(field, path)| names::check_path(field, path))?;
+        // The sidecars' ports follow it.
+        match options.port {
+            1..=0xfff0 => Ok(()),
+            port => Err(Error::invalid("port", format!("{port} is not between 1 and {}", 0xfff0))),
+        }
+    }
+
+    fn check_driver(&self) -> Result<(), Error> {
+        match &self.driver.node {
+            Some(_) => Ok(()),
+            None => Err(Error::invalid("driver", "has no Node service, so no volume reaches a pod")),
+        }
+    }
+
+    fn check_controller(&self) -> Result<(), Error> {
+        let options = self.options;
+        if options.replicas == 0 {
+            return Err(Error::invalid(
+                "replicas",
+                "is 0: a driver without controller pods creates no volume",
+            ));
+        }
+        if options.replicas > 1 && options.controller != Controller::Deployment {
+            return Err(Error::invalid(
+                "replicas",
+                format!(
+                    "is {} with --controller {}: only a deployment elects a leader",
+                    options.replicas,
+                    options.controller.as_str()
+                ),
+            ));
+        }
+        if !self.is_node_local() {
+            return Ok(());
+        }
+        if !self.driver.serves(PluginService::VolumeAccessibilityConstraints) {
+            return Err(Error::invalid(
+                "controller",
+                "node-local needs VOLUME_ACCESSIBILITY_CONSTRAINTS: without a topology the provisioner can't know \
+                 on which node a volume belongs. Declare it in the driver, or use deployment",
+            ));
+        }
+        if self.has(ControllerCapability::PublishUnpublishVolume) {
+            return Err(Error::invalid(
+                "controller",
+                "node-local and PUBLISH_UNPUBLISH_VOLUME contradict: the attacher serves all nodes from one pod. \
+                 Use deployment, or leave attaching out of the driver",
+            ));
+        }
+        let only_for_the_controller = [
+            ("controller-arg", options.controller_arg.is_empty()),
+            ("controller-host-path", options.controller_host_path.is_empty()),
+            ("controller-rule", options.controller_rule.is_empty()),
+            ("privileged-controller", !options.privileged_controller),
+        ];
+        match only_for_the_controller.iter().find(|(_, is_unset)| !is_unset) {
+            Some((field, _)) => Err(Error::invalid(
+                field,
+                "has no effect with --controller node-local, which has no controller pods: use the flag of the node",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn check_declared(&self) -> Result<(), Error> {
+        let options = self.options;
+        if let Some(period) = options.node_allocatable_update_period
+            && period < SHORTEST_UPDATE
+        {
+            return Err(Error::invalid(
+                "node-allocatable-update-period",
+                format!("is {period}, Kubernetes takes {SHORTEST_UPDATE} and more"),
+            ));
+        }
+        for (index, token) in options.token.iter().enumerate() {
+            if token.seconds.is_some_and(|seconds| seconds < SHORTEST_TOKEN) {
+                return Err(Error::invalid(
+                    "token",
+                    format!("{:?} is valid for less than {SHORTEST_TOKEN} s", token.audience),
+                ));
+            }
+            if options.token[..index].iter().any(|other| other.audience == token.audience) {
+                return Err(Error::invalid(
+                    "token",
+                    format!("the audience {:?} is given twice", token.audience),
+                ));
+            }
+        }
+        let groups_are_its_own = self.driver.has_node(NodeCapability::VolumeMountGroup);
+        if groups_are_its_own && options.fs_group_policy == Some(FsGroupPolicy::None) {
+            return Err(Error::invalid(
+                "fs-group-policy",
+                "None contradicts VOLUME_MOUNT_GROUP, by which the driver gives a volume to the pod's group",
+            ));
+        }
+        if options.lifecycle == Lifecycle::Ephemeral && self.has(ControllerCapability::CreateDeleteVolume) {
+            return Err(Error::invalid(
+                "lifecycle",
+                "ephemeral contradicts CREATE_DELETE_VOLUME, by which the driver creates persistent volumes: use both",
+            ));
+        }
+        if options.classic && options.livenessprobe {
+            return Err(Error::invalid("livenessprobe", "is part of --classic: leave one of them out"));
+        }
+        Ok(())
+    }
+
+    fn check_classes(&self) -> Result<(), Error> {
+        let options = self.options;
+        let creates = self.has(ControllerCapability::CreateDeleteVolume);
+        let classes = [
+            ("storage-class", &options.storage_class, creates, "CREATE_DELETE_VOLUME"),
+            (
+                "attributes-class",
+                &options.attributes_class,
+                self.has(ControllerCapability::ModifyVolume),
+                "MODIFY_VOLUME",
+            ),
+            (
+                "snapshot-class",
+                &options.snapshot_class,
+                self.has(ControllerCapability::CreateDeleteSnapshot),
+                "CREATE_DELETE_SNAPSHOT",
+            ),
+            (
+                "group-snapshot-class",
+                &options.group_snapshot_class,
+                self.snapshots_groups(),
+                "GROUP_CONTROLLER_SERVICE",
+            ),
+        ];
+        for (field, classes, is_offered, capability) in classes {
+            for (index, class) in classes.iter().enumerate() {
+                names::check_name(field, &class.name)?;
+                if !is_offered {
+                    return Err(Error::invalid(
+                        field,
+                        format!("{}: the driver has no {capability}", class.name),
+                    ));
+                }
+                if classes[..index].iter().any(|other| other.name == class.name) {
+                    return Err(Error::invalid(field, format!("{} is given twice", class.name)));
+                }
+            }
+        }
+        for (index, secret) in options.secret.iter().enumerate() {
+            let used_for = secret.used_for;
+            // A reference can have the claim's name, which the sidecar fills in: ${pvc.namespace}.
+            if !secret.namespace.contains("${") {
+                names::check_label("secret", &secret.namespace)?;
+            }
+            if !secret.name.contains("${") {
+                names::check_name("secret", &secret.name)?;
+            }
+            if options.secret[..index].iter().any(|other| other.used_for == used_for) {
+                return Err(Error::invalid("secret", format!("{} is given twice", used_for.as_str())));
+            }
+            let is_used = match used_for {
+                SecretUse::Snapshotter => !options.snapshot_class.is_empty(),
+                SecretUse::GroupSnapshotter => !options.group_snapshot_class.is_empty(),
+                _ => !options.storage_class.is_empty(),
+            };
+            if !is_used {
+                return Err(Error::invalid(
+                    "secret",
+                    format!("{}: no class is given that refers to it", used_for.as_str()),
+                ));
+            }
+        }
+        if options.snapshot_metadata_secret.is_some()
+            && !self.driver.serves(PluginService::SnapshotMetadataService)
+        {
+            return Err(Error::invalid(
+                "snapshot-metadata-secret",
+                "the driver has no SNAPSHOT_METADATA_SERVICE",
+            ));
+        }
+        if options.default_fstype.as_deref() == Some("") {
+            return Err(Error::invalid("default-fstype", "is empty: leave it out, or give ext4, xfs, …"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn has(&self, capability: ControllerCapability) -> bool {
+        self.driver.has_controller(capability)
+    }
+
+    pub(crate) fn is_node_local(&self) -> bool {
+        self.options.controller == Controller::NodeLocal
+    }
+
+    /// Whether the pods are of a controller of their own.
+    pub(crate) fn has_controller_pods(&self) -> bool {
+        !self.is_node_local() && self.driver.serves(PluginService::ControllerService)
+    }
+
+    pub(crate) fn has_topology(&self) -> bool {
+        self.driver.serves(PluginService::VolumeAccessibilityConstraints)
+    }
+
+    pub(crate) fn publishes_capacity(&self) -> bool {
+        self.has(ControllerCapability::GetCapacity) && self.has(ControllerCapability::CreateDeleteVolume)
+    }
+
+    pub(crate) fn snapshots(&self) -> bool {
+        self.has(ControllerCapability::CreateDeleteSnapshot) || self.snapshots_groups()
+    }
+
+    pub(crate) fn snapshots_groups(&self) -> bool {
+        self.driver.serves(PluginService::GroupControllerService)
+    }
+
+    /// Whether a volume can grow while a pod uses it.
+    pub(crate) fn expands_online(&self) -> bool {
+        self.driver.expansion != Some(Expansion::Offline)
+    }
+
+    pub(crate) fn expands_on_the_node_only(&self) -> bool {
+        self.driver.has_node(NodeCapability::ExpandVolume) && !self.has(ControllerCapability::ExpandVolume)
+    }
+
+    /// Whether the resizer expands volumes. It runs in one pod, so with node-local storage it can serve only
+    /// a driver that expands on the node alone.
+    pub(crate) fn expands(&self) -> bool {
+        let by_controller = self.has(ControllerCapability::ExpandVolume) && !self.is_node_local();
+        by_controller || self.expands_on_the_node_only()
+    }
+
+    /// Whether the resizer modifies volumes.
+    pub(crate) fn modifies(&self) -> bool {
+        self.has(ControllerCapability::ModifyVolume) && !self.is_node_local()
+    }
+
+    pub(crate) fn probes_by_http(&self) -> bool {
+        !self.options.classic && !self.options.livenessprobe
+    }
+
+    /// Whether this sidecar elects a leader.
+    pub(crate) fn elects_leader(&self, sidecar: Sidecar) -> bool {
+        match self.options.controller {
+            Controller::Deployment => sidecar.can_elect(),
+            Controller::StatefulSet => false,
+            // Of all the node's pods one marks the claims for the kubelet.
+            Controller::NodeLocal => sidecar == Sidecar::Resizer,
+        }
+    }
+
+    /// Whether any sidecar elects a leader.
+    pub(crate) fn elects(&self) -> bool {
+        self.sidecars().into_iter().any(|sidecar| self.elects_leader(sidecar))
+    }
+
+    /// The sidecars of the controller, in the order of their containers.
+    pub(crate) fn sidecars(&self) -> Vec<Sidecar> {
+        Sidecar::ALL.into_iter().filter(|sidecar| sidecar.serves(self)).collect()
+    }
+
+    pub(crate) fn pod_info(&self) -> bool {
+        // With both kinds of volumes the driver can tell them apart only by the pod's information.
+        self.options.pod_info || self.options.lifecycle == Lifecycle::Both
+    }
+
+    /// The directory of the driver's socket on the host.
+    pub(crate) fn plugin_dir(&self) -> String {
+        format!("{}/plugins/{}", self.options.kubelet_dir, self.driver.name)
+    }
+
+    /// What the reader has to know that no object says.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.is_node_local() && self.has(ControllerCapability::ExpandVolume) {
+            notes.push("volumes can't be expanded: external-resizer calls ControllerExpandVolume from one pod only, \
+                        which with node-local storage is not the volume's node".to_owned());
+        }
+        if self.is_node_local() && self.has(ControllerCapability::ModifyVolume) {
+            notes.push("volumes can't be modified: external-resizer calls ControllerModifyVolume from one pod only, \
+                        which with node-local storage is not the volume's node".to_owned());
+        }
+        if self.is_node_local() && self.snapshots() {
+            notes.push(
+                "snapshot-controller, which belongs to the cluster, needs --enable-distributed-snapshotting"
+                    .to_owned(),
+            );
+        }
+        if self.snapshots() {
+            notes.push(
+                "the cluster needs the CRDs and the snapshot-controller of external-snapshotter".to_owned(),
+            );
+        }
+        if self.driver.serves(PluginService::SnapshotMetadataService) {
+            notes.push(match &self.options.snapshot_metadata_secret {
+                Some(_) => "the SnapshotMetadataService object is not made: it contains the CA of the certificate".to_owned(),
+                None => "the sidecar snapshot-metadata is left out: it needs a certificate, --snapshot-metadata-secret".to_owned(),
+            });
+        }
+        if self.sidecars().contains(&Sidecar::HealthMonitor) {
+            notes.push("external-health-monitor-controller 0.19 needs Kubernetes 1.37 with the feature gate CSIVolumeHealth".to_owned());
+        }
+        if self.options.replicas > 1 {
+            notes.push("each sidecar elects its own leader, so several controller pods can serve calls at the same time: \
+                        the driver must bear that".to_owned());
+        }
+        notes
+    }
+}

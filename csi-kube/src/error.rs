@@ -1,0 +1,135 @@
+//! The errors of this crate, and their conditions in an answer to a CSI call.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong with the Kubernetes API.
+///
+/// A driver's method returns it with `?`: an error that a retry can cure becomes
+/// [`csi_core::Error::Unavailable`], every other one [`csi_core::Error::Internal`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The API server refused the request, or could not be reached.
+    Api {
+        /// What was asked: `read node worker-1`.
+        action: String,
+        /// The answer of the API server, or the failure of the connection.
+        source: Box<kube::Error>,
+    },
+    /// The API server did not answer in time.
+    TimedOut {
+        /// What was asked.
+        action: String,
+        /// How long the answer was awaited.
+        limit: Duration,
+    },
+    /// The object does not exist.
+    NotFound {
+        /// The object's kind and name: `node worker-1`.
+        object: String,
+    },
+    /// A field that is needed is missing or has a value that can't be used.
+    Invalid {
+        /// The object and the field: `node worker-1: label topology.kubernetes.io/zone`.
+        field: String,
+        /// What is wrong with it, and how to fix it.
+        reason: String,
+    },
+    /// This process does not lead, or no longer.
+    NotLeading,
+}
+
+impl Error {
+    pub(crate) fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Invalid { field: field.into(), reason: reason.into() }
+    }
+
+    /// The answer of the API server, if there was one.
+    fn status(&self) -> Option<&kube::core::Status> {
+        match self {
+            Self::Api { source, .. } => match &**source {
+                kube::Error::Api(status) => Some(status),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns whether the same request can succeed later, although nobody changes the cluster's
+    /// configuration: no answer, an overloaded API server, a conflict.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::TimedOut { .. } => true,
+            Self::Api { source, .. } => match &**source {
+                kube::Error::Api(status) => {
+                    status.is_conflict() || status.code == 429 || status.code == 410 || status.code >= 500
+                }
+                kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => true,
+                _ => false,
+            },
+            Self::NotFound { .. } | Self::Invalid { .. } | Self::NotLeading => false,
+        }
+    }
+
+    /// Another client changed the object since it was read.
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.status().is_some_and(kube::core::Status::is_conflict)
+    }
+
+    /// The object of the request does not exist.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.status().is_some_and(kube::core::Status::is_not_found)
+    }
+
+    /// How long the API server asks to wait before the next request.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        let seconds = self.status()?.details.as_ref()?.retry_after_seconds;
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Api { action, .. } => match self.status() {
+                Some(status) => {
+                    write!(f, "{action}: the API server answered {}: {}", status.code, status.message)?;
+                    match status.is_forbidden() {
+                        true => f.write_str(" (csi_kube::rules lists the rules that the driver needs)"),
+                        false => Ok(()),
+                    }
+                }
+                None => write!(f, "{action}: no answer of the API server"),
+            },
+            Self::TimedOut { action, limit } => {
+                write!(f, "{action}: no answer of the API server within {limit:?}")
+            }
+            Self::NotFound { object } => write!(f, "{object} does not exist"),
+            Self::Invalid { field, reason } => write!(f, "{field} {reason}"),
+            Self::NotLeading => f.write_str("this process is not the leader: repeat the call"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            // The text of a status is in this error's own text.
+            Self::Api { source, .. } if self.status().is_none() => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for csi_core::Error {
+    fn from(error: Error) -> Self {
+        if error.is_transient() || matches!(error, Error::NotLeading) {
+            return Self::Unavailable(csi_core::Reason::from_error(error));
+        }
+        Self::internal(error)
+    }
+}

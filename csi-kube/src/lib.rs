@@ -1,0 +1,75 @@
+//! The Kubernetes side of a CSI driver: what a driver needs from the API server, and neither the kubelet nor
+//! the sidecars give it. A driver that needs none of it does not use this crate.
+//!
+//! | for | type | rules |
+//! |---|---|---|
+//! | topology and volume limit from the node's labels | [`NodeLabels`] | [`rules::NODE_LABELS`] |
+//! | the start-up taint, removed once the driver is registered | [`StartupTaint`] | [`rules::STARTUP_TAINT`] |
+//! | one leader among several controllers | [`Election`], [`Leadership`] | [`rules::LEADER_ELECTION`] |
+//! | the claim, volume, pod, class or namespace of a call | [`Objects`] | one for each kind |
+//! | events of claims, volumes and pods | [`Events`] | [`rules::EVENTS`] |
+//! | waiting for detached volumes before the node's pod stops | [`Drain`] | [`rules::DRAIN`] |
+//!
+//! The node part of a driver, with its topology from the node's labels and the start-up taint. The three
+//! lines with `csi_kube` are what it adds to a driver:
+//!
+//! ```no_run
+//! use csi_core::{Result, prelude::*};
+//! use std::{path::PathBuf, sync::Arc};
+//!
+//! const NAME: &str = "dirs.csi.example.org";
+//!
+//! struct Dirs {
+//!     client: csi_kube::Client,
+//!     node: String,
+//! }
+//!
+//! #[async_trait]
+//! impl Directories for Dirs {
+//!     async fn info(&self) -> Result<NodeInfo> {
+//!         csi_kube::NodeLabels::new(NAME).region().zone().read(&self.client, &self.node).await?.node_info()
+//!     }
+//!     async fn directory(&self, id: &VolumeId) -> Result<PathBuf> {
+//!         Ok(PathBuf::from("/srv/volumes").join(id.as_file_name()?))
+//!     }
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> std::process::ExitCode {
+//!     let client = csi_kube::Client::try_default().await.expect("a service account or a kubeconfig");
+//!     let node = std::env::var("NODE_ID").expect("NODE_ID: the node's name");
+//!     tokio::spawn(csi_kube::StartupTaint::new(NAME).run(client.clone(), node.clone()));
+//!     let dirs = Arc::new(Dirs { client, node });
+//!     Plugin::new(NAME, "1").volume_accessibility_constraints().node(DirectoryNode::service(dirs)).run().await
+//! }
+//! ```
+//!
+//! [`Client`] is kube's. [`Client::try_default`] uses the pod's service account, or a kubeconfig. It needs no
+//! C libraries: TLS is rustls with ring, linked statically.
+//!
+//! `docs/kubernetes.md` of the repository has the operator's side: rules, hooks, timing.
+
+mod drain;
+mod error;
+mod events;
+mod leader;
+mod node_labels;
+mod objects;
+mod request;
+pub mod rules;
+mod startup_taint;
+
+pub use drain::{Drain, Drained};
+pub use error::{Error, Result};
+pub use events::{Events, Severity};
+#[doc(no_inline)]
+pub use kube::Client;
+pub use leader::{BootClock, Clock, Election, LeaderLayer, LeaderOnly, Leadership, Timing};
+pub use node_labels::{INSTANCE_TYPE, NodeFacts, NodeLabels, REGION, ZONE};
+pub use objects::Objects;
+pub use startup_taint::StartupTaint;
+
+/// The code in README.md compiles.
+#[cfg(doctest)]
+#[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"))]
+struct Readme;

@@ -1,0 +1,123 @@
+//! Whether what is mounted at a place is its owner's: known by the mark of the place, or by evidence.
+
+use rustix::fs::FileType;
+
+use crate::path::lookup;
+use crate::place::mark::MarkedMount;
+use crate::place::target::OpenTarget;
+use crate::table::details::Details;
+use crate::table::facts;
+use crate::{Error, ErrorKind, Evidence, MountId, Result, Target, mounts};
+
+impl Target {
+    /// Refuses a place with a mount that is not known to be its owner's.
+    ///
+    /// On a filesystem that supports no marks, the owner of a mount without [`Evidence`] is unknown, and it
+    /// is not refused.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotOwned`], naming what is mounted there.
+    pub fn refuse_foreign(&self) -> Result<()> {
+        const OPERATION: &str = "use";
+        match self.require_own(OPERATION) {
+            Err(error) if error.kind() == ErrorKind::NotOwned && !self.is_markable(OPERATION) => Ok(()),
+            known => known.map(drop),
+        }
+    }
+
+    /// Every mount at the target, if each is known to be its owner's. None if the target has no owner.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotOwned`], naming the first mount that is not.
+    pub(crate) fn require_own(&self, operation: &'static str) -> Result<Option<Vec<MountId>>> {
+        let Some(owner) = self.owner() else { return Ok(None) };
+        if self.state()?.mount_point().is_none() {
+            return Ok(Some(Vec::new()));
+        }
+        let mark = self.mark(operation)?;
+        let opened = match self.open(operation) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some(Vec::new())),
+            opened => opened?,
+        };
+        let Some(top) =
+            Details::from_fd(&opened.fd, operation, self.path())?.filter(|_| opened.facts.is_mount_root)
+        else {
+            return Ok(Some(Vec::new()));
+        };
+        if let Some(found) = mark.as_ref().filter(|found| !found.owner.is_same(&owner.id)) {
+            return Err(self.refuse_mount(operation, &top, &format!("the path belongs to {}", found.owner)));
+        }
+        let is_proven = match &mark {
+            Some(mark) => is_marked(mark.mounted, &opened, &top),
+            None => owner.evidence.iter().any(|evidence| proves(evidence, &opened, &top)),
+        };
+        if !is_proven {
+            let why = match mark {
+                Some(_) => "it is not what was mounted for the volume",
+                None => "the path has no volume's mark",
+            };
+            return Err(self.refuse_mount(operation, &top, why));
+        }
+        if owner.is_gone && !owner.has_root_above(self) {
+            let why = "the volume no longer exists, and the path is not in a directory where its mounts \
+                       are still unmounted";
+            return Err(self.refuse_mount(operation, &top, why));
+        }
+        self.layers(operation, &opened, &top).map(Some)
+    }
+
+    /// The proven mount and the mounts beneath it. Each of them must have the same root directory.
+    fn layers(&self, operation: &'static str, opened: &OpenTarget, top: &Details) -> Result<Vec<MountId>> {
+        let mut layers = vec![top.id];
+        if top.parent == opened.directory.mount {
+            return Ok(layers);
+        }
+        let table = mounts()?;
+        let entry = |id: MountId| table.iter().find(|entry| entry.id == id);
+        let proven = entry(top.id);
+        let mut next = top.parent;
+        while next != opened.directory.mount {
+            let (Some(proven), Some(layer)) = (proven, entry(next)) else { break };
+            if (layer.device, &layer.root, &layer.fs_type) != (proven.device, &proven.root, &proven.fs_type) {
+                let layer = Details::from(layer.clone());
+                return Err(self.refuse_mount(operation, &layer, "it lies beneath the volume's own mount"));
+            }
+            layers.push(next);
+            next = layer.parent;
+        }
+        Ok(layers)
+    }
+
+    pub(crate) fn refuse_mount(&self, operation: &'static str, found: &Details, why: &str) -> Error {
+        let owner = self.owner().map_or_else(String::new, |owner| owner.id.to_string());
+        let reason = format!("{found} is not known to belong to {owner}: {why}");
+        Error::new(ErrorKind::NotOwned, operation, reason)
+            .at(self.path())
+            .hint("find out what it is; if it is not needed, unmount it by hand")
+    }
+}
+
+/// Whether the topmost mount is the one that the mark names.
+fn is_marked(mounted: MarkedMount, opened: &OpenTarget, top: &Details) -> bool {
+    match mounted {
+        MarkedMount::NotYet => false,
+        MarkedMount::Fuse => top.fs_type == "fuse" || top.fs_type.starts_with("fuse."),
+        // A filesystem that shut down does not report even the inode number of its root.
+        MarkedMount::Root(device, _) if opened.facts.is_broken() => top.is_on(device),
+        MarkedMount::Root(device, inode) => (device, inode) == (opened.facts.device, opened.facts.inode),
+    }
+}
+
+fn proves(evidence: &Evidence, opened: &OpenTarget, top: &Details) -> bool {
+    match evidence {
+        Evidence::Device(number) if opened.facts.file_type == FileType::BlockDevice => {
+            opened.facts.node == *number
+        }
+        Evidence::Device(number) => top.is_on(*number),
+        Evidence::Directory(path) => {
+            let found = lookup::open_path(path, rustix::fs::OFlags::DIRECTORY).and_then(facts::from_fd);
+            found.is_ok_and(|found| found.is_same_file(&opened.facts))
+        }
+        Evidence::Source { fs_type, source } => top.fs_type == *fs_type && top.source == **source,
+    }
+}

@@ -1,0 +1,51 @@
+//! `cargo xtask container`: the images of the examples, run by `runc` as a kubelet runs a node plugin.
+
+use std::path::Path;
+
+use crate::image::{self, Base};
+use crate::needs::{Privilege, Work};
+use crate::step::{Step, timed};
+use crate::{Failure, needs, target};
+
+const TEST: &str = "root_container";
+
+/// The images of the test: name, programs with the entry point first, and what is below them.
+const IMAGES: [(&str, &[&str], Base); 4] = [
+    ("block", &["block"], Base::Tools),
+    ("dirs", &["dirs"], Base::Empty),
+    ("fuse", &["fuse", "flatfs"], Base::Empty),
+    ("fuse-tools", &["fuse", "flatfs"], Base::Tools),
+];
+const PACKAGES: [&str; 3] = ["block", "dirs", "fuse"];
+
+/// Builds the images and runs the test. Returns why it was not run.
+pub(crate) fn run(root: &Path) -> Result<Option<String>, Failure> {
+    let not_run = |why: String| Ok(Some(format!("NOT RUN: the container test ({TEST}). It needs {why}")));
+    if Privilege::of_this_process()? != Privilege::Mount {
+        return not_run("root with CAP_SYS_ADMIN".to_owned());
+    }
+    if let Some(missing) = needs::missing_programs(Work::Containers).pop() {
+        return not_run(missing);
+    }
+    let images = target::dir()?.join("container-images");
+    timed("images", || build(root, &images))?;
+    Step::cargo(TEST, ["test", "--package", "xtask", "--test", TEST])
+        .env("CSI_IMAGES", images.display().to_string())
+        .run(root)?;
+    Ok(None)
+}
+
+fn build(root: &Path, images: &Path) -> Result<(), Failure> {
+    let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
+    let built = image::programs(root, &packages.collect::<Vec<_>>())?;
+    for (name, programs, base) in IMAGES {
+        let path = |program: &&str| {
+            let found = built.iter().find(|path| path.file_name().is_some_and(|name| name == *program));
+            found.cloned().ok_or_else(|| Failure::new(format!("cargo built no program {program}")))
+        };
+        let programs = programs.iter().map(path).collect::<Result<Vec<_>, _>>()?;
+        let digest = image::write(&images.join(name), &programs, base)?;
+        println!("    {name} {digest}");
+    }
+    Ok(())
+}
