@@ -39,7 +39,7 @@ const WANTED: [Version; 3] = [Version::new(5, 10), Version::new(6, 1), Version::
 const NEWEST: &str = "newest";
 
 /// The time after which a machine is stopped: for the gate's tests, and for all tests.
-const GATE_LIMIT: Duration = Duration::from_secs(1200);
+const GATE_LIMIT: Duration = Duration::from_secs(1800);
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// The interval at which a run checks whether another run has ended.

@@ -200,7 +200,17 @@ const HANG_NFS: Suite = Suite {
 
 /// All suites, in the order in which they run.
 pub(crate) const SUITES: &[Suite] = &[
-    Suite { test: "lib", only: "needs_root::", ..MOUNT },
+    Suite {
+        test: "lib",
+        only: "needs_root::",
+        skip: &[Skip {
+            test: "device::users::own_mounts::needs_root::what_is_left_out_later_is_a_whole_filesystem_on_another_device",
+            from: Version::new(0, 0),
+            before: Version::new(6, 13),
+            why: "their statmount does not return the source; the table is read each time, as the_list_has_what_the_table_has shows",
+        }],
+        ..MOUNT
+    },
     Suite {
         test: "mount_bind",
         env: &[("CSI_TEST_ROUNDS", "30")],

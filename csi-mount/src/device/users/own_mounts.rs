@@ -24,7 +24,7 @@ use crate::{DeviceNumber, MountEntry, Result, mounts};
 static WHOLE: Mutex<BTreeMap<u64, DeviceNumber>> = Mutex::new(BTreeMap::new());
 
 /// How many ids are read at once.
-const LIST: usize = 4096;
+const LIST: usize = if cfg!(test) { 64 } else { 4096 };
 
 /// The part of a filesystem that a mount shows, and where.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,7 +141,7 @@ mod needs_root {
             }
             let table: Vec<_> = mounts().unwrap().into_iter().map(MountedPart::from).collect();
             assert!(table.len() > LIST);
-            let mut found = listed(|_| true).unwrap().expect("a kernel that lists mounts");
+            let mut found = candidates(|_| true).unwrap();
             assert_eq!(below(directory.path(), found.clone()), below(directory.path(), table));
             // A kernel without the calls has the table.
             let old =
