@@ -89,12 +89,12 @@ type Check<'a> = Box<dyn FnOnce() -> Result<(), Failure> + 'a>;
 /// Runs the steps up to the first failure, each with the progress of the run, and prints their times.
 fn run_steps(steps: Vec<(&str, Check<'_>)>) -> Result<(), Failure> {
     let file = target::dir()?.join(TIMES);
-    let mut progress = Progress::new("step", steps.len(), progress::read_times(&file), Instant::now());
+    let mut progress = Progress::new("step", steps.len(), progress::read_times(&file), 1, Instant::now());
     let mut result = Ok(());
     for (name, check) in steps {
-        println!("==> {name} {}", progress.next(name, Instant::now()));
+        println!("==> {name} {}", progress.begin(name, Instant::now()));
         result = check();
-        progress.end(Instant::now());
+        progress.end(name, Instant::now());
         if result.is_err() {
             break;
         }

@@ -2,6 +2,7 @@
 
 mod abuse;
 mod apt;
+mod artifacts;
 mod bench;
 mod book;
 mod ci;
@@ -25,6 +26,7 @@ mod svg;
 mod system;
 mod target;
 mod test;
+mod test_programs;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -8,8 +8,8 @@ use syn::Item;
 
 use crate::members::{Member, members};
 use crate::needs::{self, Install, Privilege, Work};
-use crate::step::{Step, timed};
-use crate::{Failure, progress};
+use crate::step::timed;
+use crate::{Failure, test_programs};
 
 /// Packages in which all integration tests mount or attach devices.
 const MOUNTING: &[&str] = &["csi-mount"];
@@ -48,8 +48,8 @@ pub(crate) fn run(root: &Path, install: Install) -> Result<(), Failure> {
 pub(crate) fn run_all(root: &Path) -> Result<LeftOut, Failure> {
     let missing = needs::missing()?;
     if missing.is_empty() {
-        let all = ["test", "--workspace", "--all-features", "--no-fail-fast"];
-        counted("tests and doctests", root, all.map(str::to_owned).to_vec())?;
+        let all = ["test", "--workspace", "--all-features"];
+        timed("tests and doctests", || test_programs::run(root, &all, &[]))?;
         return Ok(None);
     }
     let selection = Selection::of(&members(root)?)?;
@@ -92,13 +92,6 @@ fn tests_in_root_modules(items: &[Item], is_inside: bool) -> usize {
     items.iter().map(count).sum()
 }
 
-fn counted(name: &str, root: &Path, args: Vec<String>) -> Result<(), Failure> {
-    timed(name, || match progress::run(root, &args)? {
-        status if status.success() => Ok(()),
-        status => Err(Failure::new(format!("{status}; repeat it with:\n  cargo {}", args.join(" ")))),
-    })
-}
-
 /// The integration tests of an ordinary user.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Selection {
@@ -109,16 +102,10 @@ struct Selection {
 
 impl Selection {
     fn run(&self, root: &Path) -> Result<(), Failure> {
-        let mut args: Vec<String> =
-            ["test", "--workspace", "--all-features", "--no-fail-fast", "--lib", "--bins"]
-                .map(Into::into)
-                .into();
-        for name in &self.run {
-            args.extend(["--test".into(), name.clone()]);
-        }
-        args.extend(["--".into(), "--skip".into(), format!("{ROOT_MODULE}::")]);
-        counted("tests that need no root", root, args)?;
-        Step::cargo("doctests", ["test", "--workspace", "--all-features", "--doc"]).run(root)
+        let mut selection = vec!["test", "--workspace", "--all-features", "--lib", "--bins"];
+        selection.extend(self.run.iter().flat_map(|name| ["--test", name]));
+        let skip = ["--skip".to_owned(), format!("{ROOT_MODULE}::")];
+        timed("tests that need no root, and doctests", || test_programs::run(root, &selection, &skip))
     }
 
     /// The number of test programs that were left out, by package, and what they need.
