@@ -1,5 +1,7 @@
 //! The removal of a directory never leaves its own mount.
 
+mod measure;
+
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
@@ -146,8 +148,9 @@ fn nothing_outside_is_removed_when_a_directory_is_moved_away() {
     on_tmpfs(|place| {
         let (volume, other, made) = (place.join("volume"), place.join("other"), place.join("made"));
         tree(&other);
+        let wanted = measure::rounds(100);
         let rounds = std::sync::atomic::AtomicU32::new(0);
-        let is_over = || rounds.load(std::sync::atomic::Ordering::Relaxed) >= 100;
+        let is_over = || rounds.load(std::sync::atomic::Ordering::Relaxed) >= wanted;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // Moves a directory from below those that are kept open to a place outside the tree.

@@ -182,6 +182,11 @@ const FLOWS: Suite = Suite {
 
 const MKFS_IS_SLOW: &str = "the kills at each system call of mkfs take minutes under emulation; the tests with a device that has data and the other steps run";
 
+const MKFS_IN_MEMORY: &str = "it compares what mkfs wrote into memory dozens of times; minutes under emulation, and the kernel only reads and writes";
+
+const DEEP_IS_SLOW: &str =
+    "thousands of directories take a minute or two under emulation; the other trees take the same calls";
+
 const OLD_HAS_A_ROW: &str = "a separate row has more of its points";
 
 /// The modules of the NFS client and server, for all versions.
@@ -259,16 +264,24 @@ pub(crate) const SUITES: &[Suite] = &[
         ..DEVICES
     },
     Suite { test: "refused", ..DEVICES },
-    Suite { test: "remove_tree", ..MOUNT },
+    Suite {
+        test: "remove_tree",
+        env: &[("CSI_TEST_ROUNDS", "10")],
+        skip: &[Skip::everywhere("the_deepest_tree_takes_few_descriptors_and_little_stack", DEEP_IS_SLOW)],
+        ..MOUNT
+    },
     Suite {
         test: "group",
-        env: &[("CSI_TEST_ROUNDS", "60")],
-        skip: &[Skip {
-            test: "a_bind_shows_files_as_a_groups_and_the_disk_keeps_its_own",
-            from: Version::new(5, 10),
-            before: Version::new(5, 12),
-            why: "owners can't be mapped there, as a_missing_support_for_id_maps_is_reported shows",
-        }],
+        env: &[("CSI_TEST_ROUNDS", "20")],
+        skip: &[
+            Skip {
+                test: "a_bind_shows_files_as_a_groups_and_the_disk_keeps_its_own",
+                from: Version::new(5, 10),
+                before: Version::new(5, 12),
+                why: "owners can't be mapped there, as a_missing_support_for_id_maps_is_reported shows",
+            },
+            Skip::everywhere("the_deepest_tree_takes_no_more_descriptors", DEEP_IS_SLOW),
+        ],
         ..DEVICES
     },
     Suite { test: "loop_device", ..DEVICES },
@@ -323,7 +336,14 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "loop_device_foreign", ..USERS },
     Suite { test: "mount_churn", env: &[("CSI_TEST_ROUNDS", "5")], ..MOUNT },
     Suite { test: "owner", ..USERS },
-    Suite { test: "format", ..DEVICES },
+    Suite {
+        test: "format",
+        skip: &[
+            Skip::everywhere("a_block_that_is_not_zero_is_not_overwritten", MKFS_IN_MEMORY),
+            Skip::everywhere("an_image_in_memory_equals_a_format_of_the_device", MKFS_IN_MEMORY),
+        ],
+        ..DEVICES
+    },
     Suite { test: "grow", env: &[("CSI_TEST_EXT4_GROWS_MOUNTED", "1")], ..DEVICES },
     Suite { test: "block_flow", ..DEVICES },
     Suite { test: "block_flow_raw", ..DEVICES },
@@ -332,7 +352,11 @@ pub(crate) const SUITES: &[Suite] = &[
         files: &["mkfs.ext4", "/etc/mke2fs.conf", "mkfs.xfs", "mkfs.btrfs", "fsfreeze"],
         ..DEVICES
     },
-    Suite { test: "copy_tree", ..DEVICES },
+    Suite {
+        test: "copy_tree",
+        skip: &[Skip::everywhere("the_deepest_tree_takes_few_descriptors_and_little_stack", DEEP_IS_SLOW)],
+        ..DEVICES
+    },
     Suite {
         test: "own_uuid",
         files: &[
