@@ -17,15 +17,11 @@ pub(crate) fn is_verb(text: &str) -> bool {
 }
 
 fn is_label(text: &str) -> bool {
-    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    (1..=LABEL).contains(&text.len())
-        && text.chars().all(|c| inside(c) || c == '-')
-        && text.starts_with(inside)
-        && text.ends_with(inside)
+    text.len() <= LABEL && is_label_part(text)
 }
 
 fn is_subdomain(text: &str) -> bool {
-    text.len() <= SUBDOMAIN && text.split('.').all(|part| !part.is_empty() && is_label_part(part))
+    text.len() <= SUBDOMAIN && text.split('.').all(is_label_part)
 }
 
 /// A part of a subdomain: like a label, of any length.
@@ -34,75 +30,59 @@ fn is_label_part(text: &str) -> bool {
     text.chars().all(|c| inside(c) || c == '-') && text.starts_with(inside) && text.ends_with(inside)
 }
 
+fn check(is_valid: bool, field: &'static str, reason: impl FnOnce() -> String) -> Result<(), Error> {
+    if is_valid { Ok(()) } else { Err(Error::invalid(field, reason())) }
+}
+
 /// A name of a namespace, and the value of a label.
 pub(crate) fn check_label(field: &'static str, text: &str) -> Result<(), Error> {
-    match is_label(text) {
-        true => Ok(()),
-        false => Err(Error::invalid(
-            field,
-            format!(
-                "{text:?} is not 1 to {LABEL} lower-case letters, digits and dashes, alphanumeric at both ends"
-            ),
-        )),
-    }
+    check(is_label(text), field, || {
+        format!(
+            "{text:?} is not 1 to {LABEL} lower-case letters, digits and dashes, alphanumeric at both ends"
+        )
+    })
 }
 
 /// The beginning of all names.
 pub(crate) fn check_prefix(field: &'static str, text: &str) -> Result<(), Error> {
     check_label(field, text)?;
-    let most = LABEL - SUFFIX;
-    match text.len() <= most {
-        true => Ok(()),
-        false => Err(Error::invalid(
-            field,
-            format!(
-                "{text:?} has {} characters, at most {most} leave room for the ends of names: give a shorter \
-                     one with --name",
-                text.len()
-            ),
-        )),
-    }
+    let (length, most) = (text.len(), LABEL - SUFFIX);
+    check(length <= most, field, || {
+        format!(
+            "{text:?} has {length} characters, at most {most} leave room for the ends of names: give a shorter \
+             one with --name"
+        )
+    })
 }
 
 /// A name of most objects.
 pub(crate) fn check_name(field: &'static str, text: &str) -> Result<(), Error> {
-    match is_subdomain(text) {
-        true => Ok(()),
-        false => Err(Error::invalid(
-            field,
-            format!(
-                "{text:?} is not a name of Kubernetes: at most {SUBDOMAIN} lower-case letters, digits, dashes and \
-                 dots, alphanumeric at both ends and around each dot"
-            ),
-        )),
-    }
+    check(is_subdomain(text), field, || {
+        format!(
+            "{text:?} is not a name of Kubernetes: at most {SUBDOMAIN} lower-case letters, digits, dashes and \
+             dots, alphanumeric at both ends and around each dot"
+        )
+    })
 }
 
 /// The driver's name, as the name of its CSIDriver.
 pub(crate) fn check_driver(text: &str) -> Result<(), Error> {
     check_name("driver name", text)?;
-    match text.len() <= LABEL {
-        true => Ok(()),
-        false => Err(Error::invalid(
-            "driver name",
-            format!("{text:?} has {} characters, CSIDriver takes {LABEL}", text.len()),
-        )),
-    }
+    check(text.len() <= LABEL, "driver name", || {
+        format!("{text:?} has {} characters, CSIDriver takes {LABEL}", text.len())
+    })
 }
 
 /// An absolute path without `..`, as hostPath requires.
 pub(crate) fn check_path(field: &'static str, text: &str) -> Result<(), Error> {
-    let is_clean = text.starts_with('/') && text.len() > 1 && !text.ends_with('/');
-    match is_clean && text[1..].split('/').all(|part| !["", ".", ".."].contains(&part)) {
-        true => Ok(()),
-        false => Err(Error::invalid(
-            field,
-            format!(
-                "{text:?} is not a directory of the host: give an absolute path without \"..\" and without \
-                     a slash at its end"
-            ),
-        )),
-    }
+    let parts = text.strip_prefix('/').map(|path| path.split('/'));
+    let is_clean = parts.is_some_and(|mut parts| parts.all(|part| !["", ".", ".."].contains(&part)));
+    check(is_clean, field, || {
+        format!(
+            "{text:?} is not a directory of the host: give an absolute path without \"..\" and without a \
+             slash at its end"
+        )
+    })
 }
 
 #[cfg(test)]

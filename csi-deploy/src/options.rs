@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::names;
 
-/// What the manifests need besides the facts about the driver. With the feature `clap` these are flags, and
-/// each field's documentation is its help.
+/// What the manifests need in addition to the facts about the driver. With the feature `clap` these are flags,
+/// and each field's documentation is its help.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[non_exhaustive]

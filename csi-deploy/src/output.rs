@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::{Error, Manifests};
 
-/// The flags for where the manifests go, beside [`Options`](crate::Options).
+/// The flags for where the manifests go, in addition to [`Options`](crate::Options).
 #[derive(Debug, Clone, clap::Args)]
 #[group(required = true, multiple = false)]
 #[non_exhaustive]

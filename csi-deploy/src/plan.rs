@@ -5,6 +5,7 @@ use csi_proto::v1::plugin_capability::volume_expansion::Type as Expansion;
 use csi_proto::{ControllerCapability, NodeCapability};
 
 use crate::options::{Controller, FsGroupPolicy, Lifecycle, SecretUse};
+use crate::pods::Part;
 use crate::sidecars::Sidecar;
 use crate::{Driver, Error, Options, names};
 
@@ -48,9 +49,15 @@ impl<'a> Plan<'a> {
         let tls = options.snapshot_metadata_secret.iter().map(|name| ("snapshot-metadata-secret", name));
         secrets.chain(tls).try_for_each(|(field, name)| names::check_name(field, name))?;
         names::check_path("kubelet-dir", &options.kubelet_dir)?;
-        let node = options.node_host_path.iter().map(|path| ("node-host-path", path));
-        let controller = options.controller_host_path.iter().map(|path| ("controller-host-path", path));
-        node.chain(controller).try_for_each(|(field, path)| names::check_path(field, path))?;
+        for part in [Part::Controller, Part::Node] {
+            let (field, paths) = part.host_paths(options);
+            for (index, path) in paths.iter().enumerate() {
+                names::check_path(field, path)?;
+                if paths[..index].contains(path) || part.own_paths(options).contains(&path.as_str()) {
+                    return Err(Error::invalid(field, format!("{path} is mounted already: leave it out")));
+                }
+            }
+        }
         // The sidecars' ports follow it.
         match options.port {
             1..=0xfff0 => Ok(()),

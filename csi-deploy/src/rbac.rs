@@ -254,7 +254,7 @@ impl Rules {
     }
 }
 
-/// Whose the rules are.
+/// Which containers need a rule, for each resource.
 fn comments(grants: &Grants) -> Vec<String> {
     let owners = |grant: &Grant| grant.owners.iter().copied().collect::<Vec<_>>().join(", ");
     grants.iter().map(|((_, resource), grant)| format!("{resource}: {}", owners(grant))).collect()

@@ -7,7 +7,7 @@ use csi_proto::ControllerCapability;
 use crate::options::Controller;
 use crate::plan::Plan;
 
-/// A container beside the driver.
+/// A container next to the driver's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sidecar {
     Provisioner,
@@ -109,7 +109,7 @@ impl Sidecar {
             }
     }
 
-    /// Its flags beside those that all have: the socket, the HTTP endpoint and leader election.
+    /// Its flags, without those that all sidecars have: the socket, the HTTP endpoint and leader election.
     pub(crate) fn flags(self, plan: &Plan<'_>) -> Vec<String> {
         let mut flags = Vec::new();
         let mut when = |is_set: bool, flag: &str| {

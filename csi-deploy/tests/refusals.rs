@@ -45,7 +45,7 @@ fn names_that_kubernetes_refuses() {
     // Long enough for a CSIDriver, too long for the names of its objects.
     assert_eq!(refused(&named(&"x".repeat(60)), |_| ()), "name");
     type Change = fn(&mut Options);
-    let cases: [(&str, Change); 12] = [
+    let cases: [(&str, Change); 15] = [
         ("name", |options| options.name = Some("a.b".to_owned())),
         ("namespace", |options| options.namespace = "Files".to_owned()),
         ("image", |options| options.image = String::new()),
@@ -55,6 +55,9 @@ fn names_that_kubernetes_refuses() {
         ("kubelet-dir", |options| options.kubelet_dir = "var/lib/kubelet".to_owned()),
         ("node-host-path", |options| options.node_host_path = vec!["/srv/../etc".to_owned()]),
         ("controller-host-path", |options| options.controller_host_path = vec!["/".to_owned()]),
+        ("node-host-path", |options| options.node_host_path = vec!["/srv".to_owned(); 2]),
+        ("node-host-path", |options| options.node_host_path = vec!["/var/lib/kubelet".to_owned()]),
+        ("controller-host-path", |options| options.controller_host_path = vec!["/tmp".to_owned()]),
         ("port", |options| options.port = 0),
         ("storage-class", |options| options.storage_class = vec!["A".parse().expect("a class")]),
         ("default-fstype", |options| options.default_fstype = Some(String::new())),

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{
-    Built, Part, REGISTRATION_DIR, SOCKET, SOCKET_DIR, empty_dir, field, host_path, mount, port, probe,
-    restricted, variable,
+    Built, DEVICES_DIR, Part, REGISTRATION_DIR, SOCKET, SOCKET_DIR, TEMPORARY_DIR, empty_dir, field,
+    host_path, mount, port, probe, restricted, variable,
 };
 use crate::plan::Plan;
 
@@ -24,7 +24,7 @@ const NODE_LIMIT: &str = "512Mi";
 pub(super) fn container(plan: &Plan<'_>, part: Part) -> Built {
     let options = plan.options;
     let (mut mounts, mut volumes) = places(plan, part);
-    mounts.push(mount("tmp", "/tmp"));
+    mounts.push(mount("tmp", TEMPORARY_DIR));
     volumes.push(empty_dir("tmp"));
     let http = plan.probes_by_http();
     // In the sidecar's place, the port is its own.
@@ -93,10 +93,9 @@ fn places(plan: &Plan<'_>, part: Part) -> (Vec<VolumeMount>, Vec<Volume>) {
     let options = plan.options;
     let mut mounts = vec![mount(SOCKET, SOCKET_DIR)];
     let mut volumes = Vec::new();
-    let own = match part {
+    match part {
         Part::Controller => {
             volumes.push(empty_dir(SOCKET));
-            &options.controller_host_path
         }
         Part::Node => {
             volumes.push(host_path(SOCKET, &plan.plugin_dir(), "DirectoryOrCreate"));
@@ -112,13 +111,12 @@ fn places(plan: &Plan<'_>, part: Part) -> (Vec<VolumeMount>, Vec<Volume>) {
                 ..mount("kubelet", &options.kubelet_dir)
             });
             if options.devices {
-                volumes.push(host_path("dev", "/dev", "Directory"));
-                mounts.push(mount("dev", "/dev"));
+                volumes.push(host_path("dev", DEVICES_DIR, "Directory"));
+                mounts.push(mount("dev", DEVICES_DIR));
             }
-            &options.node_host_path
         }
-    };
-    for (index, path) in own.iter().enumerate() {
+    }
+    for (index, path) in part.host_paths(options).1.iter().enumerate() {
         let name = format!("host-{index}");
         volumes.push(host_path(&name, path, "DirectoryOrCreate"));
         mounts.push(mount(&name, path));

@@ -3,7 +3,7 @@
 //! | file | has |
 //! |---|---|
 //! | `driver` | the container of the driver: arguments, probes, what it needs of the host |
-//! | `sidecar` | the containers beside it |
+//! | `sidecar` | the containers next to it |
 //! | `workload` | Deployment, StatefulSet, DaemonSet around the pods |
 
 mod driver;
@@ -21,9 +21,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::Error;
 use crate::manifests::Files;
 use crate::plan::Plan;
+use crate::{Error, Options};
 
 /// The pods: those of the controller and those of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +43,24 @@ impl Part {
     /// The name of its objects.
     pub(crate) fn name(self, plan: &Plan<'_>) -> String {
         format!("{}-{}", plan.name, self.as_str())
+    }
+
+    /// The directories of the host that the options give to its driver, with the option's name.
+    pub(crate) fn host_paths(self, options: &Options) -> (&'static str, &[String]) {
+        match self {
+            Self::Controller => ("controller-host-path", &options.controller_host_path),
+            Self::Node => ("node-host-path", &options.node_host_path),
+        }
+    }
+
+    /// Where its driver has other mounts. Kubernetes refuses two mounts at one path.
+    pub(crate) fn own_paths(self, options: &Options) -> Vec<&str> {
+        let mut paths = vec![SOCKET_DIR, TEMPORARY_DIR];
+        if self == Self::Node {
+            paths.extend([REGISTRATION_DIR, &options.kubelet_dir]);
+            paths.extend(options.devices.then_some(DEVICES_DIR));
+        }
+        paths
     }
 
     pub(crate) fn rbac_file(self) -> &'static str {
@@ -84,10 +102,13 @@ pub(crate) fn metadata(plan: &Plan<'_>, name: String, part: Part) -> ObjectMeta 
 
 /// The name of the volume with the driver's socket.
 const SOCKET: &str = "socket";
-/// Where the containers have it.
+/// The path of its directory in the containers.
 const SOCKET_DIR: &str = "/csi";
-/// Where the containers that register have the kubelet's directory for it.
+/// The path of the kubelet's directory for registration, in the containers that register.
 const REGISTRATION_DIR: &str = "/registration";
+/// The driver's own files, which end with the pod.
+const TEMPORARY_DIR: &str = "/tmp";
+const DEVICES_DIR: &str = "/dev";
 
 fn mount(name: &str, path: &str) -> VolumeMount {
     VolumeMount { name: name.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() }

@@ -1,4 +1,4 @@
-//! The containers beside the driver.
+//! The containers next to the driver's.
 
 use std::collections::BTreeMap;
 
