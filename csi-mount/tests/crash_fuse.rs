@@ -9,18 +9,16 @@ mod fuse_support;
 mod matrix;
 mod stepper;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use csi_mount::flow::fuse::{self, FuseDaemon};
 use csi_mount::{MountAttributes, MountHealth, Target, health};
 use flow_support::{eventually, layers, on_tmpfs};
-use fuse_support::{answering_daemon, lost_server};
+use fuse_support::{answering_daemon, daemon_processes, lost_server};
 use matrix::sweep::{STEP_DIES, assert_points, kill_steps};
 use matrix::{Level, Place, Step, Volume};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use stepper::{Job, Kill, Programs, do_job};
 
 const DAEMON_AT: &str = "CRASH_FUSE_DAEMON_AT";
@@ -66,25 +64,13 @@ fn daemon(staging: &Path) -> FuseDaemon {
         .launcher(["sh", "-c", "exec \"$@\" >/dev/null 2>&1", "sh"])
 }
 
-/// Returns the processes that serve the filesystem at this path.
-fn daemons(staging: &Path) -> Vec<i32> {
-    let mark = format!("CSI_MOUNT_FUSE_AT={}", staging.display());
-    let all = fs::read_dir("/proc").unwrap().flatten();
-    let is_marked = |path: PathBuf| {
-        let environment = fs::read(path.join("environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
-    };
-    let marked = all.filter(|entry| is_marked(entry.path()));
-    marked.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
-
 /// A daemon that is in the middle of an `exec` has no environment at that moment, so one look is not enough.
 fn kill_daemons(staging: &Path) {
     eventually("the daemon is gone", || {
-        let found = daemons(staging);
-        for pid in &found {
+        let found = daemon_processes(staging);
+        for process in &found {
             // An error means that the process has already ended.
-            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+            let _ = kill(*process, Signal::SIGKILL);
         }
         found.is_empty()
     });
@@ -139,7 +125,7 @@ impl Volume for Served {
         };
         if level > Level::Free {
             assert_healthy(&self.place.staging);
-            assert_eq!(daemons(self.place.staging.path()).len(), 1, "one daemon serves it");
+            assert_eq!(daemon_processes(self.place.staging.path()).len(), 1, "one daemon serves it");
         }
         if level == Level::Published {
             assert_healthy(&self.place.target);
@@ -155,7 +141,7 @@ impl Volume for Served {
     }
 
     fn assert_free(&self) {
-        assert!(daemons(self.place.staging.path()).is_empty(), "a daemon is left");
+        assert!(daemon_processes(self.place.staging.path()).is_empty(), "a daemon is left");
     }
 }
 
@@ -236,7 +222,7 @@ fn a_fuse_daemon_that_is_about_to_run_is_waited_for() {
                 assert!(!repeated.is_finished(), "it was not waited for");
             });
         });
-        assert_eq!((daemons(staging.path()).len(), layers(staging.path())), (1, 1));
+        assert_eq!((daemon_processes(staging.path()).len(), layers(staging.path())), (1, 1));
         assert_eq!(health(staging.path()).unwrap(), MountHealth::Healthy);
         fuse::unstage(&staging).unwrap();
     });
@@ -254,10 +240,10 @@ fn processes_that_stage_one_fuse_filesystem_start_one_daemon() {
             let words = ["fuse", "stage until it is there", "", path, path];
             let stage = || Job { programs: Programs::LetGo, test, words: &words }.run();
             std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(stage)));
-            assert_eq!((daemons(staging.path()).len(), layers(staging.path())), (1, 1));
+            assert_eq!((daemon_processes(staging.path()).len(), layers(staging.path())), (1, 1));
             assert_eq!(health(staging.path()).unwrap(), MountHealth::Healthy);
             fuse::unstage(&staging).unwrap();
-            assert_eq!((daemons(staging.path()).len(), layers(staging.path())), (0, 0));
+            assert_eq!((daemon_processes(staging.path()).len(), layers(staging.path())), (0, 0));
         }
     });
 }

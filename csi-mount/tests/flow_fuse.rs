@@ -21,7 +21,8 @@ use csi_mount::{
     health, stats,
 };
 use flow_support::{eventually, layers, mount_count, on_tmpfs};
-use fuse_support::answer_init;
+use fuse_support::{answer_init, daemon_processes};
+use nix::unistd::Pid;
 use rustix::fs::{FlockOperation, flock};
 
 const MODE: &str = "FLOW_FUSE_TEST_MODE";
@@ -168,20 +169,12 @@ fn only_a_daemon_with_the_same_identity_is_accepted() {
     });
 }
 
-/// Returns the daemon's processes. They are found by the mark that the flow gives them.
-fn processes(staging: &Target) -> Vec<u32> {
-    let mark = format!("CSI_MOUNT_FUSE_AT={}", staging.path().display());
-    let all = fs::read_dir("/proc").unwrap();
-    let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let is_marked = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
-    };
-    numbers.filter(is_marked).collect()
+fn processes(staging: &Target) -> Vec<Pid> {
+    daemon_processes(staging.path())
 }
 
-fn kill(pid: u32) {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), nix::sys::signal::SIGKILL).unwrap();
+fn kill(process: Pid) {
+    nix::sys::signal::kill(process, nix::sys::signal::SIGKILL).unwrap();
 }
 
 /// Kills the daemons if a test failed. They would keep its output open.
@@ -218,7 +211,7 @@ fn a_daemon_is_started_once_and_ends_with_the_volume() {
         assert_eq!(staging.mounted().unwrap().unwrap().source, "from-the-pipe");
         let arguments = fs::read_to_string(format!("/proc/{}/cmdline", found[0])).unwrap();
         assert!(!arguments.contains("from-the-pipe"));
-        let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(found[0].cast_signed()))).unwrap();
+        let group = nix::unistd::getpgid(Some(found[0])).unwrap();
         assert_ne!(group, nix::unistd::getpgrp(), "a signal to our group is not for it");
 
         assert_eq!(publish(staging.path(), pod, MountAttributes::RDONLY).unwrap(), Outcome::Mounted);

@@ -1,17 +1,41 @@
 //! The kernel keeps the contract of machines. Needs root.
 
 mod flow_support;
+mod fuse_support;
 mod machine_contract;
 
 use std::fs;
 use std::io;
 use std::io::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
-use csi_mount::{Kernel, Machine};
+use csi_mount::flow::fuse::FuseDaemon;
+use csi_mount::flow::shared::SharedSource;
+use csi_mount::{Kernel, Machine, MountOptions, MountQuestions as _, Target};
+use flow_support::eventually;
+use fuse_support::{answering_daemon, daemon_processes};
 use machine_contract::{Bench, Held};
 
+const AT: &str = "MACHINE_KERNEL_DAEMON_AT";
+
+/// This is not a test. It is the daemon's code, if this program was started as a daemon.
+#[test]
+fn serve_as_daemon() {
+    let Some(at) = std::env::var_os(AT) else { return };
+    answering_daemon(&Target::new(at).unwrap(), None).join().unwrap();
+    std::process::exit(0);
+}
+
 struct Real<'a>(&'a Path);
+
+impl Real<'_> {
+    fn signal(path: &Path, signal: nix::sys::signal::Signal) {
+        for process in daemon_processes(path) {
+            nix::sys::signal::kill(process, signal).unwrap();
+        }
+    }
+}
 
 impl Held for fs::File {}
 
@@ -47,6 +71,39 @@ impl Bench for Real<'_> {
 
     fn hold(&self, path: &Path) -> Box<dyn Held + '_> {
         Box::new(fs::File::open(path).unwrap())
+    }
+
+    /// An overlay stands for the share: its upper directory keeps the files.
+    fn share(&self, name: &str) -> SharedSource {
+        let directories =
+            ["lowerdir", "upperdir", "workdir"].map(|key| (key, self.path(&format!("{name}-{key}"))));
+        let options = directories.iter().fold(MountOptions::new(), |options, (key, directory)| {
+            self.create_dir(directory);
+            options.with_option(key, directory.to_str().unwrap()).unwrap()
+        });
+        SharedSource::new("overlay", name).options(options)
+    }
+
+    fn daemon(&self, path: &Path) -> FuseDaemon {
+        let limit = Duration::from_secs(30);
+        let program = FuseDaemon::new(std::env::current_exe().unwrap()).ready_time_limit(limit);
+        program.args(["--exact", "serve_as_daemon", "--nocapture"]).env(AT, path)
+    }
+
+    fn kill_daemon(&self, path: &Path) {
+        Self::signal(path, nix::sys::signal::SIGKILL);
+        eventually("the mount is lost", || Kernel.has_lost_daemon(path).unwrap());
+    }
+
+    fn stop_daemon(&self, path: &Path) {
+        Self::signal(path, nix::sys::signal::SIGSTOP);
+    }
+}
+
+impl Drop for Real<'_> {
+    /// A daemon that a failed test left would keep its output open.
+    fn drop(&mut self) {
+        Self::signal(&self.path("fuse"), nix::sys::signal::SIGKILL);
     }
 }
 

@@ -56,6 +56,22 @@ impl Bench for Simulated<'_> {
         self.0.open_file(path);
         Box::new(OpenFile(&self.0))
     }
+
+    fn share(&self, name: &str) -> SharedSource {
+        SharedSource::new("nfs4", format!("server:/{name}"))
+    }
+
+    fn daemon(&self, _: &Path) -> FuseDaemon {
+        FuseDaemon::new("flatfs")
+    }
+
+    fn kill_daemon(&self, path: &Path) {
+        self.0.set_health(path, MountHealth::Dead(nix::libc::ENOTCONN));
+    }
+
+    fn stop_daemon(&self, path: &Path) {
+        self.0.set_health(path, MountHealth::Unresponsive);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Block devices: opened once, and then identified by the open file and not by the path.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -165,11 +166,16 @@ impl BlockDevice {
     /// As for [`verify`](Self::verify).
     pub fn in_use(&self) -> Result<DeviceUse> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
-        with_own_descriptors(|| match rustix::fs::open(&self.path, flags, Mode::empty()) {
-            Ok(file) => self.same(&File::from(file)).map(|()| DeviceUse::Free),
-            Err(Errno::BUSY) => Ok(DeviceUse::InUse),
+        // Nothing of this process can be used inside, so the comparison is made outside.
+        let opened = with_own_descriptors(|| -> io::Result<_> {
+            let file = File::from(rustix::fs::open(&self.path, flags, Mode::empty())?);
+            Ok((file.metadata()?, ioctl::disk_sequence(file.as_fd()).ok()))
+        });
+        match opened {
+            Ok((metadata, sequence)) => self.same_as(&metadata, sequence).map(|()| DeviceUse::Free),
+            Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY) => Ok(DeviceUse::InUse),
             Err(error) => Err(Error::os("open exclusively", &self.path, error)),
-        })
+        }
     }
 
     /// Checks that the path still leads to this device.
@@ -190,8 +196,11 @@ impl BlockDevice {
 
     pub(crate) fn same(&self, other: &File) -> Result<()> {
         let metadata = other.metadata().map_err(|error| Error::os(OPEN, &self.path, error))?;
+        self.same_as(&metadata, ioctl::disk_sequence(other.as_fd()).ok())
+    }
+
+    fn same_as(&self, metadata: &Metadata, sequence: Option<u64>) -> Result<()> {
         let number = DeviceNumber::from_dev_t(metadata.rdev());
-        let sequence = ioctl::disk_sequence(other.as_fd()).ok();
         // The open file's own sequence number is read again: a loop device attached to another file keeps
         // its number.
         let now = ioctl::disk_sequence(self.as_fd()).ok();

@@ -15,13 +15,15 @@ use crate::place::target_lock::{Purpose, TargetLock};
 use crate::sys::child::Question;
 use crate::table::details::Details;
 use crate::table::siblings::siblings;
-use crate::{Error, ErrorKind, MountState, Result, Target, mounts};
+use crate::{Error, ErrorKind, MountId, MountState, Result, Target, mounts};
 
 const UNMOUNT: &str = "unmount";
 
-/// How long a busy mount is retried: a program that was just started keeps its parent's files open for a
-/// moment.
+/// How long a busy mount is retried: another process that only looks at it keeps it busy for a moment.
 const BUSY_RETRY_LIMIT: Duration = Duration::from_millis(300);
+
+/// How long children of this process that still have copies of its descriptors are waited for before that.
+const DESCRIPTOR_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long an unmount can take by default to write back pending data.
 pub const UNMOUNT_TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -158,7 +160,9 @@ impl Unmount {
             // A caller that waits for another caller's unmount finds it done. If several tried at once, each
             // would delay the others for longer than the filesystem has to answer, and the delay would look
             // like a dead filesystem.
-            let limit = MAX_WAITS * self.answer_limit + 2 * BUSY_RETRY_LIMIT + self.finish_limit;
+            let limit = MAX_WAITS * self.answer_limit
+                + 2 * (BUSY_RETRY_LIMIT + DESCRIPTOR_TIME_LIMIT)
+                + self.finish_limit;
             let _permit = in_flight::wait_for_others(Subject::Unmounting(top.id), limit);
             if target.state()?.mount_point() != Some(top) {
                 continue;
@@ -265,11 +269,25 @@ impl Unmount {
             (opened.facts.mount, details.is_some_and(|details| details.is_remote()))
         };
         let flags = flags | UnmountFlags::NOFOLLOW;
-        if !is_remote {
-            let path = target.kernel_path(UNMOUNT)?;
-            return attempt_from(target, rustix::mount::unmount(&path, flags));
+        let once = || {
+            if is_remote {
+                return self.unmount_in_child(target, flags, mount);
+            }
+            attempt_from(target, rustix::mount::unmount(target.kernel_path(UNMOUNT)?, flags))
+        };
+        let _lock = (!is_remote).then_some(lock);
+        match once()? {
+            // A child that was forked since has no copy of what is closed: this is enough, and nothing is opened
+            // in between.
+            Attempt::Busy => {
+                in_flight::wait_for_descriptors(DESCRIPTOR_TIME_LIMIT);
+                once()
+            }
+            attempt => Ok(attempt),
         }
-        drop(lock);
+    }
+
+    fn unmount_in_child(self, target: &Target, flags: UnmountFlags, mount: MountId) -> Result<Attempt> {
         let name =
             in_flight::c_string(target.name().as_ref()).map_err(|error| target.error(UNMOUNT, error))?;
         let question = Question::Unmount(target.parent(UNMOUNT)?, &name, flags.bits().cast_signed());
@@ -413,10 +431,54 @@ fn still_mounted_error(target: &Target, answer_limit: Duration) -> Error {
 
 #[cfg(test)]
 mod needs_root {
+    use std::os::fd::AsFd as _;
+    use std::sync::Arc;
+
     use rustix::mount::MountFlags;
 
     use super::*;
+    use crate::sys::descriptor_copies;
     use crate::testing::private_mount_namespace;
+
+    /// A process with much memory takes milliseconds to fork, and its child has the descriptors all that time.
+    #[test]
+    fn children_that_have_copies_of_descriptors_keep_no_mount_busy() {
+        let directory = tempfile::tempdir().unwrap();
+        private_mount_namespace(|| {
+            let memory = vec![1_u8; 256 << 20];
+            let root = std::fs::File::open("/").unwrap();
+            let ask = |number| {
+                let (subject, limit) = (Subject::Usage(MountId(u64::MAX - number)), UNMOUNT_TIME_LIMIT);
+                in_flight::ask(subject, Question::Usage(root.as_fd()), limit).unwrap();
+            };
+            let (query, other) = (|| ask(100), || ask(101));
+            let program = || {
+                descriptor_copies::spawn(&mut std::process::Command::new("true")).unwrap().wait().unwrap();
+            };
+            let forks: [&(dyn Fn() + Sync); 3] = [&query, &other, &program];
+            std::thread::scope(|scope| {
+                let running = Arc::new(());
+                for fork in forks {
+                    let is_running = Arc::downgrade(&running);
+                    scope.spawn(move || {
+                        while is_running.strong_count() > 0 {
+                            fork();
+                        }
+                    });
+                }
+                let target = Target::new(directory.path()).unwrap();
+                let attempt = || {
+                    rustix::mount::mount("volume", target.path(), "tmpfs", MountFlags::empty(), c"").unwrap();
+                    Unmount::new().unmount_once(&target, UnmountFlags::empty()).unwrap()
+                };
+                let attempts: Vec<_> = (0..300).map(|_| attempt()).collect();
+                drop(running);
+                let busy = attempts.iter().filter(|attempt| **attempt != Attempt::Done).count();
+                assert_eq!(busy, 0, "of {}", attempts.len());
+            });
+            drop(memory);
+        });
+    }
 
     #[test]
     fn a_link_that_replaces_the_target_is_not_followed() {

@@ -42,7 +42,7 @@ pub enum Feature {
     DiskSequence,
     /// `pidfd_open(2)`, Linux 5.3. Fallback: the pid, which can be reused in that moment.
     ProcessDescriptor,
-    /// `close_range(2)`, Linux 5.9. Fallback: `close(2)` of the first 1024.
+    /// `close_range(2)`, Linux 5.9. Fallback: `close(2)` of the first 1024, or a copy of the whole table.
     CloseRange,
     /// `noswap` of tmpfs, Linux 6.4. Fallback: mounts without it.
     NoSwap,

@@ -5,6 +5,7 @@
 
 pub(crate) mod attributes;
 pub(crate) mod child;
+pub(crate) mod descriptor_copies;
 pub(crate) mod device_mapper;
 pub(crate) mod device_number;
 pub(crate) mod fd_path;

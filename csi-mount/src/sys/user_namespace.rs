@@ -10,6 +10,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
+use super::descriptor_copies::Copies;
+
 /// Makes one with these maps (`user_namespaces(7)`). It lives as long as its descriptor or a mount that uses
 /// it.
 pub(crate) fn with_maps(users: &str, groups: &str) -> io::Result<OwnedFd> {
@@ -18,6 +20,8 @@ pub(crate) fn with_maps(users: &str, groups: &str) -> io::Result<OwnedFd> {
     // A signal handler of the parent must not run in the child.
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
+    // The child never closes its copies, and has ended when this function returns.
+    let _copies = Copies::begin();
     // SAFETY: the child runs only `in_child`, which makes raw system calls on memory that existed before the
     // fork, takes no lock, allocates nothing, and never returns.
     let forked = match unsafe { libc::fork() } {

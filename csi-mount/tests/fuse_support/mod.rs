@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use csi_mount::{Mount, MountOptions, Target};
+use nix::unistd::Pid;
 
 /// A FUSE filesystem whose daemon has not done anything yet.
 pub(crate) fn fuse(target: &Target) -> File {
@@ -101,6 +102,18 @@ pub(crate) fn answering_daemon(target: &Target, fails_with: Option<i32>) -> Join
             drop(device.write_all(&answer));
         }
     })
+}
+
+/// The processes of the daemon that the flow started for this path. They are found by the mark that it gave them.
+pub(crate) fn daemon_processes(path: &Path) -> Vec<Pid> {
+    let mark = format!("CSI_MOUNT_FUSE_AT={}", path.display());
+    let all = std::fs::read_dir("/proc").unwrap();
+    let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_marked = |number: &i32| {
+        let environment = std::fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    numbers.filter(is_marked).map(Pid::from_raw).collect()
 }
 
 /// A filesystem on a block device whose daemon gets the request to end (like a server that gets the last

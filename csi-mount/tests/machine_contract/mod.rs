@@ -1,11 +1,15 @@
 //! What every machine answers: the same steps on the kernel and on a simulated node.
 
+mod served;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use csi_mount::flow::block::{FilesystemOrigin, MountCopies, StagePlan, VolumeUsage};
 use csi_mount::flow::ephemeral::{Change, Content, EphemeralPlan};
+use csi_mount::flow::fuse::FuseDaemon;
+use csi_mount::flow::shared::SharedSource;
 use csi_mount::{
     DeviceAccess, ErrorKind, Evidence, Filesystem, Grown, IdMap, LoopOptions, Machine, MountAttributes,
     MountHealth, MountState, Outcome, Owner, Removed, Unmounted, VolumePlace,
@@ -29,6 +33,15 @@ pub(crate) trait Bench {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Keeps a file of the mount there open until the result is dropped.
     fn hold(&self, path: &Path) -> Box<dyn Held + '_>;
+
+    /// A share of a server, whose files outlive each mount of it.
+    fn share(&self, name: &str) -> SharedSource;
+    /// A daemon that serves a filesystem at this path.
+    fn daemon(&self, path: &Path) -> FuseDaemon;
+    /// Kills the daemon that serves this path.
+    fn kill_daemon(&self, path: &Path);
+    /// Has the daemon that serves this path answer nothing any more.
+    fn stop_daemon(&self, path: &Path);
 
     fn path(&self, name: &str) -> PathBuf {
         self.root().join(name)
@@ -65,6 +78,9 @@ pub(crate) fn keep(bench: &dyn Bench) {
     conflicts(bench);
     raw_devices(bench);
     content(bench);
+    served::shares(bench);
+    served::daemons(bench);
+    served::daemons_that_hang(bench);
 }
 
 fn directories(bench: &dyn Bench) {

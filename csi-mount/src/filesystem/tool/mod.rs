@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::bounded::in_flight;
-use crate::sys::{die_with_parent, inherit, memory};
+use crate::sys::{descriptor_copies, die_with_parent, inherit, memory};
 use crate::{BlockDevice, Error, ErrorKind, Result};
 
 /// How many bytes at the end of a program's output are kept.
@@ -189,7 +189,7 @@ fn run<S: AsRef<OsStr>>(
         inherit(&mut command, file.fd);
     }
     tracing::debug!(program = name, "run");
-    let child = command.spawn().map_err(|error| failed_to_run(name, error))?;
+    let child = descriptor_copies::spawn(&mut command).map_err(|error| failed_to_run(name, error))?;
     // This process had the only other write ends; now the pipes end when the program does.
     drop(command);
     if bounds.memory.is_some() {

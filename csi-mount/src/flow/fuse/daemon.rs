@@ -13,6 +13,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 
 use super::output::{Output, Secrets};
 use super::processes::DaemonStart;
+use crate::sys::descriptor_copies;
 use crate::{Error, ErrorKind, Result};
 
 const START: &str = "start the daemon";
@@ -146,7 +147,7 @@ impl FuseDaemon {
         command.stdin(self.input()?).process_group(0).current_dir("/");
         command.stdout(output.stdio().map_err(failed)?).stderr(output.stdio().map_err(failed)?);
         tracing::info!(daemon = ?self, at = %start.place().display(), "start a FUSE daemon");
-        command.spawn().map_err(|error| match error.kind() {
+        descriptor_copies::spawn(&mut command).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => failed(error)
                 .with_kind(ErrorKind::MissingTool)
                 .hint("install the program, or use its full path"),

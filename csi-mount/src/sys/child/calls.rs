@@ -1,247 +1,21 @@
-//! Runs one system call that might never return in a child process that can be abandoned.
+//! What runs in a child: raw system calls, on memory that existed before the fork.
 
 use std::ffi::{CStr, c_int};
-use std::io::{self, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg,
-    socketpair,
-};
-use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::features::{self, Feature, OPENAT2};
-use super::ioctl::{self, LoopStatus};
-use super::new_mount::{self, MountMethod, NewMount};
-use super::pass_descriptor;
-
-/// How long to wait for a killed child to exit. If a dead daemon holds its request, it exits only together
-/// with the daemon.
-const REAP_TIME_LIMIT: Duration = Duration::from_millis(100);
-
-/// The system call that the child makes.
-#[derive(Clone, Copy)]
-pub(crate) enum Question<'a> {
-    /// `openat2(2)` with `O_PATH`; the reply has the descriptor.
-    Open(Open<'a>),
-    /// `fstatfs(2)`.
-    Usage(BorrowedFd<'a>),
-    /// `fstatfs(2)`, and a `statx(2)` that must ask the server.
-    Health(BorrowedFd<'a>),
-    /// `umount2(2)` of this name in the directory, with these flags.
-    Unmount(BorrowedFd<'a>, &'a CStr, c_int),
-    /// A new mount; the reply has its descriptor, unless it is made at a path.
-    Mount(NewMount<'a>),
-    /// `LOOP_GET_STATUS64` of this node: the kernel stats the backing file, which asks that file's
-    /// filesystem.
-    LoopStatus(&'a CStr),
-    /// `rmdir(2)` of a name in the directory that does not exist. It fails, but first waits while the
-    /// filesystem is frozen.
-    WaitForThaw(BorrowedFd<'a>),
-    /// `chmod(2)` of a directory by the link of its descriptor in /proc, if it has other permissions.
-    SetPermissions(BorrowedFd<'a>, &'a CStr, u32),
-    /// `umount2(2)` in another mount namespace, of one mount and only if it is not in use.
-    UnmountElsewhere(MountElsewhere<'a>),
-}
-
-/// A mount in another mount namespace.
-#[derive(Clone, Copy)]
-pub(crate) struct MountElsewhere<'a> {
-    /// `/proc/PID/ns/mnt`
-    pub(crate) namespace: BorrowedFd<'a>,
-    /// The directory that contains the mount point, as an absolute path in that namespace.
-    pub(crate) directory: &'a CStr,
-    pub(crate) name: &'a CStr,
-    pub(crate) mount: u64,
-}
-
-/// A place to open.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Open<'a> {
-    /// None if the path is absolute.
-    pub(crate) directory: Option<BorrowedFd<'a>>,
-    pub(crate) path: &'a CStr,
-    /// `O_…`
-    pub(crate) flags: c_int,
-    /// `RESOLVE_…`. If it is not 0, `openat2` is used.
-    pub(crate) resolve: u64,
-}
-
-/// What the child found; zeros for what was not asked.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Answer {
-    /// The error number of the call (of `fstatfs`), or 0.
-    pub(crate) error: u64,
-    /// The error number of the `statx`, or 0.
-    pub(crate) stat_error: u64,
-    /// Which setting of a new mount was refused, counted from 1; 0 for the mount as a whole.
-    pub(crate) setting: u64,
-    /// Bytes in a block of the counts below.
-    pub(crate) block_size: u64,
-    pub(crate) blocks: u64,
-    pub(crate) blocks_free: u64,
-    pub(crate) blocks_available: u64,
-    pub(crate) inodes: u64,
-    pub(crate) inodes_free: u64,
-    /// See [`LoopStatus`].
-    pub(crate) loop_status: [u64; LoopStatus::WORDS],
-}
-
-const ANSWER: usize = size_of::<Answer>();
-
-/// A child that runs a query.
-#[derive(Debug)]
-pub(crate) struct Child {
-    pid: Pid,
-    socket: OwnedFd,
-}
-
-/// A child that nothing waits for any more, killed or not: its call in the kernel waits for a filesystem.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stuck(Pid);
-
-impl Stuck {
-    /// A program that was killed elsewhere and has not exited either.
-    pub(crate) fn new(pid: Pid) -> Self {
-        Self(pid)
-    }
-
-    /// Whether it has exited. If so, this also reaps it.
-    pub(crate) fn is_gone(self) -> bool {
-        // ECHILD: the program reaps all its children itself.
-        !matches!(waitpid(self.0, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
-    }
-
-    /// Its pid, which no other process gets before `is_gone` has returned true.
-    pub(crate) fn number(self) -> i32 {
-        self.0.as_raw()
-    }
-
-    /// Kills it, and waits briefly for it to exit.
-    pub(crate) fn end(self) -> Result<(), Self> {
-        // A pidfd becomes readable when the child exits, so the wait ends at once. Before Linux 5.3 the child
-        // is polled.
-        let number = rustix::process::Pid::from_raw(self.number());
-        let descriptor = number
-            .filter(|_| features::has(Feature::ProcessDescriptor))
-            .and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
-        // A child that has answered has possibly exited already.
-        let _ = kill(self.0, Signal::SIGKILL);
-        let deadline = Instant::now() + REAP_TIME_LIMIT;
-        if let Some(descriptor) = &descriptor {
-            let timeout = PollTimeout::try_from(REAP_TIME_LIMIT).unwrap_or(PollTimeout::MAX);
-            // After an error the loop below polls the child.
-            let _ = poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], timeout);
-        }
-        let mut pause = Duration::from_micros(20);
-        while !self.is_gone() {
-            if Instant::now() > deadline {
-                return Err(self);
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(5));
-        }
-        Ok(())
-    }
-}
-
-/// The answer of a filesystem that answers from memory, without a child process.
-pub(crate) fn usage_from_memory(fd: BorrowedFd<'_>) -> Answer {
-    Answer { stat_error: stat(fd), ..usage(fd) }
-}
-
-impl Child {
-    /// Starts the child, in a process group of its own.
-    pub(crate) fn start(question: Question<'_>) -> io::Result<Self> {
-        let kind = SocketType::SEQPACKET;
-        let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        let parent = nix::unistd::getpid();
-        // A signal handler of the parent must not run in the child, where it would act in the name of the
-        // parent.
-        let mut before = SigSet::empty();
-        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
-        // SAFETY: the child runs only `in_child`, which makes raw system calls on memory that existed before
-        // the fork, takes no lock, allocates nothing, and never returns.
-        let forked = match unsafe { libc::fork() } {
-            0 => in_child(question, theirs.as_raw_fd(), parent.as_raw()),
-            pid => Errno::result(pid),
-        };
-        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
-        Ok(Self { pid: Pid::from_raw(forked?), socket })
-    }
-
-    /// Waits for the answer; `TimedOut` if there is none before the deadline.
-    pub(crate) fn answer(&self, deadline: Instant) -> io::Result<(Answer, Option<OwnedFd>)> {
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            // Rounded up, so that the last iteration does not spin.
-            let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-            let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut fds, timeout) {
-                Ok(0) if left.is_zero() => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(0) | Err(Errno::EINTR) => {}
-                Ok(_) => return self.receive(),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    fn receive(&self) -> io::Result<(Answer, Option<OwnedFd>)> {
-        let mut bytes = [0; ANSWER];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let length = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?.bytes;
-        if length != ANSWER {
-            return Err(io::Error::other("the helper process ended without an answer"));
-        }
-        let fd = ancillary.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        });
-        let mut numbers = bytes.chunks_exact(8).map(|chunk| {
-            let mut number = [0; 8];
-            number.copy_from_slice(chunk);
-            u64::from_ne_bytes(number)
-        });
-        let mut next = || numbers.next().unwrap_or_default();
-        let answer = Answer {
-            error: next(),
-            stat_error: next(),
-            setting: next(),
-            block_size: next(),
-            blocks: next(),
-            blocks_free: next(),
-            blocks_available: next(),
-            inodes: next(),
-            inodes_free: next(),
-            loop_status: std::array::from_fn(|_| next()),
-        };
-        Ok((answer, fd))
-    }
-
-    /// Lets the child continue without a reader for its answer.
-    pub(crate) fn abandon(self) -> Stuck {
-        Stuck(self.pid)
-    }
-
-    /// Kills the child, and waits briefly for it to exit.
-    pub(crate) fn end(self) -> Result<(), Stuck> {
-        Stuck(self.pid).end()
-    }
-}
+use super::question::{MountElsewhere, Open, Question};
+use super::{ANSWER, Answer, CLOSED};
+use crate::sys::features::{self, Feature, OPENAT2};
+use crate::sys::ioctl::{self, LoopStatus};
+use crate::sys::new_mount::{self, MountMethod, NewMount};
+use crate::sys::pass_descriptor;
 
 /// Makes only raw system calls: another thread can have held any lock at the time of the fork.
-fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
+pub(super) fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
     let (needed, named): (Option<c_int>, &[c_int]) = match question {
         Question::Open(Open { directory, .. }) => (directory.map(|fd| fd.as_raw_fd()), &[]),
         Question::Usage(fd)
@@ -269,6 +43,7 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
         }
         libc::setpgid(0, 0);
         close_all_but(socket, needed.unwrap_or(socket), named);
+        libc::send(socket, [0_u8; CLOSED].as_ptr().cast(), CLOSED, libc::MSG_NOSIGNAL);
     }
     let (answer, fd) = match question {
         Question::Open(place) => match open(place) {
@@ -360,7 +135,7 @@ fn open(place: Open<'_>) -> Result<c_int, u64> {
     }
 }
 
-fn usage(fd: BorrowedFd<'_>) -> Answer {
+pub(super) fn usage(fd: BorrowedFd<'_>) -> Answer {
     let mut found = MaybeUninit::<libc::statfs64>::zeroed();
     // SAFETY: the buffer is live and of the call's type.
     let error = error_of(unsafe { libc::fstatfs64(fd.as_raw_fd(), found.as_mut_ptr()) });
@@ -427,7 +202,7 @@ fn loop_status(node: &CStr) -> Answer {
 }
 
 /// The error number of a `statx` that the file's server must answer.
-fn stat(fd: BorrowedFd<'_>) -> u64 {
+pub(super) fn stat(fd: BorrowedFd<'_>) -> u64 {
     /// `STATX_BASIC_STATS`
     const BASIC_STATS: libc::c_uint = 0x7ff;
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC | libc::AT_NO_AUTOMOUNT;

@@ -1,0 +1,88 @@
+//! Unmounts in a child process, which can continue after the mount has left the tree.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::queues::{EXIT_POLL_INTERVAL, Permit, Queue, QueueState, queues, reap_later, remove_unused};
+use super::{Subject, Unanswered, finish_query, warn_stuck};
+use crate::MountId;
+use crate::bounded::place_key::PlaceKey;
+use crate::sys::child::{Answer, Child, Question, Stuck};
+
+/// How long an unmount can take in total after the mount has left the tree, and what happens then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FinishPolicy {
+    pub(crate) limit: Duration,
+    /// Whether the child is killed. Otherwise it continues, and [`has_finished_within`] reports when it has
+    /// finished.
+    pub(crate) kills_child: bool,
+}
+
+/// As [`ask`](super::ask), for an unmount at a place.
+///
+/// The mount leaves the tree at once, which `is_detached_now` reports. After that the child waits until all
+/// data is written.
+pub(crate) fn unmount(
+    (mount, place): (MountId, PlaceKey),
+    question: Question<'_>,
+    limit: Duration,
+    policy: FinishPolicy,
+    is_detached_now: impl FnOnce() -> bool,
+) -> Result<Answer, Unanswered> {
+    let is_timeout = |answer: &io::Result<_>| {
+        answer.as_ref().is_err_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut)
+    };
+    let permit = Permit::take(Subject::Unmount(mount), limit)?;
+    let child = Child::start(question).map_err(Unanswered::Failed)?;
+    let start = Instant::now();
+    let mut answer = child.answer(start + limit);
+    if is_timeout(&answer) && is_detached_now() {
+        answer = child.answer(start + policy.limit);
+        if is_timeout(&answer) && !policy.kills_child {
+            let child = child.abandon();
+            queues().entry(Subject::FinishingUnmount(place, child.number())).or_default().state =
+                QueueState::Stuck(child);
+            return Err(Unanswered::TimedOut(limit));
+        }
+    }
+    finish_query(permit, child, answer.map(|(answer, _)| answer), limit)
+}
+
+/// Waits up to the limit for unfinished unmounts at a place. Returns whether all have finished.
+pub(crate) fn has_finished_within(place: &PlaceKey, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while !unfinished_unmounts(&mut queues(), place).is_empty() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(EXIT_POLL_INTERVAL);
+    }
+    true
+}
+
+/// Kills the children of unfinished unmounts at a place.
+pub(crate) fn kill_unfinished(place: &PlaceKey) {
+    let mut queues = queues();
+    let children = unfinished_unmounts(&mut queues, place);
+    // After its queue is removed, no other thread reaps the child, so its pid is not reused meanwhile.
+    for child in &children {
+        queues.remove(&Subject::FinishingUnmount(place.clone(), child.number()));
+    }
+    drop(queues);
+    for child in children {
+        if let Err(stuck) = child.end() {
+            warn_stuck(stuck);
+            reap_later(child.number());
+        }
+    }
+}
+
+fn unfinished_unmounts(queues: &mut BTreeMap<Subject, Queue>, place: &PlaceKey) -> Vec<Stuck> {
+    remove_unused(queues);
+    let of_place = queues.iter().filter_map(|(subject, queue)| match (subject, &queue.state) {
+        (Subject::FinishingUnmount(at, _), QueueState::Stuck(child)) if at == place => Some(*child),
+        _ => None,
+    });
+    of_place.collect()
+}
