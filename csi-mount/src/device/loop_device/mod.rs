@@ -132,7 +132,8 @@ impl LoopDevice {
     /// The mark is not in sysfs, so each read-only loop device is asked. Those over files of remote
     /// filesystems are not asked: a marked one is over a device node.
     pub(crate) fn find_marked(is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<(Self, DeviceNumber)>> {
-        let hint = |listed: &ListedDevice| listed.hint(lookup::cached_node(&listed.backing).is_some(), true);
+        let hint =
+            |listed: &ListedDevice| listed.hint(lookup::cached_node(&listed.backing()).is_some(), true);
         let marked = table::attached(hint, |_, info| is_wanted(text(&info.file_name)))?;
         let found =
             |found: &Attached| (Self::from_attached(found), DeviceNumber::from_dev_t(found.info.rdevice));
@@ -343,7 +344,7 @@ fn attached_to(backing: &Path) -> Result<Vec<Attached>> {
     }
     let path = fs::canonicalize(backing).map_err(failed)?;
     let is_local = !lookup::leads_into_remote(&path);
-    let hint = |listed: &ListedDevice| listed.hint(listed.backing == path, is_local);
+    let hint = |listed: &ListedDevice| listed.hint(listed.backing() == path, is_local);
     table::attached(hint, |_, info| info.backing() == (file.dev(), file.ino()))
 }
 
@@ -356,9 +357,9 @@ fn attached_to_deleted(backing: &Path) -> Result<Vec<Attached>> {
     };
     name.push(" (deleted)");
     let hint = |listed: &ListedDevice| {
-        if listed.backing.as_os_str() == name { Relevance::Likely } else { Relevance::Unwanted }
+        if listed.backing().as_os_str() == name { Relevance::Likely } else { Relevance::Unwanted }
     };
-    table::attached(hint, |listed, _| listed.backing.as_os_str() == name)
+    table::attached(hint, |listed, _| listed.backing().as_os_str() == name)
 }
 
 pub(crate) fn access_of(info: &LoopInfo) -> DeviceAccess {

@@ -36,10 +36,6 @@ pub(crate) struct ListedDevice {
     pub(crate) number: DeviceNumber,
     /// The disk sequence number, from Linux 5.15.
     pub(crate) sequence: Option<u64>,
-    /// The path of the backing file as the kernel writes it: relative to the caller's root if it is
-    /// reachable from there, otherwise relative to that of some other mount namespace. This is a hint, not
-    /// a proof.
-    pub(crate) backing: PathBuf,
 }
 
 /// A loop device and what it reports that it is attached to.
@@ -61,6 +57,32 @@ pub(crate) enum Relevance {
 }
 
 impl ListedDevice {
+    fn read(name: &OsStr, number: DeviceNumber) -> io::Result<Self> {
+        let sequence = match features::has(Feature::DiskSequence) {
+            true => optional(attribute(&Path::new(BLOCK).join(name).join("diskseq")))?,
+            false => None,
+        };
+        let sequence = sequence.and_then(|text| std::str::from_utf8(&text).ok()?.trim_end().parse().ok());
+        Ok(Self { name: name.to_owned(), number, sequence })
+    }
+
+    /// The path of the backing file as the kernel writes it: relative to the caller's root if it is
+    /// reachable from there, otherwise relative to that of some other mount namespace. This is a hint, not
+    /// a proof. Empty if the device was detached.
+    pub(crate) fn backing(&self) -> PathBuf {
+        self.read_backing().ok().flatten().unwrap_or_default()
+    }
+
+    /// None if nothing is attached.
+    fn read_backing(&self) -> io::Result<Option<PathBuf>> {
+        let path = Path::new(BLOCK).join(&self.name).join("loop/backing_file");
+        let Some(mut backing) = optional(attribute(&path))? else { return Ok(None) };
+        if backing.last() == Some(&b'\n') {
+            backing.pop();
+        }
+        Ok(Some(OsString::from_vec(backing).into()))
+    }
+
     pub(crate) fn node(&self) -> PathBuf {
         Path::new("/dev").join(&self.name)
     }
@@ -71,7 +93,7 @@ impl ListedDevice {
     pub(crate) fn hint(&self, looks_wanted: bool, is_local: bool) -> Relevance {
         if looks_wanted {
             Relevance::Likely
-        } else if is_local && lookup::leads_into_remote(&self.backing) {
+        } else if is_local && lookup::leads_into_remote(&self.backing()) {
             Relevance::Unwanted
         } else {
             Relevance::Unlikely
@@ -81,9 +103,10 @@ impl ListedDevice {
     /// Whether the backing file looks like the node of one of these devices: by its name, or by what is at
     /// its path.
     pub(crate) fn can_be_node_of(&self, devices: &[(DeviceNumber, OsString)]) -> bool {
-        let name = self.backing.file_name();
+        let backing = self.backing();
+        let name = backing.file_name();
         devices.iter().any(|(_, device)| Some(device.as_os_str()) == name)
-            || lookup::cached_node(&self.backing)
+            || lookup::cached_node(&backing)
                 .is_some_and(|node| devices.iter().any(|(number, _)| *number == node))
     }
 
@@ -114,6 +137,15 @@ pub(crate) fn attached(
             }
         }
     }
+    // The answer of a known one is still true, so nothing else is read of it: every volume's steps come here, and
+    // there can be many devices.
+    let mut attached = Vec::new();
+    for listed in unknown {
+        if listed.read_backing().map_err(failed_to_list)?.is_some() {
+            attached.push(listed);
+        }
+    }
+    let mut unknown = attached;
     unknown.retain(|listed| hint(listed) != Relevance::Unwanted);
     let answers = in_flight::ask_all(&unknown, ask);
     for (listed, answer) in unknown.into_iter().zip(answers) {
@@ -127,10 +159,10 @@ pub(crate) fn attached(
             Answer::Unanswered(error) if hint(&listed) == Relevance::Likely => {
                 return Err(Error::os(ASK, listed.node(), error)
                     .with_kind(ErrorKind::Unresponsive)
-                    .add_reason(format!("it can be attached to {}", listed.backing.display())));
+                    .add_reason(format!("it can be attached to {}", listed.backing().display())));
             }
             Answer::Unanswered(error) => {
-                tracing::warn!(device = %listed.node().display(), backing = %listed.backing.display(), %error,
+                tracing::warn!(device = %listed.node().display(), backing = %listed.backing().display(), %error,
                     "a loop device does not return its status, and is ignored as another program's device");
             }
         }
@@ -144,7 +176,10 @@ pub(crate) fn attached(
 pub(crate) fn status(node: &Path, number: DeviceNumber) -> Result<Option<LoopInfo>> {
     let name = node.file_name().unwrap_or_default();
     let failed = |error: io::Error| Error::os(ASK, node, error);
-    let Some(listed) = listed(name, number).map_err(failed)? else { return Ok(None) };
+    let listed = ListedDevice::read(name, number).map_err(failed)?;
+    if listed.read_backing().map_err(failed)?.is_none() {
+        return Ok(None);
+    }
     match ask(&listed)? {
         Answer::Status(status) => Ok(Some(status.info)),
         Answer::Gone => Ok(None),
@@ -155,7 +190,8 @@ pub(crate) fn status(node: &Path, number: DeviceNumber) -> Result<Option<LoopInf
 /// What an open device is attached to, if it is a loop device and answers in time.
 pub(crate) fn attached_as(device: &BlockDevice) -> Option<Attached> {
     let link = fs::read_link(format!("/sys/dev/block/{}", device.number())).ok()?;
-    let listed = listed(link.file_name()?, device.number()).ok()??;
+    let listed = ListedDevice::read(link.file_name()?, device.number()).ok()?;
+    listed.read_backing().ok()??;
     let sequence = ioctl::disk_sequence(device.as_fd()).ok();
     if listed.sequence != sequence {
         return None;
@@ -240,10 +276,13 @@ fn ask(listed: &ListedDevice) -> Result<Answer> {
 /// The loop devices that have a size: few of the nodes are attached, and `/proc/partitions` names just
 /// these.
 fn list() -> Result<Vec<ListedDevice>> {
-    let failed = |error| Error::os("list the loop devices in", PARTITIONS, error);
-    let table = fs::read_to_string(PARTITIONS).map_err(failed)?;
-    // A device that went away in the meantime is left out.
-    numbered(&table).filter_map(|(number, name)| listed(name, number).map_err(failed).transpose()).collect()
+    let table = fs::read_to_string(PARTITIONS).map_err(failed_to_list)?;
+    let read = |(number, name)| ListedDevice::read(name, number).map_err(failed_to_list);
+    numbered(&table).map(read).collect()
+}
+
+fn failed_to_list(error: io::Error) -> Error {
+    Error::os("list the loop devices in", PARTITIONS, error)
 }
 
 /// The loop devices in the lines `major minor #blocks name`, without partitions (`loop0p1`).
@@ -256,28 +295,6 @@ fn numbered(table: &str) -> impl Iterator<Item = (DeviceNumber, &OsStr)> {
         let number = DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? };
         is_whole.then_some((number, OsStr::new(name)))
     })
-}
-
-/// None if nothing is attached.
-fn listed(name: &OsStr, number: DeviceNumber) -> io::Result<Option<ListedDevice>> {
-    let directory = Path::new(BLOCK).join(name);
-    let Some(mut backing) = optional(attribute(&directory.join("loop/backing_file")))? else {
-        return Ok(None);
-    };
-    if backing.last() == Some(&b'\n') {
-        backing.pop();
-    }
-    let sequence = match features::has(Feature::DiskSequence) {
-        true => optional(attribute(&directory.join("diskseq")))?,
-        false => None,
-    };
-    let sequence = sequence.and_then(|text| std::str::from_utf8(&text).ok()?.trim_end().parse().ok());
-    Ok(Some(ListedDevice {
-        name: name.to_owned(),
-        number,
-        sequence,
-        backing: OsString::from_vec(backing).into(),
-    }))
 }
 
 /// A file of sysfs, which has at most one page and is read in one call.

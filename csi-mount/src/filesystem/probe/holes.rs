@@ -52,7 +52,7 @@ pub(super) fn data(device: &BlockDevice, size: u64) -> Option<Vec<Range<u64>>> {
 /// The file beneath, if the path that the kernel names leads to it, and it is on a filesystem with exact
 /// answers.
 fn open(attached: &Attached) -> Option<File> {
-    let path = &attached.listed.backing;
+    let path = &attached.listed.backing();
     let place = lookup::open_path(path, OFlags::NOFOLLOW).ok()?;
     let facts = facts::from_fd(&place).ok()?;
     let is_file = facts.file_type == FileType::RegularFile;
