@@ -14,3 +14,14 @@ pub mod ephemeral;
 pub mod fuse;
 mod lost;
 pub mod shared;
+
+use crate::{Created, Target};
+
+/// Removes the directory or file that a failed step has made.
+fn remove_created(created: Created, target: &Target) {
+    if created == Created::Created
+        && let Err(left) = target.remove()
+    {
+        tracing::warn!(%left, "an empty target stays after a failed publish");
+    }
+}

@@ -6,9 +6,10 @@ use rustix::fs::FileType;
 
 use super::raw;
 use crate::flow::lost::require_staged;
+use crate::flow::remove_created;
 
 use crate::unmount;
-use crate::{Bind, Created, IdMap, MountAttributes, Outcome, Removed, Result, Target};
+use crate::{Bind, IdMap, MountAttributes, Outcome, Removed, Result, Target};
 
 const PUBLISH: &str = "publish";
 const UNPUBLISH: &str = "unpublish";
@@ -45,15 +46,6 @@ pub fn publish_with_id_map(
     let created = target.create_dir()?;
     let bind = Bind::new(staging).attributes(attributes).id_map(id_map);
     bind.at(target).inspect_err(|_| remove_created(created, target))
-}
-
-/// Removes the directory or file that a failed step has made.
-pub(super) fn remove_created(created: Created, target: &Target) {
-    if created == Created::Created
-        && let Err(left) = target.remove()
-    {
-        tracing::warn!(%left, "an empty target stays after a failed publish");
-    }
 }
 
 /// Undoes [`publish`] and [`publish_device`](super::publish_device): unmounts every layer and removes the

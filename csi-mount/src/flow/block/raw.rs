@@ -3,9 +3,9 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::publish::remove_created;
 use crate::device::users;
 use crate::filesystem::format::record;
+use crate::flow::remove_created;
 
 use crate::sys::fnv::fnv1a;
 use crate::unmount;

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use super::device_under;
 use super::plan::{StageCheck, StagePlan};
-use super::publish::remove_created;
 use crate::device::same_disk::is_same_disk;
 use crate::device::users::{self, Tolerated};
 use crate::filesystem::check::check_within;
@@ -12,6 +11,7 @@ use crate::filesystem::kernel_features::unknown_features;
 use crate::filesystem::probe::content_missing;
 use crate::filesystem::uuid::{mounted_on_same_disk, set_uuid};
 use crate::flow::lost::require_staged;
+use crate::flow::remove_created;
 use crate::mounting::diagnose;
 
 use crate::table::details::Details;

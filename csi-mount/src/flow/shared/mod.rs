@@ -45,12 +45,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::lost::{require_staged, unmount_if_lost};
+use super::remove_created;
 use crate::detached::prepared::Prepared;
 use crate::mounted::health;
 use crate::mounting::attach;
 use crate::mounting::mount::MOUNT;
 use crate::{
-    Bind, Created, Detach, Mount, MountAttributes, MountHealth, Outcome, Removed, Result, Root, Target,
+    Bind, Detach, Mount, MountAttributes, MountHealth, Outcome, Removed, Result, Root, Target,
     UNMOUNT_TIME_LIMIT, Unmount, Unmounted,
 };
 
@@ -158,15 +159,6 @@ pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttr
     unmount_if_lost(target)
         .and_then(|_| Bind::new(staging).attributes(attributes).at(target))
         .inspect_err(|_| remove_created(created, target))
-}
-
-/// Removes the directory that a failed step has made.
-fn remove_created(created: Created, target: &Target) {
-    if created == Created::Created
-        && let Err(left) = target.remove()
-    {
-        tracing::warn!(%left, "an empty target stays after a failed publish");
-    }
 }
 
 /// Undoes [`publish`] and [`publish_directly`], also while the server does not answer, and removes the
