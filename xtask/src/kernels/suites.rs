@@ -184,6 +184,8 @@ const MKFS_IS_SLOW: &str = "the kills at each system call of mkfs take minutes u
 
 const MKFS_IN_MEMORY: &str = "it compares what mkfs wrote into memory dozens of times; minutes under emulation, and the kernel only reads and writes";
 
+const CONTENT: &str = "it writes many images, half a minute under emulation, and what is found in them does not depend on the kernel";
+
 const DEEP_IS_SLOW: &str =
     "thousands of directories take a minute or two under emulation; the other trees take the same calls";
 
@@ -244,7 +246,14 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "mountinfo_oracle", env: &[("CSI_TEST_ROUNDS", "100")], ..MOUNT },
     Suite { test: "propagation", env: &[("CSI_TEST_ROUNDS", "20")], ..MOUNT },
     Suite { test: "races", env: &[("CSI_TEST_ROUNDS", "4")], ..MOUNT },
-    Suite { test: "hang", ..MOUNT },
+    Suite {
+        test: "hang",
+        skip: &[Skip::everywhere(
+            "a_thousand_calls_leave_one_helper_process_and_no_thread",
+            "the other tests make the same calls once",
+        )],
+        ..MOUNT
+    },
     Suite {
         test: "health",
         skip: &[
@@ -285,7 +294,15 @@ pub(crate) const SUITES: &[Suite] = &[
         ..DEVICES
     },
     Suite { test: "loop_device", ..DEVICES },
-    Suite { test: "probe", ..DEVICES },
+    Suite {
+        test: "probe",
+        skip: &[
+            Skip::everywhere("data_at_spare_superblocks_is_found", CONTENT),
+            Skip::everywhere("filesystems_are_named_as_blkid_does", CONTENT),
+            Skip::everywhere("random_data_is_refused_and_unchanged", CONTENT),
+        ],
+        ..DEVICES
+    },
     // On 5.10 a loop device that reads a hole of a file on tmpfs fills the hole with data.
     Suite { test: "probe_holes", since: Version::new(6, 1), ..DEVICES },
     // Before 5.17 a loop device over a full tmpfs can't read the holes of its file, and here a format fails
@@ -329,6 +346,8 @@ pub(crate) const SUITES: &[Suite] = &[
             "rm",
             "mknod",
         ],
+        // The exchanges depend little on the kernel, and take a minute and a half in emulation.
+        is_on_request: true,
         ..MOUNT
     },
     // 14 kinds of use times three filesystems take three to five minutes in emulation.
@@ -345,7 +364,11 @@ pub(crate) const SUITES: &[Suite] = &[
         ..DEVICES
     },
     Suite { test: "grow", env: &[("CSI_TEST_EXT4_GROWS_MOUNTED", "1")], ..DEVICES },
-    Suite { test: "block_flow", ..DEVICES },
+    Suite {
+        test: "block_flow",
+        skip: &[Skip::everywhere("whatever_is_on_the_device_is_kept", CONTENT)],
+        ..DEVICES
+    },
     Suite { test: "block_flow_raw", ..DEVICES },
     Suite {
         test: "copy",
@@ -419,10 +442,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "crash_fuse", env: &[("CSI_CRASH_POINTS", "4")], seconds: 180, ..FLOWS },
     Suite {
         test: "corpus",
-        skip: &[Skip::everywhere(
-            "whatever_a_device_holds_is_kept",
-            "it probes hundreds of images and does not depend on the kernel; minutes under emulation",
-        )],
+        skip: &[Skip::everywhere("whatever_a_device_holds_is_kept", CONTENT)],
         ..DEVICES
     },
     Suite {
