@@ -9,6 +9,7 @@
 //! | the claim, volume, pod, class or namespace of a call | [`Objects`] | one for each kind |
 //! | events of claims, volumes and pods | [`Events`] | [`rules::EVENTS`] |
 //! | waiting for detached volumes before the node's pod stops | [`Drain`] | [`rules::DRAIN`] |
+//! | volumes and classes of former in-tree plugins | [`migration`] | none |
 //!
 //! The node part of a driver, with its topology from the node's labels and the start-up taint. The three
 //! lines with `csi_kube` are what it adds to a driver:
@@ -53,6 +54,7 @@ mod drain;
 mod error;
 mod events;
 mod leader;
+pub mod migration;
 mod node_labels;
 mod objects;
 mod request;
