@@ -24,7 +24,7 @@
 //! | module | has |
 //! |---|---|
 //! | `driver`, `discover` | the facts, and how they are read from a socket |
-//! | `options`, `plan` | the options, and both checked together: every decision is a method of the plan |
+//! | `options`, `rule`, `plan` | the options, and both checked together: every decision is a method of the plan |
 //! | `sidecars` | the sidecars: versions, flags, when each one runs |
 //! | `rbac` | the rules of each sidecar as a table, and the objects made from it |
 //! | `csi_driver`, `pods`, `classes`, `extras` | the objects |
@@ -55,6 +55,7 @@ mod output;
 mod plan;
 mod pods;
 mod rbac;
+mod rule;
 mod sidecars;
 
 #[cfg(feature = "client")]
@@ -63,10 +64,11 @@ pub use driver::Driver;
 pub use error::Error;
 pub use manifests::{Manifests, manifests};
 pub use options::{
-    Class, Controller, FsGroupPolicy, Lifecycle, Options, Rule, SecretReference, SecretUse, TokenRequest,
+    Class, Controller, FsGroupPolicy, Lifecycle, Options, SecretReference, SecretUse, TokenRequest,
 };
 #[cfg(feature = "clap")]
 pub use output::Output;
+pub use rule::{Rule, Scope};
 
 /// The examples in README.md, compiled.
 #[cfg(doctest)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::names;
+use crate::rule::Rule;
 
 /// What the manifests need in addition to the facts about the driver. With the feature `clap` these are flags,
 /// and each field's documentation is its help.
@@ -138,7 +138,8 @@ pub struct Options {
     pub controller_host_path: Vec<String>,
 
     /// What the driver itself may do in the API, as [GROUP/]RESOURCE:VERB,VERB such as nodes:get or
-    /// storage.k8s.io/csinodes:get,watch. Can be repeated, also the next one
+    /// storage.k8s.io/csinodes:get,watch; with @namespace at the end only in the driver's own namespace. Can
+    /// be repeated, also the next one
     #[cfg_attr(feature = "clap", arg(long, value_name = "RULE", help_heading = "Controller"))]
     pub controller_rule: Vec<Rule>,
 
@@ -433,37 +434,6 @@ impl FromStr for SecretReference {
         let (used_for, place) = text.split_once('=').ok_or_else(form)?;
         let (namespace, name) = place.split_once('/').ok_or_else(form)?;
         Ok(Self { used_for: used_for.parse()?, namespace: namespace.to_owned(), name: name.to_owned() })
-    }
-}
-
-/// A permission of the driver itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Rule {
-    /// The API group; empty is the core group.
-    pub group: String,
-    /// The resource, such as `nodes`.
-    pub resource: String,
-    /// The verbs, such as `get`.
-    pub verbs: Vec<String>,
-}
-
-impl FromStr for Rule {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let form = || format!("{text:?} is not [GROUP/]RESOURCE:VERB,VERB, such as nodes:get,watch");
-        let (what, verbs) = text.split_once(':').ok_or_else(form)?;
-        // A subresource has a slash too: pods/status, or policy/pods/eviction.
-        let (group, resource) = match what.split_once('/') {
-            Some((group, rest)) if group.contains('.') || rest.contains('/') => (group, rest),
-            _ => ("", what),
-        };
-        let verbs: Vec<String> = verbs.split(',').map(str::to_owned).collect();
-        if resource.is_empty() || verbs.iter().any(|verb| !names::is_verb(verb)) {
-            return Err(form());
-        }
-        Ok(Self { group: group.to_owned(), resource: resource.to_owned(), verbs })
     }
 }
 

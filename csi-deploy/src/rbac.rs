@@ -12,20 +12,13 @@ use k8s_openapi::api::rbac::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::manifests::Files;
-use crate::options::{Rule, SecretUse};
+use crate::options::SecretUse;
 use crate::plan::Plan;
 use crate::pods::{Part, metadata};
+use crate::rule::Rule;
+use crate::rule::Scope::{self, Cluster, Namespace};
 use crate::sidecars::Sidecar;
 use crate::{Error, options::Controller};
-
-/// Where a rule holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scope {
-    Cluster,
-    /// The namespace of the driver.
-    Namespace,
-}
-use Scope::{Cluster, Namespace};
 
 /// A rule of a sidecar.
 struct Row {
@@ -245,7 +238,7 @@ impl Rules {
 
     fn of_driver(&mut self, rules: &[Rule]) {
         for rule in rules {
-            self.add(Cluster, "driver", &rule.group, &rule.resource, &rule.verbs);
+            self.add(rule.scope, "driver", &rule.group, &rule.resource, &rule.verbs);
         }
     }
 

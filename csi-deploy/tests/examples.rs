@@ -121,6 +121,7 @@ fn hostpath_with_everything() {
         "--image-pull-secret=registry",
         "--arg=--spec=v1.13",
         "--controller-rule=nodes:get,list",
+        "--controller-rule=coordination.k8s.io/leases:get,create@namespace",
         "--node-rule=storage.k8s.io/csinodes:get",
     ];
     golden("hostpath-everything", &driver, &[&HOSTPATH[..], &rest, &classes, &declared].concat());

@@ -6,6 +6,21 @@
 //! let texts: Vec<String> = rules::STARTUP_TAINT.iter().map(ToString::to_string).collect();
 //! assert_eq!(texts, ["nodes:get,patch", "storage.k8s.io/csinodes:get"]);
 //! ```
+//!
+//! With the feature `manifests` a driver declares them for its manifests:
+//!
+//! ```
+//! # #[cfg(feature = "manifests")] {
+//! use csi_core::Plugin;
+//! use csi_kube::rules;
+//!
+//! let plugin = Plugin::new("dirs.csi.example.org", "1").declare(|options| {
+//!     options.node_rule.extend(rules::NODE_LABELS.iter().map(Into::into));
+//!     options.node_rule.extend(rules::STARTUP_TAINT.iter().map(Into::into));
+//!     options.controller_rule.extend(rules::LEADER_ELECTION.iter().map(Into::into));
+//! });
+//! # drop(plugin); }
+//! ```
 
 use std::fmt;
 
@@ -25,11 +40,22 @@ pub struct Rule {
     pub reason: &'static str,
 }
 
-/// The form in which manifest tools take a rule: `[GROUP/]RESOURCE:VERB,VERB`.
+/// The form in which `csi manifests` takes a rule: `[GROUP/]RESOURCE:VERB,VERB`, with `@namespace` at the end for
+/// [`Scope::Namespace`].
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slash = if self.group.is_empty() { "" } else { "/" };
-        write!(f, "{}{slash}{}:{}", self.group, self.resource, self.verbs.join(","))
+        let at = if self.scope == Scope::Namespace { "@namespace" } else { "" };
+        write!(f, "{}{slash}{}:{}{at}", self.group, self.resource, self.verbs.join(","))
+    }
+}
+
+/// The rule as a driver declares it for its manifests.
+#[cfg(feature = "manifests")]
+impl From<&Rule> for csi_core::deploy::Rule {
+    fn from(rule: &Rule) -> Self {
+        let declared = Self::new(rule.group, rule.resource, rule.verbs.iter().copied());
+        if rule.scope == Scope::Namespace { declared.in_namespace() } else { declared }
     }
 }
 

@@ -19,3 +19,11 @@ fn the_table_of_rules_is_the_code() {
     }
     assert_eq!(listed, due);
 }
+
+/// A rule on a flag of `csi manifests` is the rule that a driver declares.
+#[test]
+fn a_rule_as_text_is_the_declared_one() {
+    for rule in rules::ALL.iter().flat_map(|(_, rules)| *rules) {
+        assert_eq!(rule.to_string().parse(), Ok(csi_core::deploy::Rule::from(rule)));
+    }
+}
