@@ -5,6 +5,7 @@ mod capabilities;
 mod completion;
 mod exit_status;
 mod lifecycle;
+mod manifests;
 mod outside_text;
 mod rpcs;
 mod secrets;
