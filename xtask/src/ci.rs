@@ -13,7 +13,8 @@ use crate::package::Depth;
 use crate::progress::Progress;
 use crate::step::{Step, timed};
 use crate::{
-    Failure, bench, codegen, container, elf, kernels, needs, package, progress, sanity, target, test,
+    Failure, bench, codegen, container, elf, kernels, needs, package, progress, sanity, target, templates,
+    test,
 };
 
 /// The file with the seconds of each step's last run, in cargo's target folder.
@@ -65,6 +66,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
         ("benches build, their instructions", Box::new(|| bench::check_instructions(root))),
         ("static build", Box::new(|| static_build(root))),
         ("containers", Box::new(|| container::run(root).map(|some| left_out.borrow_mut().extend(some)))),
+        ("templates", Box::new(|| templates::run(root).map(|some| left_out.borrow_mut().extend(some)))),
         ("csi-sanity", Box::new(|| sanity::run(root).map(|some| left_out.borrow_mut().extend(some)))),
         (
             "oldest and newest kernel available",

@@ -25,6 +25,7 @@ mod step;
 mod svg;
 mod system;
 mod target;
+mod templates;
 mod test;
 mod test_programs;
 
@@ -53,14 +54,16 @@ Usage: cargo xtask <command>
                       without long tests, as in `ci`; only suites with SUITE in `package/program`, several
                       separated by commas
   ci                  all checks: missing packages as for `test`, format, generated code, clippy, tests,
-                      docs, each feature alone, the archives of the published crates, a static build, csi-sanity
-                      (if there is a Go toolchain), the tests on the oldest and the newest kernel available;
-                      print the time of each step
+                      docs, each feature alone, the archives of the published crates, a static build, the
+                      templates, csi-sanity (if there is a Go toolchain), the tests on the oldest and the
+                      newest kernel available; print the time of each step
   sanity              run csi-sanity, Kubernetes' test suite for CSI drivers, against the examples; it is
                       built by `go`, into the target folder
   image PACKAGE [--tools]
                       write a container image of a driver as an OCI layout, in the target folder; see
                       `image --help`
+  templates           generate a crate from each kind of the template, build it, and run its tests, the kit
+                      and csi-sanity; cargo-generate is built once, into the target folder
   container           run the images of the examples with runc, as a kubelet runs them; needs root
   features            check each feature of each package alone, and each package without features
   bench [OPTIONS]     compare the toolkit with system calls, programs and other crates; write
@@ -154,6 +157,7 @@ fn main() -> ExitCode {
         ["container"] => needs::provide(&[needs::Work::Containers], Install::Missing)
             .and_then(|()| container::run(&root))
             .and_then(whole),
+        ["templates"] => print_left_out(templates::run(&root)),
         ["sanity"] => sanity::run(&root).and_then(whole),
         ["ci"] => ci::run(&root),
         ["bench", options @ ..] => {

@@ -168,8 +168,8 @@ fn toolchain<'a>(list: &'a str, version: &str) -> Option<&'a str> {
     })
 }
 
-/// Removes a folder that this module made in the target folder.
-fn remove_folder(folder: &Path) -> Result<(), Failure> {
+/// Removes a folder that this program made in the target folder.
+pub(crate) fn remove_folder(folder: &Path) -> Result<(), Failure> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),

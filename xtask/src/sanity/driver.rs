@@ -89,6 +89,7 @@ impl Driver {
             .env("VOLUME_ROOTS", place.of(""))
             // The examples' names of the directory of their volumes.
             .envs(["DIRS_ROOT", "BLOCK_POOL", "FLAT_ROOT", "DATA_DIR"].map(|name| (name, place.of("data"))))
+            .env("FUSE_PROGRAM", program.with_file_name("flatfs"))
             .stdin(Stdio::null())
             .stderr(output.try_clone()?)
             .stdout(output)

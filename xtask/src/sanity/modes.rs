@@ -196,6 +196,40 @@ pub(crate) const MODES: &[Mode] = &[
         skips: &[NO_STAGING],
     },
 ];
+const NO_SERVER: Skip = Skip {
+    messages: &[FILTERED],
+    why: "its node mounts from an NFS server, which the run has not: only the controller is called",
+};
+
+/// The drivers of the templates.
+pub(crate) const TEMPLATES: &[Mode] = &[
+    Mode {
+        driver: "template-directory",
+        name: "template",
+        flags: &[],
+        suite: &[],
+        skips: &[SHORT, NO_SIZE, NO_STAGING],
+    },
+    Mode { driver: "template-block", name: "template", flags: &[], suite: &[], skips: &[SHORT] },
+    Mode {
+        driver: "template-shared",
+        name: "template",
+        flags: &[],
+        suite: &["--ginkgo.focus=Identity Service|Controller Service"],
+        skips: &[SHORT, NO_SIZE, NO_SERVER],
+    },
+    Mode { driver: "template-fuse", name: "template", flags: &[], suite: &[], skips: &[SHORT, NO_SIZE] },
+    Mode {
+        driver: "template-ephemeral",
+        name: "template",
+        flags: &[],
+        suite: &[
+            "--ginkgo.focus=Identity Service|Node Service",
+            "--ginkgo.skip=should remove target path|volume does not exist on the specified path",
+        ],
+        skips: &[NO_CONTROLLER, NO_STAGING, ONE_WRITER],
+    },
+];
 
 /// Specs that the suite itself has switched off.
 pub(crate) const PENDING: &[&str] = &[
