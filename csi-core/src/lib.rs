@@ -129,6 +129,7 @@
 //! |---|---|---|
 //! | `mount` | yes | on Linux: [`mount`], the ready-made node plugins, and the requests' methods that mount and unmount |
 //! | `luks` | | encrypted block volumes: `BlockDevices::encryption` |
+//! | `remote` | | `RemoteDisks`: block volumes that are attached over the network (NVMe over TCP) |
 //! | `clap` | | `DriverArgs`: command-line flags and environment variables for the plugin's settings, for `Plugin::run_with` |
 //! | `manifests` | | with `clap`: the command `manifests` of a driver, which makes its Kubernetes manifests |
 //! | `http` | | `Plugin::http`: `/healthz`, `/readyz` and `/metrics` |
@@ -239,6 +240,8 @@ pub use node::{
     NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
     NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
+#[cfg(all(feature = "remote", target_os = "linux"))]
+pub use node_plugins::RemoteDisks;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use node_plugins::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,

@@ -47,6 +47,7 @@
 //! | give a volume's files to a group | [`give_to_group`], or [`IdMap`] for one mount |
 //! | copy the content of a volume | [`copy_file()`], [`Target::copy_tree`], [`data_ranges`]; [`Frozen`] stops writes meanwhile |
 //! | run all steps for a volume | [`flow`] |
+//! | attach a disk over the network, and detach it | [`remote`] |
 //! | run a storage system's own tool, with a time limit and secrets | [`Program`] |
 //! | check whether the node has what volumes need | [`self_check()`] |
 //! | do it on a node that a test can replace | [`Machine`], [`Kernel`] |
@@ -67,6 +68,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `luks` | no | [`Luks`]: block volumes encrypted on their device, by running `cryptsetup` |
+//! | `remote` | no | [`remote`]: disks that are attached over the network: NVMe over TCP |
 //! | `testing` | no | the module `testing`: mount namespaces and disks for the tests of a driver |
 #![cfg(target_os = "linux")]
 
@@ -83,6 +85,8 @@ mod mounted;
 mod mounting;
 mod path;
 mod place;
+#[cfg(feature = "remote")]
+pub mod remote;
 mod self_check;
 mod sys;
 mod table;

@@ -53,6 +53,7 @@ const EMULATION: &[(&str, &str)] = &[
     ("btrfs", "btrfs-progs"),
     ("ip", "iproute2"),
     ("dmsetup", "dmsetup"),
+    ("nvme", "nvme-cli"),
     ("blkdiscard", "util-linux"),
     ("grep", "grep"),
     ("cksum", "coreutils"),

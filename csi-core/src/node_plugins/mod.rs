@@ -17,6 +17,8 @@ mod fuse;
 mod kernel;
 mod mount_group;
 mod places;
+#[cfg(feature = "remote")]
+mod remote;
 mod remove_tree;
 mod root_permissions;
 mod selinux;
@@ -29,6 +31,8 @@ pub use directory::{Directories, DirectoryNode};
 pub use ephemeral::{EphemeralContent, EphemeralNode};
 pub use fuse::{FuseFilesystems, FuseNode};
 pub use mount_group::MountGroup;
+#[cfg(feature = "remote")]
+pub use remote::RemoteDisks;
 pub use remove_tree::{mounted_from, remove_tree};
 pub use root_permissions::RootPermissions;
 pub use shared::{SharedFilesystems, SharedNode};

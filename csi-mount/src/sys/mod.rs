@@ -6,6 +6,8 @@
 pub(crate) mod attributes;
 pub(crate) mod child;
 pub(crate) mod descriptor_copies;
+#[cfg(feature = "remote")]
+pub(crate) mod device_call;
 pub(crate) mod device_mapper;
 pub(crate) mod device_number;
 pub(crate) mod fd_path;

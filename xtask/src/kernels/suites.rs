@@ -194,6 +194,27 @@ const OLD_HAS_A_ROW: &str = "a separate row has more of its points";
 /// The modules of the NFS client and server, for all versions.
 pub(crate) const NFS: &[&str] = &["nfs", "nfsv3", "nfsv4", "nfsd"];
 
+/// A suite with a target on the network of the machine itself.
+const REMOTE: Suite = Suite {
+    modules: &["loop", "xfs", "crc32c_generic", "configfs", "nvmet_tcp", "nvme_tcp"],
+    files: &[
+        "mkfs.ext4",
+        "/etc/mke2fs.conf",
+        "e2fsck",
+        "resize2fs",
+        "mkfs.xfs",
+        "xfs_repair",
+        "ip",
+        "nvme",
+        "cp",
+        "sleep",
+    ],
+    seconds: 180,
+    prints_output: true,
+    is_on_request: true,
+    ..MOUNT
+};
+
 /// It waits for a stopped server most of the time.
 const HANG_NFS: Suite = Suite {
     test: "hang_nfs",
@@ -464,6 +485,25 @@ pub(crate) const SUITES: &[Suite] = &[
         }],
         ..MOUNT
     },
+    Suite {
+        test: "remote_nvme",
+        skip: &[
+            Skip {
+                test: "keys_are_needed_and_not_printed",
+                from: Version::new(5, 10),
+                before: Version::new(6, 0),
+                why: "these have no DH-HMAC-CHAP",
+            },
+            Skip {
+                test: "dead_paths_do_not_keep_a_volume",
+                from: Version::new(5, 10),
+                before: Version::new(6, 0),
+                why: "their nvme-tcp can panic when a controller without a connection is deleted while a request waits",
+            },
+        ],
+        ..REMOTE
+    },
+    Suite { test: "remote_nvme_crash", env: &[("CSI_CRASH_POINTS", "24")], ..REMOTE },
     Suite { only: "hard", ..HANG_NFS },
     Suite { only: "soft", ..HANG_NFS },
     Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },

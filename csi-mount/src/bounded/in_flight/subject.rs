@@ -30,6 +30,9 @@ pub(crate) enum Subject {
     /// An unmount at a place that has left the tree but not finished, by the pid of its child: data is still
     /// to be written.
     FinishingUnmount(PlaceKey, i32),
+    /// A call to a remote disk or its driver, by what is called.
+    #[cfg(feature = "remote")]
+    RemoteDisk(PathBuf),
 }
 
 /// Where a path starts.

@@ -199,6 +199,21 @@ pub(crate) fn all_users(device: &BlockDevice) -> Result<Vec<DeviceUser>> {
     Ok(users)
 }
 
+/// The processes that have the device open, exclusively or not, except this one and those that it forked and
+/// that run no other program: they wait for a disk that does not answer.
+#[cfg(feature = "remote")]
+pub(crate) fn open_in(number: DeviceNumber) -> Vec<DeviceUser> {
+    let parent = format!("PPid:\t{}", std::process::id());
+    let program = |id: &str| fs::read_link(format!("/proc/{id}/exe")).ok();
+    let is_child = |id: u32| {
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        status.lines().any(|line| line == parent) && program(&id.to_string()) == program("self")
+    };
+    let mut found = openers::openers(number, usize::MAX);
+    found.retain(|user| !matches!(user, DeviceUser::Process { id, .. } if is_child(*id)));
+    found
+}
+
 /// As [`all_users`], for several devices, without users that are visible only as an exclusive holder.
 pub(crate) fn identified_users(devices: &[DeviceNumber]) -> Result<Vec<DeviceUser>> {
     identified_users_in(&Sysfs::system(), devices)

@@ -29,6 +29,8 @@ pub(super) fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_
         }
         Question::Mount(NewMount { method: MountMethod::Path { .. }, named }) => (None, named),
         Question::LoopStatus(_) => (None, &[]),
+        #[cfg(feature = "remote")]
+        Question::Device(call) => (Some(call.descriptor()), &[]),
     };
     // An unmount must finish its writes even if the thread that asked for it ends.
     let is_bound = !matches!(question, Question::Unmount(..));
@@ -65,6 +67,8 @@ pub(super) fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_
             (Answer { error, ..Answer::default() }, None)
         }
         Question::WaitForThaw(directory) => (wait_for_thaw(directory), None),
+        #[cfg(feature = "remote")]
+        Question::Device(call) => (call.make(), None),
         Question::SetPermissions(directory, link, mode) => (set_permissions(directory, link, mode), None),
     };
     let bytes: *const Answer = &raw const answer;

@@ -28,6 +28,9 @@ pub(crate) enum Question<'a> {
     SetPermissions(BorrowedFd<'a>, &'a CStr, u32),
     /// `umount2(2)` in another mount namespace, of one mount and only if it is not in use.
     UnmountElsewhere(MountElsewhere<'a>),
+    /// A call to a disk or its driver.
+    #[cfg(feature = "remote")]
+    Device(crate::sys::device_call::DeviceCall<'a>),
 }
 
 /// A mount in another mount namespace.

@@ -1,0 +1,234 @@
+//! The calls that wait for a target: each is made by a child process, with a limit.
+
+use std::fs::{File, OpenOptions};
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use zeroize::Zeroizing;
+
+use super::target::NvmeTarget;
+use crate::bounded::in_flight::{self, Subject, Unanswered};
+use crate::sys::child::{Answer, Question};
+use crate::sys::device_call::{DeviceCall, options};
+use crate::{BlockDevice, Error, ErrorKind, Result};
+
+const FABRICS: &str = "/dev/nvme-fabrics";
+const CONNECT: &str = "connect to an NVMe subsystem through";
+const DISCONNECT: &str = "disconnect an NVMe controller through";
+const FLUSH: &str = "flush";
+const SIZE: &str = "ask the target for the size of a namespace through";
+
+/// The kernel's own limits are 3 seconds for the connection and 60 for each command.
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+/// A try to connect again that is running must end first.
+const DISCONNECT_LIMIT: Duration = Duration::from_secs(60);
+const FLUSH_LIMIT: Duration = Duration::from_secs(30);
+const SIZE_LIMIT: Duration = Duration::from_secs(15);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Makes a call in a child. `what` is the disk, the controller or the portal that must answer.
+fn ask(operation: &'static str, what: &Path, call: DeviceCall<'_>, limit: Duration) -> Result<Answer> {
+    let subject = Subject::RemoteDisk(Path::new(operation).join(what));
+    let unresponsive = |reason: String| Error::new(ErrorKind::Unresponsive, operation, reason).at(what);
+    match in_flight::ask(subject, Question::Device(call), limit) {
+        Ok((answer, _)) => Ok(answer),
+        Err(Unanswered::TimedOut(limit)) => Err(unresponsive(format!("no answer within {limit:?}"))),
+        Err(Unanswered::Stuck) => Err(unresponsive("an earlier call is not answered yet".to_owned())),
+        Err(Unanswered::QueueTooLong) => Err(unresponsive("too many other calls wait for it".to_owned())),
+        Err(Unanswered::Failed(error)) => Err(Error::os(operation, what, error)),
+    }
+}
+
+fn number_of(answer: &Answer) -> i32 {
+    i32::try_from(answer.error).unwrap_or(libc::EIO)
+}
+
+fn checked(operation: &'static str, what: &Path, answer: &Answer) -> Result<()> {
+    match number_of(answer) {
+        0 => Ok(()),
+        number => Err(Error::os(operation, what, std::io::Error::from_raw_os_error(number))),
+    }
+}
+
+/// Connects to one portal. A connection that exists is a success.
+pub(in crate::remote) fn connect(target: &NvmeTarget, portal: SocketAddr) -> Result<()> {
+    let what = PathBuf::from(format!("{FABRICS} ({portal})"));
+    // The kernel logs an option that it does not know, with its value: a key must not be among them.
+    let listed = ask(CONNECT, &what, DeviceCall::NvmeOptions(open()?.as_fd()), CONNECT_LIMIT)?;
+    let known = (number_of(&listed) == 0).then_some(listed.setting);
+    if target.keys.host.is_some() && known.is_none_or(|known| known & options::DHCHAP == 0) {
+        return Err(Error::new(ErrorKind::Unsupported, CONNECT, "this kernel has no DH-HMAC-CHAP")
+            .at(what)
+            .hint("use Linux 6.0 or later, with CONFIG_NVME_HOST_AUTH"));
+    }
+    let is_listed = known.is_some_and(|known| known & options::FAST_IO_FAIL != 0);
+    let with_fast_fail = target.fast_io_fail_tmo.is_some() && (known.is_none() || is_listed);
+    let write = |with_fast_fail| {
+        let text = option_string(target, portal, with_fast_fail);
+        let answer = ask(CONNECT, &what, DeviceCall::Write(open()?.as_fd(), text.as_bytes()), CONNECT_LIMIT)?;
+        Ok::<i32, Error>(number_of(&answer))
+    };
+    let mut number = write(with_fast_fail)?;
+    // Linux 5.10 does not know the option, and does not say so.
+    if number == libc::EINVAL && with_fast_fail && known.is_none() {
+        number = write(false)?;
+    }
+    match number {
+        0 | libc::EALREADY => Ok(()),
+        number => Err(explain(Error::os(CONNECT, what, std::io::Error::from_raw_os_error(number)))),
+    }
+}
+
+/// Waits until no process of the node is connecting: the kernel connects one at a time, and a query waits for
+/// that.
+pub(in crate::remote) fn settle() -> Result<()> {
+    match open() {
+        Ok(file) => {
+            ask(CONNECT, Path::new(FABRICS), DeviceCall::NvmeOptions(file.as_fd()), CONNECT_LIMIT).map(drop)
+        }
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn explain(error: Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => error.hint(
+            "load the module nvme-tcp; the kernel's log names the option that it refuses, such as a host id \
+             that is in use with another host NQN",
+        ),
+        Some(libc::EACCES | libc::EPERM | libc::EKEYREJECTED | libc::EKEYREVOKED | libc::ENOKEY) => error
+            .with_kind(ErrorKind::PermissionDenied)
+            .hint("check the DH-HMAC-CHAP keys, and that the target allows this host NQN"),
+        Some(libc::EIO) => error.hint(
+            "check that the target has this subsystem and allows this host NQN, with these keys; the kernel's \
+             log has the target's answer",
+        ),
+        _ => error,
+    }
+}
+
+fn open() -> Result<File> {
+    OpenOptions::new().read(true).write(true).open(FABRICS).map_err(|error| {
+        let error = Error::os(CONNECT, FABRICS, error);
+        match error.kind() {
+            ErrorKind::NotFound => error
+                .with_kind(ErrorKind::Unsupported)
+                .hint("load the module nvme-tcp on the node; a container needs the host's /dev"),
+            _ => error,
+        }
+    })
+}
+
+/// The options, with the keys. The memory is wiped afterwards.
+fn option_string(target: &NvmeTarget, portal: SocketAddr, with_fast_fail: bool) -> Zeroizing<String> {
+    // Long enough that it is not moved, which would leave a copy of the keys.
+    let mut text = Zeroizing::new(String::with_capacity(2048));
+    let mut add = |name: &str, value: &str| {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.extend([name, "=", value]);
+    };
+    add("transport", "tcp");
+    add("traddr", &portal.ip().to_string());
+    add("trsvcid", &portal.port().to_string());
+    add("nqn", &target.nqn);
+    add("hostnqn", &target.host.nqn);
+    add("hostid", &target.host.id);
+    let times = [
+        ("ctrl_loss_tmo", target.ctrl_loss_tmo),
+        ("reconnect_delay", target.reconnect_delay),
+        ("fast_io_fail_tmo", target.fast_io_fail_tmo.filter(|_| with_fast_fail)),
+    ];
+    for (name, time) in times.iter().filter_map(|(name, time)| Some((name, (*time)?))) {
+        // The kernel refuses a delay of 0.
+        let seconds = time.as_secs().clamp(u64::from(*name == "reconnect_delay"), i32::MAX as u64);
+        add(name, &seconds.to_string());
+    }
+    for (name, key) in [("dhchap_secret", &target.keys.host), ("dhchap_ctrl_secret", &target.keys.controller)]
+    {
+        if let Some(key) = key {
+            add(name, key);
+        }
+    }
+    text
+}
+
+/// Disconnects a controller, and waits until it is gone. One that does not exist is a success.
+pub(in crate::remote) fn disconnect(sys: &Path, controller: &str) -> Result<()> {
+    let directory = sys.join("class/nvme").join(controller);
+    let switch = directory.join("delete_controller");
+    let deadline = Instant::now() + DISCONNECT_LIMIT;
+    let file = match OpenOptions::new().write(true).open(&switch) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        file => Some(file.map_err(|error| Error::os(DISCONNECT, &switch, error))?),
+    };
+    if let Some(file) = file {
+        let answer = ask(DISCONNECT, &switch, DeviceCall::Write(file.as_fd(), b"1"), DISCONNECT_LIMIT)?;
+        if ![libc::ENODEV, libc::ENOENT].contains(&number_of(&answer)) {
+            checked(DISCONNECT, &switch, &answer)?;
+        }
+    }
+    while directory.exists() {
+        if Instant::now() > deadline {
+            let reason = format!("the controller still exists after {DISCONNECT_LIMIT:?}");
+            return Err(Error::new(ErrorKind::Unresponsive, DISCONNECT, reason).at(switch));
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
+}
+
+/// Writes out what the node holds for a disk, and what the disk holds in its cache.
+pub(in crate::remote) fn flush(device: &BlockDevice) -> Result<()> {
+    let answer = ask(FLUSH, device.path(), DeviceCall::Sync(device.as_fd()), FLUSH_LIMIT)?;
+    checked(FLUSH, device.path(), &answer)
+}
+
+/// The size of a namespace in bytes, as the target reports it through this controller.
+pub(in crate::remote) fn size(controller: &str, namespace: u32) -> Result<u64> {
+    let path = Path::new("/dev").join(controller);
+    let file = File::open(&path).map_err(|error| Error::os(SIZE, &path, error))?;
+    let answer = ask(SIZE, &path, DeviceCall::NvmeSize(file.as_fd(), namespace), SIZE_LIMIT)?;
+    checked(SIZE, &path, &answer)?;
+    Ok(answer.blocks.saturating_mul(answer.block_size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remote::{NamespaceId, NvmeHost};
+
+    #[test]
+    fn the_options_are_those_of_the_kernel() {
+        let host = NvmeHost::new("nqn.h", "3f2504e0-4f89-41d3-9a0c-0305e82c3301").unwrap();
+        let namespace = NamespaceId::eui64("0123456789abcdef").unwrap();
+        let target = NvmeTarget::tcp(host, "nqn.s", namespace).unwrap();
+        let text = |target: &NvmeTarget, portal: &str, fast| {
+            option_string(target, portal.parse().unwrap(), fast).to_string()
+        };
+        let common = "nqn=nqn.s,hostnqn=nqn.h,hostid=3f2504e0-4f89-41d3-9a0c-0305e82c3301";
+        assert_eq!(
+            text(&target, "10.0.0.1:4420", true),
+            format!("transport=tcp,traddr=10.0.0.1,trsvcid=4420,{common}")
+        );
+        let target = target
+            .ctrl_loss_tmo(Duration::from_secs(30))
+            .reconnect_delay(Duration::from_millis(900))
+            .fast_io_fail_tmo(Duration::from_secs(5))
+            .dhchap("DHHC-1:00:a:", Some("DHHC-1:00:b:"))
+            .unwrap();
+        let rest = |fast| {
+            format!(
+                "transport=tcp,traddr=fd00::1,trsvcid=4421,{common},ctrl_loss_tmo=30,reconnect_delay=1,{fast}\
+                 dhchap_secret=DHHC-1:00:a:,dhchap_ctrl_secret=DHHC-1:00:b:"
+            )
+        };
+        assert_eq!(text(&target, "[fd00::1]:4421", true), rest("fast_io_fail_tmo=5,"));
+        assert_eq!(text(&target, "[fd00::1]:4421", false), rest(""));
+    }
+}

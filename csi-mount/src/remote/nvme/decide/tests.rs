@@ -1,0 +1,200 @@
+//! The decisions, with controllers in a directory that stands for sysfs.
+
+use std::fs;
+
+use super::*;
+use crate::remote::nvme::tree::has_native_multipath;
+
+const NQN: &str = "nqn.s";
+const HOST: &str = "nqn.h";
+const UUID: &str = "9f1b2c3d-0000-4000-8000-00000000002a";
+
+fn id() -> NamespaceId {
+    NamespaceId::uuid(UUID).unwrap()
+}
+
+/// A directory with the attributes of controllers, as the kernel writes them.
+struct Fake(tempfile::TempDir);
+
+impl Fake {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn set(&self, file: &str, text: &str) {
+        let file = self.0.path().join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, format!("{text}\n")).unwrap();
+    }
+
+    fn controller(&self, name: &str, nqn: &str, port: u16, state: &str) {
+        for (file, text) in [
+            ("transport", "tcp"),
+            ("subsysnqn", nqn),
+            ("hostnqn", HOST),
+            ("state", state),
+            ("address", &format!("traddr=10.0.0.1,trsvcid={port},src_addr=10.0.0.9")),
+        ] {
+            self.set(&format!("class/nvme/{name}/{file}"), text);
+        }
+    }
+
+    /// A path with native multipath, or a disk without.
+    fn path(&self, controller: &str, name: &str, access: &str, size: u64) {
+        let place = format!("class/nvme/{controller}/{name}");
+        let disk = if name.contains('c') { "nvme0n1" } else { name };
+        for (file, text) in [
+            ("nsid", "7"),
+            ("wwid", &format!("uuid.{UUID}")),
+            ("nguid", "01234567-89ab-cdef-0123-456789abcdef"),
+            ("eui", "01 23 45 67 89 ab cd ef"),
+            ("ana_state", access),
+            ("size", &(size / 512).to_string()),
+        ] {
+            self.set(&format!("{place}/{file}"), text);
+        }
+        self.set(&format!("block/{disk}/dev"), "259:3");
+        self.set(&format!("block/{disk}/size"), &(1 << 11).to_string());
+    }
+
+    fn tree(&self) -> Tree {
+        Tree::read(self.0.path()).unwrap()
+    }
+
+    fn namespace(&self) -> Namespace {
+        super::namespace(&self.tree(), NQN, HOST, &id())
+    }
+}
+
+fn record(portals: &[(u16, bool)]) -> Record {
+    let portals = portals.iter().map(|(port, is_own)| Portal { address: address(*port), is_own: *is_own });
+    Record {
+        boot: "b".to_owned(),
+        nqn: NQN.to_owned(),
+        host_nqn: HOST.to_owned(),
+        namespace: id(),
+        portals: portals.collect(),
+    }
+}
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], port))
+}
+
+#[test]
+fn a_namespace_is_usable_by_a_live_path_with_access() {
+    let fake = Fake::new();
+    assert_eq!(fake.namespace(), Namespace::Absent, "no module is loaded");
+    assert!(!has_native_multipath(fake.0.path()));
+    fake.controller("nvme0", NQN, 1, "live");
+    fake.controller("nvme1", NQN, 2, "live");
+    assert_eq!(fake.namespace(), Namespace::Absent);
+    for (states, access, expected) in [
+        (["live", "live"], ["optimized", "inaccessible"], true),
+        (["connecting", "live"], ["optimized", "non-optimized"], true),
+        (["connecting", "live"], ["optimized", "inaccessible"], false),
+        (["deleting (no IO)", "dead"], ["optimized", "optimized"], false),
+        (["live", "resetting"], ["change", "optimized"], false),
+        (["live", "live"], ["persistent-loss", "inaccessible"], false),
+    ] {
+        for (index, state) in states.into_iter().enumerate() {
+            fake.set(&format!("class/nvme/nvme{index}/state"), state);
+            fake.path(&format!("nvme{index}"), &format!("nvme0c{index}n1"), access[index], 1 << 20);
+        }
+        let found = fake.namespace();
+        assert_eq!(
+            found == Namespace::Usable(DeviceNumber::new(259, 3)),
+            expected,
+            "{states:?} {access:?} {found:?}"
+        );
+        assert!(expected || matches!(found, Namespace::Unusable(_)), "{found:?}");
+    }
+    // The kernel has no usable path, so it gives the disk no node.
+    fake.set("class/nvme/nvme0/state", "live");
+    fake.path("nvme0", "nvme0c0n1", "optimized", 1 << 20);
+    fs::remove_file(fake.0.path().join("block/nvme0n1/dev")).unwrap();
+    assert!(matches!(fake.namespace(), Namespace::Unusable(_)));
+}
+
+#[test]
+fn each_name_is_found_and_no_other_subsystem_or_disk() {
+    let fake = Fake::new();
+    fake.controller("nvme0", NQN, 1, "live");
+    fake.path("nvme0", "nvme0c0n1", "optimized", 1 << 20);
+    let tree = fake.tree();
+    let has =
+        |nqn: &str, host: &str, id: NamespaceId| super::namespace(&tree, nqn, host, &id) != Namespace::Absent;
+    assert!(has(NQN, HOST, NamespaceId::nguid("0123456789abcdef0123456789ABCDEF").unwrap()));
+    assert!(has(NQN, HOST, NamespaceId::eui64("0123456789abcdef").unwrap()));
+    assert!(has(NQN, HOST, id()));
+    assert!(!has("nqn.other", HOST, id()) && !has(NQN, "nqn.other", id()));
+    assert!(!has(NQN, HOST, NamespaceId::eui64("0123456789abcdee").unwrap()));
+    // The NGUID is no UUID, although the kernel's attribute `uuid` has it.
+    assert!(!has(NQN, HOST, NamespaceId::uuid("0123456789abcdef0123456789abcdef").unwrap()));
+    // A local disk with the same name.
+    fake.set("class/nvme/nvme0/transport", "pcie");
+    assert_eq!(fake.namespace(), Namespace::Absent);
+}
+
+#[test]
+fn without_native_multipath_two_disks_are_refused() {
+    let fake = Fake::new();
+    fake.set("module/nvme_core/parameters/multipath", "N");
+    assert!(!has_native_multipath(fake.0.path()));
+    fake.set("module/nvme_core/parameters/multipath", "Y");
+    assert!(has_native_multipath(fake.0.path()));
+    for index in 0..2 {
+        fake.controller(&format!("nvme{index}"), NQN, 4420 + index, "live");
+    }
+    fake.path("nvme0", "nvme0n1", "optimized", 1 << 20);
+    assert!(matches!(fake.namespace(), Namespace::Usable(_)));
+    fake.path("nvme1", "nvme1n1", "optimized", 1 << 20);
+    assert_eq!(fake.namespace(), Namespace::SeveralDisks(vec!["nvme0n1".into(), "nvme1n1".into()]));
+}
+
+#[test]
+fn only_what_an_attachment_connected_is_disconnected() {
+    let fake = Fake::new();
+    fake.controller("nvme0", NQN, 1, "live");
+    fake.controller("nvme1", NQN, 2, "connecting");
+    fake.controller("nvme2", "nqn.other", 3, "live");
+    let tree = fake.tree();
+    let own = |portals: &[u16], records: &[&Record]| {
+        let portals: Vec<_> = portals.iter().map(|port| address(*port)).collect();
+        let found = own_portals(&portals, &tree, (NQN, HOST), records);
+        found.into_iter().map(|portal| portal.is_own).collect::<Vec<_>>()
+    };
+    // The portal 3 has a controller, but of another subsystem.
+    assert_eq!(own(&[1, 2, 3, 4], &[]), [false, false, true, true]);
+    let (first, other) =
+        (record(&[(1, true), (2, false)]), Record { nqn: "nqn.other".into(), ..record(&[(2, true)]) });
+    assert_eq!(own(&[1, 2], &[&first, &other]), [true, false]);
+
+    let names = |record: &Record| -> Vec<String> {
+        own_controllers(&tree, record).into_iter().map(|controller| controller.name.clone()).collect()
+    };
+    assert_eq!(names(&record(&[(1, true), (2, true), (3, true), (4, true)])), ["nvme0", "nvme1"]);
+    assert_eq!(names(&record(&[(1, false), (2, true)])), ["nvme1"]);
+    assert!(names(&record(&[])).is_empty());
+    for (portals, expected) in [(&[(1, true), (4, false)][..], false), (&[(1, true), (3, true)], true)] {
+        assert_eq!(is_connection_missing(&tree, &record(portals)), expected, "{portals:?}");
+    }
+    assert_eq!(disk(&tree, &first), None);
+}
+
+#[test]
+fn sizes_agree_on_every_path_and_the_disk() {
+    let fake = Fake::new();
+    for (index, size) in [(0, 1 << 20), (1, 1 << 20)] {
+        fake.controller(&format!("nvme{index}"), NQN, index, "live");
+        fake.path(&format!("nvme{index}"), &format!("nvme0c{index}n1"), "optimized", size);
+    }
+    let size = |fake: &Fake| {
+        let tree = fake.tree();
+        common_size(paths(&tree, NQN, HOST, &id()).map(|(_, path)| path))
+    };
+    assert_eq!(size(&fake), Ok(1 << 20));
+    fake.path("nvme1", "nvme0c1n1", "optimized", 2 << 20);
+    assert!(size(&fake).unwrap_err().contains("different sizes"));
+    assert!(common_size(std::iter::empty()).is_err());
+}

@@ -1,0 +1,13 @@
+//! NVMe over TCP: `/dev/nvme-fabrics` and sysfs, without `nvme-cli`.
+//!
+//! | file | has |
+//! |---|---|
+//! | `target.rs` | what the driver says: subsystem, namespace, portals, host, limits, keys |
+//! | `tree.rs` | what the kernel says: controllers and the paths to namespaces |
+//! | `decide.rs` | which portals need a connection, which path is usable, what is disconnected |
+//! | `connect.rs` | the calls that can hang: connect, disconnect, flush, the size that the target reports |
+
+pub(super) mod connect;
+pub(super) mod decide;
+pub(super) mod target;
+pub(super) mod tree;

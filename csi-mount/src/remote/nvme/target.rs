@@ -1,0 +1,312 @@
+//! What a driver says about a volume: which namespace of which subsystem, and how it is reached.
+
+use std::fmt;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use zeroize::Zeroizing;
+
+use crate::{Error, ErrorKind, ExpectedDevice, Result};
+
+const READ: &str = "read an NVMe target";
+/// How long an attach waits for the namespace by default.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+/// NVMe Base Specification: an NQN has at most 223 bytes.
+const MAX_NQN: usize = 223;
+
+fn invalid(reason: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, READ, reason)
+}
+
+/// The name of an NVMe namespace that does not change: a namespace number (NSID) can be given to another
+/// volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceId(pub(in crate::remote) Name);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::remote) enum Name {
+    Nguid(String),
+    Eui64(String),
+    Uuid(String),
+}
+
+impl NamespaceId {
+    /// The NGUID: 16 bytes as hexadecimal digits, with or without separators.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if it is not that, or only zeros.
+    pub fn nguid(text: &str) -> Result<Self> {
+        digits(text, 32).map(|digits| Self(Name::Nguid(digits)))
+    }
+
+    /// The EUI-64: 8 bytes as hexadecimal digits, with or without separators.
+    ///
+    /// # Errors
+    ///
+    /// As for [`nguid`](Self::nguid).
+    pub fn eui64(text: &str) -> Result<Self> {
+        digits(text, 16).map(|digits| Self(Name::Eui64(digits)))
+    }
+
+    /// The UUID, with or without separators.
+    ///
+    /// # Errors
+    ///
+    /// As for [`nguid`](Self::nguid).
+    pub fn uuid(text: &str) -> Result<Self> {
+        digits(text, 32).map(|digits| Self(Name::Uuid(digits)))
+    }
+
+    pub(in crate::remote) fn parse(text: &str) -> Option<Self> {
+        match text.split_once(':')? {
+            ("nguid", digits) => Self::nguid(digits).ok(),
+            ("eui64", digits) => Self::eui64(digits).ok(),
+            ("uuid", digits) => Self::uuid(digits).ok(),
+            _ => None,
+        }
+    }
+}
+
+/// `nguid:…`, `eui64:…` or `uuid:…`, with lower-case digits.
+impl fmt::Display for NamespaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Name::Nguid(digits) => write!(f, "nguid:{digits}"),
+            Name::Eui64(digits) => write!(f, "eui64:{digits}"),
+            Name::Uuid(digits) => write!(f, "uuid:{digits}"),
+        }
+    }
+}
+
+fn digits(text: &str, length: usize) -> Result<String> {
+    let is_separator = |letter: char| matches!(letter, '-' | ':' | ' ');
+    let digits = text.trim().replace(is_separator, "").to_ascii_lowercase();
+    let is_valid = digits.len() == length
+        && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+        && digits.bytes().any(|digit| digit != b'0');
+    match is_valid {
+        true => Ok(digits),
+        false => {
+            Err(invalid(format!("{text:?} is not the name of a namespace, of {length} hexadecimal digits")))
+        }
+    }
+}
+
+/// The name under which this node connects. All drivers of a node must use the same: the kernel refuses two
+/// NQNs with one id, and a connection of another host NQN is not shared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NvmeHost {
+    pub(in crate::remote) nqn: String,
+    pub(in crate::remote) id: String,
+}
+
+impl NvmeHost {
+    /// A host with this NQN and this id, a UUID.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if they are not that.
+    pub fn new(nqn: &str, id: &str) -> Result<Self> {
+        let id = digits(id, 32)?;
+        let parts = [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]];
+        Ok(Self { nqn: valid_nqn(nqn)?, id: parts.join("-") })
+    }
+
+    /// The host of `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, which `nvme-cli` and the node's own
+    /// connections use.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if a file does not exist.
+    pub fn of_node() -> Result<Self> {
+        let read = |name: &str| {
+            let path = Path::new("/etc/nvme").join(name);
+            let text = fs::read_to_string(&path).map_err(|error| {
+                Error::os("read the node's NVMe name from", &path, error)
+                    .hint("make it with nvme gen-hostnqn, and give a container the node's /etc/nvme")
+            })?;
+            Ok(text.trim().to_owned())
+        };
+        Self::new(&read("hostnqn")?, &read("hostid")?)
+    }
+}
+
+/// A value of an option of `/dev/nvme-fabrics` ends at a comma.
+fn valid_nqn(nqn: &str) -> Result<String> {
+    let is_valid =
+        (1..=MAX_NQN).contains(&nqn.len()) && nqn.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
+    match is_valid {
+        true => Ok(nqn.to_owned()),
+        false => Err(invalid(format!("{nqn:?} is not an NQN"))),
+    }
+}
+
+/// A namespace of an NVMe subsystem, reached over TCP.
+///
+/// ```
+/// use csi_mount::remote::{NamespaceId, NvmeHost, NvmeTarget};
+///
+/// # fn main() -> csi_mount::Result<()> {
+/// let host = NvmeHost::new("nqn.2026-01.org.example:node-1", "3f2504e0-4f89-41d3-9a0c-0305e82c3301")?;
+/// let namespace = NamespaceId::uuid("9f1b2c3d-0000-4000-8000-00000000002a")?;
+/// let target = NvmeTarget::tcp(host, "nqn.2026-01.org.example:pool", namespace)?
+///     .portal("10.0.0.1:4420".parse().expect("an address"))
+///     .portal("10.0.1.1:4420".parse().expect("an address"));
+/// # drop(target);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct NvmeTarget {
+    pub(in crate::remote) host: NvmeHost,
+    pub(in crate::remote) nqn: String,
+    pub(in crate::remote) namespace: NamespaceId,
+    pub(in crate::remote) portals: Vec<SocketAddr>,
+    pub(in crate::remote) wait_limit: Duration,
+    pub(in crate::remote) ctrl_loss_tmo: Option<Duration>,
+    pub(in crate::remote) reconnect_delay: Option<Duration>,
+    pub(in crate::remote) fast_io_fail_tmo: Option<Duration>,
+    pub(in crate::remote) keys: Keys,
+}
+
+/// The keys of DH-HMAC-CHAP, which are never printed, and wiped from memory.
+#[derive(Clone, Default)]
+pub(in crate::remote) struct Keys {
+    pub(in crate::remote) host: Option<Zeroizing<String>>,
+    pub(in crate::remote) controller: Option<Zeroizing<String>>,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.host.is_some() { "Keys(..)" } else { "None" })
+    }
+}
+
+impl NvmeTarget {
+    /// This namespace of the subsystem with this NQN. It needs at least one [`portal`](Self::portal).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if `nqn` is not an NQN.
+    pub fn tcp(host: NvmeHost, nqn: &str, namespace: NamespaceId) -> Result<Self> {
+        Ok(Self {
+            host,
+            nqn: valid_nqn(nqn)?,
+            namespace,
+            portals: Vec::new(),
+            wait_limit: WAIT_LIMIT,
+            ctrl_loss_tmo: None,
+            reconnect_delay: None,
+            fast_io_fail_tmo: None,
+            keys: Keys::default(),
+        })
+    }
+
+    /// Adds an address at which the subsystem is reached. The usual port is 4420.
+    ///
+    /// With several portals the kernel's native multipath is needed (`nvme_core.multipath`); with one, it is
+    /// used if it is on.
+    pub fn portal(mut self, portal: SocketAddr) -> Self {
+        if !self.portals.contains(&portal) {
+            self.portals.push(portal);
+        }
+        self
+    }
+
+    /// Sets how long an attach waits for the namespace. The default is 30 seconds. The time for connections
+    /// that are not answered is not included: up to 20 seconds for each portal.
+    pub fn wait_limit(mut self, limit: Duration) -> Self {
+        self.wait_limit = limit;
+        self
+    }
+
+    /// Sets how long the kernel tries to connect again, in full seconds. After that it gives the path up, and
+    /// with the last path the disk goes away. The kernel's default is 10 minutes.
+    pub fn ctrl_loss_tmo(mut self, time: Duration) -> Self {
+        self.ctrl_loss_tmo = Some(time);
+        self
+    }
+
+    /// Sets the pause between two tries, in full seconds. The kernel's default is 10 seconds.
+    pub fn reconnect_delay(mut self, time: Duration) -> Self {
+        self.reconnect_delay = Some(time);
+        self
+    }
+
+    /// Sets after how long without any path reads and writes fail, in full seconds. The kernel's default is
+    /// never: they wait until `ctrl_loss_tmo`. Linux 5.11 or later; older kernels wait.
+    pub fn fast_io_fail_tmo(mut self, time: Duration) -> Self {
+        self.fast_io_fail_tmo = Some(time);
+        self
+    }
+
+    /// Authenticates this node with a DH-HMAC-CHAP key (`DHHC-1:…`), and with a second one also the target.
+    /// The keys are given to the kernel only: they are in no file, argument, log line or error. Linux 6.0 or
+    /// later.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if a key does not have this form.
+    pub fn dhchap(mut self, key: &str, controller_key: Option<&str>) -> Result<Self> {
+        let valid = |key: &str| {
+            let is_valid = key.starts_with("DHHC-1:")
+                && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-:+/=".contains(&byte));
+            match is_valid {
+                true => Ok(Zeroizing::new(key.to_owned())),
+                false => Err(invalid("a DH-HMAC-CHAP key does not have the form DHHC-1:…")),
+            }
+        };
+        self.keys = Keys { host: Some(valid(key)?), controller: controller_key.map(valid).transpose()? };
+        Ok(self)
+    }
+
+    /// What identifies the disk, for [`StagePlan::expect`](crate::flow::block::StagePlan::expect): the stage
+    /// then asks the device again who it is.
+    pub fn expected(&self) -> ExpectedDevice {
+        match &self.namespace.0 {
+            Name::Nguid(digits) => ExpectedDevice::new().nguid(digits),
+            Name::Eui64(digits) => ExpectedDevice::new().eui64(digits),
+            Name::Uuid(digits) => ExpectedDevice::new().wwn(format!("uuid.{}", dashed(digits))),
+        }
+    }
+}
+
+pub(in crate::remote) fn dashed(uuid: &str) -> String {
+    [&uuid[..8], &uuid[8..12], &uuid[12..16], &uuid[16..20], &uuid[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
+
+    #[test]
+    fn names_are_checked_and_keys_are_not_printed() {
+        assert_eq!(NamespaceId::uuid(ID).unwrap().to_string(), "uuid:3f2504e04f8941d39a0c0305e82c3301");
+        assert_eq!(
+            NamespaceId::eui64("01 23 45 67 89 AB cd ef").unwrap().to_string(),
+            "eui64:0123456789abcdef"
+        );
+        for wrong in ["", "1", "00000000000000000000000000000000", "g23456789012345678901234567890ab", "é"] {
+            assert!(NamespaceId::nguid(wrong).is_err(), "{wrong}");
+        }
+        for name in [NamespaceId::uuid(ID), NamespaceId::eui64("0123456789abcdef"), NamespaceId::nguid(ID)] {
+            let name = name.unwrap();
+            assert_eq!(NamespaceId::parse(&name.to_string()), Some(name));
+        }
+        for wrong in ["", "nqn,dhchap_secret=x", "nqn\n", "a b", &"n".repeat(224)] {
+            assert!(NvmeHost::new(wrong, ID).is_err(), "{wrong}");
+        }
+        let host = NvmeHost::new("nqn.h", &ID.replace('-', "")).unwrap();
+        assert_eq!(host.id, ID);
+        let target = NvmeTarget::tcp(host, "nqn.s", NamespaceId::uuid(ID).unwrap()).unwrap();
+        assert!(target.clone().dhchap("DHHC-1:00:a,b", None).is_err());
+        let target = target.dhchap("DHHC-1:00:c2VjcmV0:", Some("DHHC-1:01:b3RoZXI=:")).unwrap();
+        let printed = format!("{target:?}");
+        assert!(!printed.contains("c2Vj") && !printed.contains("b3Ro"), "{printed}");
+    }
+}

@@ -1,0 +1,279 @@
+//! What is attached on this node: one file for each attachment, and a lock for each subsystem.
+//!
+//! A record is written before anything is connected, and removed after everything is disconnected. So a
+//! process that is killed at any moment leaves a record of whatever it left. The record says which portals
+//! the attachment connects; whether they are connected is asked of the kernel. A record of an earlier boot
+//! says nothing about this one. Keys are not in it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::nvme::target::{NamespaceId, NvmeTarget};
+use crate::sys::{file_lock, fnv};
+use crate::{Error, ErrorKind, Result};
+
+const FIRST_LINE: &str = "csi-mount remote disk, version 1";
+const SUFFIX: &str = ".nvme";
+const NEW: &str = ".new-";
+/// Longer than a disconnect can take.
+const LOCK_LIMIT: Duration = Duration::from_secs(90);
+
+/// An attachment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) boot: String,
+    pub(super) nqn: String,
+    pub(super) host_nqn: String,
+    pub(super) namespace: NamespaceId,
+    pub(super) portals: Vec<Portal>,
+}
+
+/// An address of the subsystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Portal {
+    pub(super) address: SocketAddr,
+    /// Whether an attachment of this directory connects it.
+    pub(super) is_own: bool,
+}
+
+impl Record {
+    pub(super) fn is_of_subsystem(&self, nqn: &str, host_nqn: &str) -> bool {
+        self.nqn == nqn && self.host_nqn == host_nqn
+    }
+
+    /// Whether it is the attachment of the same namespace.
+    pub(super) fn is_of(&self, target: &NvmeTarget) -> bool {
+        self.is_of_subsystem(&target.nqn, &target.host.nqn) && self.namespace == target.namespace
+    }
+
+    fn to_text(&self) -> String {
+        let Self { boot, nqn, host_nqn, namespace, portals } = self;
+        let mut text =
+            format!("{FIRST_LINE}\nboot={boot}\nnqn={nqn}\nhostnqn={host_nqn}\nnamespace={namespace}\n");
+        for Portal { address, is_own } in portals {
+            text.push_str(&format!("portal={address} {}\n", if *is_own { "own" } else { "shared" }));
+        }
+        text.push_str("end\n");
+        text
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.strip_prefix(FIRST_LINE)?.strip_prefix('\n')?.strip_suffix("\nend\n")?.lines();
+        let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
+        let (boot, nqn, host_nqn) = (value("boot")?, value("nqn")?, value("hostnqn")?);
+        let namespace = NamespaceId::parse(&value("namespace")?)?;
+        let portal = |line: &str| {
+            let (address, kind) = line.strip_prefix("portal=")?.split_once(' ')?;
+            Some(Portal { address: address.parse().ok()?, is_own: kind == "own" })
+        };
+        let portals = lines.map(portal).collect::<Option<_>>()?;
+        Some(Self { boot, nqn, host_nqn, namespace, portals })
+    }
+}
+
+/// The records of one directory.
+#[derive(Debug, Clone)]
+pub(super) struct Records(PathBuf);
+
+/// The records of a directory.
+#[derive(Default)]
+pub(super) struct Recorded {
+    /// Those of this boot, with their names.
+    pub(super) all: Vec<(String, Record)>,
+    /// Why others can't be read: such a record could be of any subsystem.
+    pub(super) unreadable: Vec<Error>,
+}
+
+/// The lock of a subsystem, until it is dropped.
+pub(super) struct Lock(#[allow(dead_code, reason = "it is held")] File);
+
+impl Records {
+    pub(super) fn new(directory: PathBuf) -> Self {
+        Self(directory)
+    }
+
+    /// Locks a subsystem against attachments and detachments by other threads and processes.
+    pub(super) fn lock(&self, nqn: &str) -> Result<Lock> {
+        const LOCK: &str = "lock the attachments of a subsystem with";
+        fs::create_dir_all(&self.0).map_err(|error| Error::os("create", &self.0, error))?;
+        let path = self.0.join(format!(".lock-{:016x}", fnv::fnv1a(nqn.as_bytes())));
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+        let file = file.map_err(|error| Error::os(LOCK, &path, error))?;
+        match file_lock::take_within(&file, LOCK_LIMIT) {
+            Ok(()) => Ok(Lock(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let reason = format!("another process attaches or detaches there for {LOCK_LIMIT:?}");
+                Err(Error::new(ErrorKind::Unresponsive, LOCK, reason).at(path))
+            }
+            Err(error) => Err(Error::os(LOCK, path, error)),
+        }
+    }
+
+    /// The record with this name, of this boot or an earlier one.
+    pub(super) fn get(&self, name: &str) -> Result<Option<Record>> {
+        read(&self.path(name)?)
+    }
+
+    /// The records of this boot.
+    pub(super) fn list(&self) -> Result<Recorded> {
+        let boot = boot()?;
+        let failed = |error: io::Error| Error::os("list the attachments in", &self.0, error);
+        let mut found = Recorded::default();
+        let entries = match fs::read_dir(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+            entries => entries.map_err(failed)?,
+        };
+        for entry in entries {
+            let path = entry.map_err(failed)?.path();
+            let file = path.file_name().and_then(|file| file.to_str()?.strip_suffix(SUFFIX));
+            let Some(name) = file.filter(|file| !file.starts_with('.')).and_then(name_of) else { continue };
+            match read(&path) {
+                Ok(Some(record)) if record.boot == boot => found.all.push((name, record)),
+                Ok(_) => {}
+                Err(error) => found.unreadable.push(error),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes a record durably: a process that is killed leaves the old one or the new one.
+    pub(super) fn put(&self, name: &str, record: &Record) -> Result<()> {
+        let path = self.path(name)?;
+        let new = self.0.join(format!("{NEW}{}", file_name(name)?));
+        let write = || {
+            let mut file =
+                OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(record.to_text().as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&new, &path)?;
+            File::open(&self.0)?.sync_all()
+        };
+        write().map_err(|error| Error::os("write the record of an attachment", &path, error))
+    }
+
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
+        let path = self.path(name)?;
+        let new = self.0.join(format!("{NEW}{}", file_name(name)?));
+        let remove = |path: &Path| match fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        };
+        remove(&new)
+            .and_then(|()| remove(&path))
+            .and_then(|()| File::open(&self.0)?.sync_all())
+            .map_err(|error| Error::os("remove the record of an attachment", &path, error))
+    }
+
+    fn path(&self, name: &str) -> Result<PathBuf> {
+        Ok(self.0.join(format!("{}{SUFFIX}", file_name(name)?)))
+    }
+}
+
+/// This boot of the node.
+pub(super) fn boot() -> Result<String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let boot = fs::read_to_string(path).map_err(|error| Error::os("read", path, error))?;
+    Ok(boot.trim_end().to_owned())
+}
+
+/// A name as the name of a file: `%` and what a file name cannot contain are percent-encoded.
+fn file_name(name: &str) -> Result<String> {
+    const MAX: usize = 240;
+    let mut encoded = String::new();
+    for (index, letter) in name.chars().enumerate() {
+        if letter == '/' || letter == '%' || letter.is_control() || (index == 0 && letter == '.') {
+            letter
+                .encode_utf8(&mut [0; 4])
+                .bytes()
+                .for_each(|byte| encoded.push_str(&format!("%{byte:02X}")));
+        } else {
+            encoded.push(letter);
+        }
+    }
+    if encoded.is_empty() || encoded.len() > MAX {
+        let reason = format!("the name {name:?} is empty, or too long for a file");
+        return Err(Error::new(ErrorKind::InvalidInput, "record an attachment", reason));
+    }
+    Ok(encoded)
+}
+
+/// The name whose file this is.
+fn name_of(file: &str) -> Option<String> {
+    let mut parts = file.split('%');
+    let mut name = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        name.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        name.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(name).ok()
+}
+
+fn read(path: &Path) -> Result<Option<Record>> {
+    const READ: &str = "read the record of an attachment";
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|error| Error::os(READ, path, error))?,
+    };
+    let damaged = || Error::new(ErrorKind::Damaged, READ, "it is not a record of this version").at(path);
+    Record::parse(&text).map(Some).ok_or_else(damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let portal = |text: &str, is_own| Portal { address: text.parse().unwrap(), is_own };
+        Record {
+            boot: boot().unwrap(),
+            nqn: "nqn.s".to_owned(),
+            host_nqn: "nqn.h".to_owned(),
+            namespace: NamespaceId::eui64("0123456789abcdef").unwrap(),
+            portals: vec![portal("10.0.0.1:4420", true), portal("[fd00::1]:4420", false)],
+        }
+    }
+
+    #[test]
+    fn a_record_is_kept_until_it_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = Records::new(directory.path().join("made/here"));
+        assert!(records.list().unwrap().all.is_empty() && records.get("a").unwrap().is_none());
+        let lock = records.lock("nqn.s").unwrap();
+        for name in ["../a/b%c\n", ".new-x", "pvc-1"] {
+            records.put(name, &record()).unwrap();
+            assert_eq!(records.get(name).unwrap(), Some(record()), "{name}");
+        }
+        let earlier = Record { boot: "earlier".to_owned(), ..record() };
+        records.put("old", &earlier).unwrap();
+        assert_eq!(records.get("old").unwrap(), Some(earlier));
+        let mut names: Vec<_> = records.list().unwrap().all.into_iter().map(|(name, _)| name).collect();
+        names.sort();
+        assert_eq!(names, ["../a/b%c\n", ".new-x", "pvc-1"], "only this boot's");
+        for name in ["../a/b%c\n", ".new-x", "pvc-1", "old", "never"] {
+            records.remove(name).unwrap();
+        }
+        drop(lock);
+        let left: Vec<_> =
+            fs::read_dir(&records.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 1, "only the lock: {left:?}");
+        for name in ["", &"/".repeat(100)] {
+            assert!(records.put(name, &record()).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_whole_record_is_reported() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = Records::new(directory.path().to_owned());
+        let text = record().to_text();
+        for damaged in ["", &text[..text.len() - 4], &text.replace("version 1", "version 2"), "{}"] {
+            fs::write(directory.path().join("v.nvme"), damaged).unwrap();
+            assert_eq!(records.get("v").unwrap_err().kind(), ErrorKind::Damaged, "{damaged}");
+            assert_eq!(records.list().unwrap().unreadable[0].kind(), ErrorKind::Damaged, "{damaged}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! An NVMe target of the kernel (`nvmet`) on 127.0.0.1, with loop devices as its namespaces.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use csi_mount::remote::{NamespaceId, NvmeHost, NvmeTarget};
+use csi_mount::{Mount, Target};
+
+use crate::devices::{Image, run};
+
+const CONFIG: &str = "/sys/kernel/config/nvmet";
+pub(crate) const HOST_NQN: &str = "nqn.2026-01.org.example:node";
+pub(crate) const HOST_ID: &str = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
+
+pub(crate) fn host() -> NvmeHost {
+    NvmeHost::new(HOST_NQN, HOST_ID).unwrap()
+}
+
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(120);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what}: {:?}", controllers());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The states of all controllers over TCP, by name.
+pub(crate) fn controllers() -> Vec<(String, String)> {
+    let entries = fs::read_dir("/sys/class/nvme").unwrap().flatten();
+    let mut all: Vec<_> = entries
+        .filter_map(|entry| {
+            let state = fs::read_to_string(entry.path().join("state")).ok()?;
+            Some((entry.file_name().into_string().unwrap(), state.trim().to_owned()))
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// Disks of NVMe that exist on this machine, as `/dev/nvme0n1`.
+pub(crate) fn disks() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/sys/block").unwrap().flatten();
+    let names = entries.filter_map(|entry| {
+        let is_disk = entry.path().join("dev").exists();
+        entry.file_name().into_string().ok().filter(|name| is_disk && name.starts_with("nvme"))
+    });
+    names.map(|name| Path::new("/dev").join(name)).collect()
+}
+
+pub(crate) fn live() -> usize {
+    controllers().iter().filter(|(_, state)| state == "live").count()
+}
+
+pub(crate) fn disconnect_by_hand() {
+    for (name, _) in controllers() {
+        let _ = fs::write(format!("/sys/class/nvme/{name}/delete_controller"), "1");
+    }
+}
+
+fn set(place: impl AsRef<Path>, value: &str) {
+    let place = place.as_ref();
+    fs::write(place, value).unwrap_or_else(|error| panic!("{}: {error}", place.display()));
+}
+
+/// A subsystem with its own ports.
+pub(crate) struct Nvmet {
+    pub(crate) nqn: String,
+    pub(crate) images: Vec<Image>,
+    ports: Vec<u16>,
+    subsystem: PathBuf,
+}
+
+impl Nvmet {
+    /// A subsystem with namespaces of 64 MiB and this number of ports, from 4420 on.
+    pub(crate) fn new(name: &str, namespaces: usize, ports: u16) -> Self {
+        Self::at(name, namespaces, 4420..4420 + ports)
+    }
+
+    pub(crate) fn at(name: &str, namespaces: usize, ports: std::ops::Range<u16>) -> Self {
+        static READY: Once = Once::new();
+        READY.call_once(|| {
+            run("ip", &["link", "set", "lo", "up"]);
+            if !Path::new(CONFIG).exists() {
+                Mount::new("configfs", "none").at(&Target::new("/sys/kernel/config").unwrap()).unwrap();
+            }
+        });
+        let nqn = format!("nqn.2026-01.org.example:{name}");
+        let subsystem = Path::new(CONFIG).join("subsystems").join(&nqn);
+        fs::create_dir(&subsystem).unwrap();
+        set(subsystem.join("attr_allow_any_host"), "1");
+        let mut target = Self { nqn, images: Vec::new(), ports: ports.collect(), subsystem };
+        for _ in 0..namespaces {
+            target.add(300);
+        }
+        for port in target.ports.clone() {
+            let place = target.port(port);
+            fs::create_dir(&place).unwrap();
+            for (name, value) in
+                [("addr_trtype", "tcp"), ("addr_adrfam", "ipv4"), ("addr_traddr", "127.0.0.1")]
+            {
+                set(place.join(name), value);
+            }
+            set(place.join("addr_trsvcid"), &port.to_string());
+            target.open(port);
+        }
+        target
+    }
+
+    fn port(&self, port: u16) -> PathBuf {
+        Path::new(CONFIG).join("ports").join(port.to_string())
+    }
+
+    fn namespace(&self, index: usize) -> PathBuf {
+        self.subsystem.join("namespaces").join((index + 1).to_string())
+    }
+
+    /// Adds a namespace of this many MiB, and returns its index.
+    pub(crate) fn add(&mut self, mebibytes: u64) -> usize {
+        let index = self.images.len();
+        self.images.push(Image::new(mebibytes));
+        fs::create_dir(self.namespace(index)).unwrap();
+        self.rename(index, index);
+        index
+    }
+
+    /// Gives a namespace the name of this number, as if its number was given to another volume.
+    pub(crate) fn rename(&self, index: usize, name: usize) {
+        let place = self.namespace(index);
+        set(place.join("enable"), "0");
+        set(place.join("device_path"), self.images[index].path().to_str().unwrap());
+        set(place.join("device_uuid"), &uuid(name));
+        set(place.join("device_nguid"), &nguid(name));
+        set(place.join("enable"), "1");
+    }
+
+    pub(crate) fn set_enabled(&self, index: usize, is_enabled: bool) {
+        set(self.namespace(index).join("enable"), if is_enabled { "1" } else { "0" });
+    }
+
+    pub(crate) fn grow(&self, index: usize, mebibytes: u64) {
+        self.images[index].grow_to(mebibytes);
+        set(self.namespace(index).join("revalidate_size"), "1");
+    }
+
+    /// Lets the port answer.
+    pub(crate) fn open(&self, port: u16) {
+        symlink(&self.subsystem, self.port(port).join("subsystems").join(&self.nqn)).unwrap();
+    }
+
+    /// Ends the connections of the port, and refuses new ones.
+    pub(crate) fn close(&self, port: u16) {
+        fs::remove_file(self.port(port).join("subsystems").join(&self.nqn)).unwrap();
+    }
+
+    pub(crate) fn set_access(&self, port: u16, state: &str) {
+        set(self.port(port).join("ana_groups/1/ana_state"), state);
+    }
+
+    /// Allows only this test's host, with this key.
+    pub(crate) fn require_key(&self, key: &str) {
+        let host = Path::new(CONFIG).join("hosts").join(HOST_NQN);
+        fs::create_dir(&host).unwrap();
+        set(host.join("dhchap_key"), key);
+        set(self.subsystem.join("attr_allow_any_host"), "0");
+        symlink(&host, self.subsystem.join("allowed_hosts").join(HOST_NQN)).unwrap();
+    }
+
+    /// What a driver says about the namespace with this index, with all portals.
+    pub(crate) fn target(&self, index: usize) -> NvmeTarget {
+        let target = self.target_at(index, &[]);
+        self.ports.iter().fold(target, |target, port| target.portal(address(*port)))
+    }
+
+    pub(crate) fn target_at(&self, index: usize, ports: &[u16]) -> NvmeTarget {
+        let id = match index % 2 {
+            0 => NamespaceId::nguid(&nguid(index)),
+            _ => NamespaceId::uuid(&uuid(index)),
+        };
+        let target = NvmeTarget::tcp(host(), &self.nqn, id.unwrap()).unwrap();
+        let target = target.reconnect_delay(Duration::from_secs(1)).wait_limit(Duration::from_secs(60));
+        ports.iter().fold(target, |target, port| target.portal(address(*port)))
+    }
+}
+
+pub(crate) fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn uuid(index: usize) -> String {
+    format!("9f1b2c3d-0000-4000-8000-{index:012x}")
+}
+
+pub(crate) fn nguid(index: usize) -> String {
+    format!("0123456789abcdef-0000-{index:012x}").replace('-', "")
+}
+
+impl Drop for Nvmet {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The next test starts on a machine without connections.
+            disconnect_by_hand();
+        }
+        for port in &self.ports {
+            let _ = fs::remove_file(self.port(*port).join("subsystems").join(&self.nqn));
+            let removed = fs::remove_dir(self.port(*port));
+            assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
+        }
+        if std::thread::panicking() {
+            return;
+        }
+        let host = Path::new(CONFIG).join("hosts").join(HOST_NQN);
+        let _ = fs::remove_file(self.subsystem.join("allowed_hosts").join(HOST_NQN));
+        let _ = fs::remove_dir(host);
+        for index in 0..self.images.len() {
+            set(self.namespace(index).join("enable"), "0");
+            fs::remove_dir(self.namespace(index)).unwrap();
+        }
+        fs::remove_dir(&self.subsystem).unwrap();
+    }
+}
