@@ -53,7 +53,10 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), Failure> {
         match option {
             "--tools" => base = Base::Tools,
             "--dev" => profile = Profile::Dev,
-            "--output" => output = options.next().map(PathBuf::from),
+            "--output" => {
+                let folder = options.next().ok_or_else(|| Failure::usage(HELP))?;
+                output = Some(PathBuf::from(folder));
+            }
             word if word.starts_with('-') => return Err(Failure::usage(HELP)),
             word => what.push(word),
         }

@@ -33,8 +33,8 @@ const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 const BINARIES: [&str; 2] = ["usr/bin", "usr/sbin"];
 const LIBRARIES: &str = "usr/lib";
 const MAX_LINKS: usize = 8;
-/// How the names of packages of libraries begin.
-const LIBRARY_PACKAGES: [&str; 2] = ["lib", "zlib"];
+/// How the names of packages of libraries begin, and of those with the licences of gcc's libraries.
+const LIBRARY_PACKAGES: [&str; 3] = ["gcc-", "lib", "zlib"];
 
 /// The layer of all programs. The packages are kept in `cache`.
 pub(crate) fn root(cache: &Path) -> Result<Root, Failure> {
@@ -54,7 +54,7 @@ pub(crate) fn root(cache: &Path) -> Result<Root, Failure> {
         packages.copy(CONFIGURATION, &mut root, &mut used)?;
     }
     for package in used {
-        packages.describe(&package, &mut root);
+        packages.describe(&package, &mut root)?;
     }
     Ok(root)
 }
@@ -111,7 +111,10 @@ fn text_of(mut command: Command) -> Result<String, Failure> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let why = String::from_utf8_lossy(&output.stderr);
-    Err(Failure::usage(format!("{command:?}: {}; `apt-get update` reads the lists of packages", why.trim())))
+    Err(Failure::usage(format!(
+        "{command:?}: {}; if a package is unknown, run `apt-get update` first",
+        why.trim()
+    )))
 }
 
 /// The files of packages, by path.
@@ -209,18 +212,27 @@ impl Packages {
     }
 
     /// The package's licence, and its description in the folder that images without dpkg's database use.
-    fn describe(&self, package: &str, root: &mut Root) {
-        let mut path = format!("usr/share/doc/{package}/copyright");
-        let mut links = 0;
-        while let Some((_, Entry::Link(to))) = self.entries.get(&path).filter(|_| links < MAX_LINKS) {
-            path = resolved(&path, to);
-            links += 1;
-        }
-        if let Some((_, entry @ Entry::File { .. })) = self.entries.get(&path) {
-            root.add(&format!("usr/share/doc/{package}/copyright"), entry.clone());
-        }
+    fn describe(&self, package: &str, root: &mut Root) -> Result<(), Failure> {
+        let folder = format!("usr/share/doc/{package}");
+        // The folder can be a link to that of another package: libgcc-s1's is one.
+        let licence = self.followed(&format!("{}/copyright", self.followed(&folder)));
+        let Some((_, entry @ Entry::File { .. })) = self.entries.get(&licence) else {
+            return Err(Failure::new(format!("the Debian package {package} has no licence: {licence}")));
+        };
+        root.add(&format!("{folder}/copyright"), entry.clone());
         let control = self.control.get(package).cloned().unwrap_or_default();
         root.file(&format!("var/lib/dpkg/status.d/{package}"), control);
+        Ok(())
+    }
+
+    /// The path to which the links at this path lead.
+    fn followed(&self, path: &str) -> String {
+        let mut path = path.to_owned();
+        for _ in 0..MAX_LINKS {
+            let Some((_, Entry::Link(to))) = self.entries.get(&path) else { break };
+            path = resolved(&path, to);
+        }
+        path
     }
 }
 
@@ -270,6 +282,20 @@ mod tests {
         let listed = "a\n  PreDepends: libb1\n  Depends: python3\n |Depends: <virtual>\nlibb1\n  Depends: libc6\n  \
                       Depends: dmsetup\npython3\n  Depends: libd\nlibc6\nlibd\n";
         assert_eq!(with_libraries(&["a"], listed), BTreeSet::from(["a", "libb1", "libc6"]));
+    }
+
+    #[test]
+    fn a_package_without_its_licence_is_refused() {
+        let entry = |entry| ("gcc-12-base".to_owned(), entry);
+        let mut packages = Packages::default();
+        let folder = "usr/share/doc/libgcc-s1";
+        packages.entries.insert(folder.to_owned(), entry(Entry::Link("gcc-12-base".to_owned())));
+        let mut root = Root::default();
+        assert!(packages.describe("libgcc-s1", &mut root).is_err());
+        let licence = Entry::File { mode: 0o644, content: b"GPL".to_vec() };
+        packages.entries.insert("usr/share/doc/gcc-12-base/copyright".to_owned(), entry(licence.clone()));
+        packages.describe("libgcc-s1", &mut root).expect("a licence");
+        assert!(!root.add_new(&format!("{folder}/copyright"), &licence), "it is in the image");
     }
 
     #[test]
