@@ -15,7 +15,7 @@ use tokio_stream::StreamExt as _;
 use crate::request::send;
 use crate::{Error, Result};
 
-/// Taints of a node that is being removed, besides the one of `kubectl drain`.
+/// Taints of a node that is being removed, in addition to the mark of `kubectl drain`.
 const REMOVAL_TAINTS: [&str; 4] = [
     "node.kubernetes.io/unschedulable",
     "node.kubernetes.io/out-of-service",

@@ -103,10 +103,10 @@ impl fmt::Display for Error {
                         false => Ok(()),
                     }
                 }
-                None => write!(f, "{action}: no answer of the API server"),
+                None => write!(f, "{action}: no answer from the API server"),
             },
             Self::TimedOut { action, limit } => {
-                write!(f, "{action}: no answer of the API server within {limit:?}")
+                write!(f, "{action}: no answer from the API server within {limit:?}")
             }
             Self::NotFound { object } => write!(f, "{object} does not exist"),
             Self::Invalid { field, reason } => write!(f, "{field} {reason}"),
