@@ -31,6 +31,12 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// Serves a correct driver while `work` runs.
+async fn with_memory<T>(places: &Places, work: impl Future<Output = T>) -> T {
+    let plugin = memory::Memory::directories(places.of("volumes")).plugin();
+    with_plugin(plugin, &places.endpoint("csi.sock"), work).await
+}
+
 #[test]
 fn it_reports_and_leaves_nothing() {
     in_private(async || {
@@ -50,8 +56,7 @@ fn it_reports_and_leaves_nothing() {
             assert!(junit.contains(rule), "{junit}");
             assert!(junit.contains("failures=\"0\"") && junit.ends_with("</testsuite>\n"), "{junit}");
         };
-        let endpoint = places.endpoint("csi.sock");
-        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        with_memory(&places, work).await;
         assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
     });
 }
@@ -66,8 +71,7 @@ fn filters_choose_and_nothing_chosen_is_no_success() {
             let output = program(&places).args(["--only", "no such test"]).output().await.unwrap();
             assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         };
-        let endpoint = places.endpoint("csi.sock");
-        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        with_memory(&places, work).await;
         let output = program(&places).args(["--deadline", "1"]).output().await.unwrap();
         assert_eq!(output.status.code(), Some(2), "nobody serves: {}", text(&output));
         let output = program(&places).arg("--list").output().await.unwrap();
@@ -113,8 +117,7 @@ fn a_fault_is_told_with_what_was_sent_and_due_and_status_1() {
             let output = self::program(&places).args(["--mount-flag", "ro"]).output().await.unwrap();
             assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         };
-        let endpoint = places.endpoint("csi.sock");
-        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        with_memory(&places, work).await;
         assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
     });
 }
@@ -198,8 +201,7 @@ fn without_mount_access_it_calls_and_does_not_look() {
             let not = "n/a     node-use.read-only: the node's mounts are not visible to the kit";
             assert!(text(&output).contains(not), "{}", text(&output));
         };
-        let endpoint = places.endpoint("csi.sock");
-        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        with_memory(&places, work).await;
         assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
     });
 }
@@ -240,8 +242,7 @@ fn ctrl_c_undoes_what_was_made() {
                 }
             }
         };
-        let endpoint = places.endpoint("csi.sock");
-        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        with_memory(&places, work).await;
         assert_eq!(mounts_below(&places.of("target")), 0);
     });
 }
@@ -288,8 +289,7 @@ fn two_runs_have_no_journal_in_common_and_it_is_for_its_owner() {
             assert_eq!(output.status.code(), Some(0), "{}", text(&output));
             assert_eq!(std::fs::read_dir(state.join("csi-conformance")).unwrap().count(), 0);
         };
-        let endpoint = places.endpoint("csi.sock");
-        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        with_memory(&places, work).await;
         assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
     });
 }
@@ -383,8 +383,7 @@ fn a_call_that_is_always_refused_is_nothing_to_undo() {
             assert_eq!(output.status.code(), Some(0), "{}", text(&output));
             assert!(!places.of("journal").exists());
         };
-        let endpoint = places.endpoint("csi.sock");
-        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        with_memory(&places, work).await;
     });
 }
 
@@ -404,8 +403,7 @@ fn a_run_that_was_killed_is_finished_by_clean_up() {
                 assert_eq!(places.left(), Vec::<std::path::PathBuf>::new(), "after {millis} ms");
             }
         };
-        let endpoint = places.endpoint("csi.sock");
-        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        with_memory(&places, work).await;
         println!("{killed} of 6 runs were killed with something made");
         assert_eq!(mounts_below(&places.of("target")), 0);
     });

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use csi_proto::ControllerCapability::{CreateDeleteVolume, ListVolumes};
-use csi_proto::v1;
+use csi_proto::{RpcRequest, v1};
 use tonic::Code;
 
 use super::list::volume_ids;
@@ -30,20 +30,8 @@ async fn made(ctx: &TestContext, request: v1::CreateVolumeRequest) -> Outcome<v1
 
 async fn same_create_at_once(ctx: &TestContext) -> Outcome {
     let request = ctx.create(&ctx.name());
-    let mut ids = BTreeSet::new();
-    for answer in ctx.at_once(vec![request.clone(); AT_ONCE]).await {
-        match answer {
-            Ok(answer) => ids.extend(answer.volume.map(|volume| volume.volume_id)),
-            Err(refusal) if refusal.code == Code::Aborted => {}
-            Err(refusal) => {
-                return Err(ctx.failure(
-                    &request,
-                    ctx.refusal_text(&refusal),
-                    "OK, or ABORTED while another operation is pending",
-                ));
-            }
-        }
-    }
+    let answers = same_at_once(ctx, &request).await?.into_iter();
+    let mut ids: BTreeSet<_> = answers.filter_map(|answer| Some(answer.volume?.volume_id)).collect();
     ids.insert(made(ctx, request.clone()).await?.volume_id);
     if ids.len() == 1 {
         Ok(())
@@ -76,20 +64,24 @@ async fn different_creates_at_once(ctx: &TestContext) -> Outcome {
 async fn same_delete_at_once(ctx: &TestContext) -> Outcome {
     let volume = ctx.volume().await?;
     let request = v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() };
+    same_at_once(ctx, &request).await?;
+    ctx.ok(request).await.map(drop)
+}
+
+/// Sends a request several times at once, and returns the answers of those that succeeded. The others are ABORTED.
+async fn same_at_once<R: RpcRequest>(ctx: &TestContext, request: &R) -> Outcome<Vec<R::Answer>> {
+    let mut answers = Vec::new();
     for answer in ctx.at_once(vec![request.clone(); AT_ONCE]).await {
         match answer {
-            Ok(_) => {}
+            Ok(answer) => answers.push(answer),
             Err(refusal) if refusal.code == Code::Aborted => {}
             Err(refusal) => {
-                return Err(ctx.failure(
-                    &request,
-                    ctx.refusal_text(&refusal),
-                    "OK, or ABORTED while another operation is pending",
-                ));
+                let due = "OK, or ABORTED while another operation is pending";
+                return Err(ctx.failure(request, ctx.refusal_text(&refusal), due));
             }
         }
     }
-    ctx.ok(request).await.map(drop)
+    Ok(answers)
 }
 
 async fn given_up(ctx: &TestContext) -> Outcome {

@@ -1,7 +1,7 @@
 //! The allocated blocks of a snapshot, as a stream.
 
 use csi_proto::ControllerCapability::CreateDeleteSnapshot;
-use csi_proto::v1;
+use csi_proto::{RpcRequest, v1};
 use tonic::Code;
 use v1::plugin_capability::service::Type::SnapshotMetadataService;
 
@@ -72,14 +72,12 @@ pub(super) async fn allocated_of(
         max_results: MAX_RESULTS as i32,
         ..Default::default()
     };
-    let parts = ctx.stream(request.clone()).await;
-    let parts = parts.map_err(|refusal| ctx.failure(&request, ctx.refusal_text(&refusal), "a stream"))?;
     let part = |one: v1::GetMetadataAllocatedResponse| Part {
         kind: one.block_metadata_type,
         capacity: one.volume_capacity_bytes,
         ranges: one.block_metadata,
     };
-    ordered(parts.into_iter().map(part).collect())
+    ordered(parts(ctx, request).await?.into_iter().map(part).collect())
 }
 
 /// All ranges of one GetMetadataDelta stream, which must be ordered.
@@ -90,14 +88,17 @@ pub(super) async fn delta_of(ctx: &TestContext, base: &str, target: &str) -> Out
         max_results: MAX_RESULTS as i32,
         ..Default::default()
     };
-    let parts = ctx.stream(request.clone()).await;
-    let parts = parts.map_err(|refusal| ctx.failure(&request, ctx.refusal_text(&refusal), "a stream"))?;
     let part = |one: v1::GetMetadataDeltaResponse| Part {
         kind: one.block_metadata_type,
         capacity: one.volume_capacity_bytes,
         ranges: one.block_metadata,
     };
-    ordered(parts.into_iter().map(part).collect())
+    ordered(parts(ctx, request).await?.into_iter().map(part).collect())
+}
+
+async fn parts<R: RpcRequest>(ctx: &TestContext, request: R) -> Outcome<Vec<R::Answer>> {
+    let parts = ctx.stream(request.clone()).await;
+    parts.map_err(|refusal| ctx.failure(&request, ctx.refusal_text(&refusal), "a stream"))
 }
 
 /// A volume, raw if the kit can write to it.
