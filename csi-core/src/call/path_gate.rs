@@ -6,15 +6,13 @@ use std::path::{Path, PathBuf};
 use crate::{Error, Result};
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
-use csi_mount::{Machine as _, SYSTEM_DIRECTORIES, SYSTEM_TREES};
+use csi_mount::Machine as _;
 
-/// The same list as in csi-mount, for a driver that mounts by other means: no crate below both has it.
-#[cfg(not(all(feature = "mount", target_os = "linux")))]
+/// The list of csi-mount, which a driver that mounts by other means does not have. A test compares them.
 const SYSTEM_TREES: [&str; 12] = [
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr",
 ];
-/// The same list as in csi-mount.
-#[cfg(not(all(feature = "mount", target_os = "linux")))]
+/// The same.
 const SYSTEM_DIRECTORIES: [&str; 16] = [
     "/",
     "/home",
@@ -145,4 +143,13 @@ fn is_at_or_below(path: &Path, directory: &Path) -> bool {
 fn refuse(field: &str, path: &Path, why: &str) -> Error {
     let path = path.display();
     Error::invalid(field, format!("{path} can't be a volume's place: {why}, which is protected"))
+}
+
+#[cfg(all(test, feature = "mount", target_os = "linux"))]
+mod tests {
+    #[test]
+    fn the_lists_are_those_of_csi_mount() {
+        assert_eq!(super::SYSTEM_TREES, csi_mount::SYSTEM_TREES);
+        assert_eq!(super::SYSTEM_DIRECTORIES, csi_mount::SYSTEM_DIRECTORIES);
+    }
 }
