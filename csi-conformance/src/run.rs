@@ -36,19 +36,11 @@ impl Kit {
     /// # Errors
     /// When the driver does not become ready, or does not report its capabilities.
     pub async fn run(self) -> Result<Report, CouldNotRun> {
-        self.run_watched(|_| {}).await
+        self.run_until(std::future::pending(), |_| {}).await
     }
 
-    /// Runs the tests like [`run`](Self::run), and reports the progress to `watch`.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub async fn run_watched(self, watch: impl FnMut(Progress<'_>)) -> Result<Report, CouldNotRun> {
-        self.run_until(std::future::pending(), watch).await
-    }
-
-    /// Runs the tests like [`run_watched`](Self::run_watched), but stops when `stop` completes. What the
-    /// current test created is undone, and the report has the tests that ended before.
+    /// Runs the tests like [`run`](Self::run), reports the progress to `watch`, and stops when `stop` completes.
+    /// What the current test created is undone then, and the report has the tests that ended before.
     ///
     /// # Errors
     /// As [`run`](Self::run).

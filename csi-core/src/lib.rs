@@ -228,7 +228,7 @@ pub use group_controller::{
     GroupController,
 };
 pub use identity::{Identity, Readiness};
-pub use kubernetes::{ClaimNames, PodInfo, Quantity, ServiceAccountToken, ServiceAccountTokens, round_up};
+pub use kubernetes::{ClaimNames, PodInfo, Quantity, ServiceAccountToken, ServiceAccountTokens};
 #[cfg(feature = "log")]
 pub use log::{LogFormat, init_log};
 #[cfg(all(feature = "mount", target_os = "linux"))]

@@ -153,10 +153,17 @@ async fn the_driver_s_own_work_excludes_operations_and_waits_for_them() {
     assert_eq!(refused.code(), Code::Aborted);
     assert!(refused.message().contains("work of the driver"), "{refused:?}");
     drop(claim);
+    // The volume on the node is another key: the controller's operations are not excluded.
+    let on_node = claims.volume_on_node(&id).await;
+    named.gate.add_permits(1);
+    delete(&served, "v").await.unwrap();
+    let second = tokio::time::timeout(Duration::from_millis(50), claims.volume_on_node(&id)).await;
+    assert!(second.is_err(), "the volume is claimed on the node");
+    drop(on_node);
 
     let mut controller = served.controller();
     let expanding = tokio::spawn(async move { controller.controller_expand_volume(expand("v", 9)).await });
-    named.until_begun(1).await;
+    named.until_begun(2).await;
     let early = tokio::time::timeout(Duration::from_millis(50), claims.volume(&id)).await;
     assert!(early.is_err(), "the volume is being expanded");
     let waiting = tokio::spawn(async move { claims.volume(&id).await });

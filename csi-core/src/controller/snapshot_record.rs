@@ -75,11 +75,6 @@ impl SnapshotRecord {
         self.group_snapshot_id.as_ref()
     }
 
-    /// Whether a volume can be created from the snapshot.
-    pub fn is_ready_to_use(&self) -> bool {
-        self.ready_to_use
-    }
-
     /// Checks that the request asks for the existing snapshot: one of the same volume.
     ///
     /// Parameters are not compared, as the spec says nothing about them, and a class can change between two

@@ -7,4 +7,4 @@ mod metadata;
 mod quantity;
 
 pub use metadata::{ClaimNames, PodInfo, ServiceAccountToken, ServiceAccountTokens};
-pub use quantity::{Quantity, round_up};
+pub use quantity::Quantity;

@@ -50,32 +50,6 @@ impl Quantity {
     pub const fn bytes(self) -> u64 {
         self.0
     }
-
-    /// Returns the next multiple of `granularity` bytes; see [`round_up`].
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] when the result exceeds the wire's 63 bits.
-    pub fn round_up(self, granularity: u64) -> Result<Self> {
-        round_up(self.0, granularity).map(Self)
-    }
-}
-
-/// Returns the smallest multiple of `granularity` that is not less than `bytes`; a granularity of 0 counts
-/// as 1.
-///
-/// [`CapacityRange::choose`](crate::CapacityRange::choose) does this within the caller's limits.
-///
-/// # Errors
-/// [`Error::OutOfRange`] when the result exceeds the wire's 63 bits.
-///
-/// ```
-/// assert_eq!(csi_core::round_up(5_000, 4096)?, 8192);
-/// # Ok::<(), csi_core::Error>(())
-/// ```
-pub fn round_up(bytes: u64, granularity: u64) -> Result<u64> {
-    bytes.checked_next_multiple_of(granularity.max(1)).filter(|size| i64::try_from(*size).is_ok()).ok_or_else(
-        || Error::OutOfRange(format!("{bytes} bytes, rounded up to {granularity}, are too many").into()),
-    )
 }
 
 /// # Errors
@@ -260,15 +234,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn rounds_up_or_says_that_it_cannot() {
-        assert_eq!(round_up(0, 4096).unwrap(), 0);
-        assert_eq!(round_up(1, 0).unwrap(), 1);
-        assert!(round_up(u64::MAX, 4096).is_err());
-        assert!(round_up(i64::MAX.unsigned_abs(), 2).is_err());
-        assert_eq!(Quantity::new(1).round_up(1 << 30).unwrap().to_string(), "1Gi");
-    }
-
     proptest! {
         #[test]
         fn what_is_written_reads_the_same(bytes in 0..=i64::MAX.unsigned_abs()) {
@@ -285,12 +250,6 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic(text in "\\PC{0,24}") {
             let _ = text.parse::<Quantity>();
-        }
-
-        #[test]
-        fn a_rounded_size_is_the_least_multiple(bytes in 0..1_u64 << 62, granularity in 1..1_u64 << 40) {
-            let size = round_up(bytes, granularity).unwrap();
-            prop_assert!(size.is_multiple_of(granularity) && size >= bytes && size - bytes < granularity);
         }
     }
 }

@@ -41,7 +41,7 @@ impl Plugin {
             + 'static,
         S::Future: Send + 'static,
     {
-        self.extension.service(S::NAME, |routes| routes.add_service(service));
+        self.extension.services.push((S::NAME, Box::new(|routes| routes.add_service(service))));
         self
     }
 
@@ -78,9 +78,9 @@ impl Plugin {
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<StdError>,
     {
-        self.extension.layer(move |calls| {
+        self.extension.layers.push(Box::new(move |calls| {
             CallService::new(layer.layer(calls).map_response(|response| response.map(Body::new)))
-        });
+        }));
         self
     }
 }

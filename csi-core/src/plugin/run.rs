@@ -7,20 +7,11 @@ use crate::Endpoint;
 use crate::server::{self, Ended, ServeError, Stop};
 
 impl Plugin {
-    /// Serves on the socket that `CSI_ENDPOINT` names, until SIGTERM or SIGINT. Then running operations
-    /// finish and the socket is removed.
+    /// Serves on this endpoint until SIGTERM or SIGINT. Then running operations finish and the socket is
+    /// removed.
     ///
     /// # Errors
     /// [`ServeError`] when the plugin can't start; the message says what is wrong and how to fix it.
-    pub async fn serve_from_env(self) -> Result<(), ServeError> {
-        let endpoint = Endpoint::from_env()?;
-        self.serve(&endpoint).await
-    }
-
-    /// Like [`serve_from_env`](Self::serve_from_env), on this endpoint.
-    ///
-    /// # Errors
-    /// [`ServeError`] when the plugin can't start.
     pub async fn serve(self, endpoint: &Endpoint) -> Result<(), ServeError> {
         self.serve_signals(endpoint).await.1
     }
@@ -68,8 +59,8 @@ impl Plugin {
         }
     }
 
-    /// Runs a driver's whole `main`: calls [`serve_from_env`](Self::serve_from_env) and prints errors to
-    /// standard error. The exit status is 0 after a signal, 2 when the plugin could not start, 1 when
+    /// Runs a driver's whole `main`: [serves](Self::serve) on the socket that `CSI_ENDPOINT` names, and prints
+    /// errors to standard error. The exit status is 0 after a signal, 2 when the plugin could not start, 1 when
     /// serving failed.
     ///
     /// When a driver's method still runs at the end of the grace period, this function ends the process

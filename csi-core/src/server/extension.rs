@@ -25,25 +25,13 @@ type Wrap = Box<dyn FnOnce(CallService) -> CallService + Send>;
 /// Services and layers of the driver, in the order in which they were added.
 #[derive(Default)]
 pub(crate) struct Extension {
-    services: Vec<(&'static str, AddService)>,
-    layers: Vec<Wrap>,
+    /// By their names.
+    pub(crate) services: Vec<(&'static str, AddService)>,
+    /// The first one is the outermost.
+    pub(crate) layers: Vec<Wrap>,
 }
 
 impl Extension {
-    /// Adds the service with this name.
-    pub(crate) fn service(
-        &mut self,
-        name: &'static str,
-        add: impl FnOnce(Routes) -> Routes + Send + 'static,
-    ) {
-        self.services.push((name, Box::new(add)));
-    }
-
-    /// Adds a layer inside of those that were added before.
-    pub(crate) fn layer(&mut self, wrap: impl FnOnce(CallService) -> CallService + Send + 'static) {
-        self.layers.push(Box::new(wrap));
-    }
-
     /// # Errors
     /// A service that the plugin itself serves, or that was added twice.
     pub(crate) fn check(&self) -> Result<(), String> {
@@ -66,7 +54,6 @@ impl Extension {
             routes = add(routes);
         }
         let calls = CallService::new(Recoded(routes.prepare()));
-        // The layer that was added first is the outermost.
         Calls { service: self.layers.into_iter().rev().fold(calls, |calls, wrap| wrap(calls)), own }
     }
 }

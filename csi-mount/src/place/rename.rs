@@ -3,7 +3,7 @@
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::{Created, Error, ErrorKind, Result, Target};
+use crate::{Error, ErrorKind, Result, Target};
 
 const RENAME: &str = "rename";
 const MODE: &str = "change the mode of";
@@ -45,18 +45,6 @@ impl Target {
         let directory = self.open_directory(MODE)?;
         let changed = rustix::fs::fchmod(directory, Mode::from_raw_mode(mode));
         changed.map_err(|error| self.error(MODE, error))
-    }
-
-    /// Creates the directory with these permissions. An existing directory is left as it is.
-    ///
-    /// # Errors
-    /// Those of [`create_dir`](Self::create_dir).
-    pub fn create_dir_with_mode(&self, mode: u32) -> Result<Created> {
-        let created = self.create_dir()?;
-        if created == Created::Created {
-            self.set_directory_mode(mode)?;
-        }
-        Ok(created)
     }
 
     /// Syncs the parent directory, so that names survive a loss of power.

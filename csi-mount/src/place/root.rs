@@ -12,7 +12,7 @@ use crate::detached::prepared::Prepared;
 use crate::path::lookup;
 use crate::path::paths;
 use crate::sys::features::{self, Feature};
-use crate::{Error, ErrorKind, Result, Target};
+use crate::{Created, Error, ErrorKind, Result, Target};
 
 /// A directory that the caller trusts, opened once.
 ///
@@ -103,7 +103,10 @@ impl Root {
         let last = self.target(path)?;
         ancestors.reverse();
         for ancestor in ancestors {
-            self.target(ancestor)?.create_dir_with_mode(mode)?;
+            let target = self.target(ancestor)?;
+            if target.create_dir()? == Created::Created {
+                target.set_directory_mode(mode)?;
+            }
         }
         // Its parent did not necessarily exist when `last` was opened.
         if last.has_parent() { Ok(last) } else { self.target(path) }

@@ -55,7 +55,7 @@ use crate::{
     UNMOUNT_TIME_LIMIT, Unmount, Unmounted,
 };
 
-pub use source::{SHARED_MOUNT_TIME_LIMIT, SharedSource};
+pub use source::SharedSource;
 
 const PUBLISH: &str = "publish";
 

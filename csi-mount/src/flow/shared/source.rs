@@ -8,10 +8,7 @@ use crate::mounting::attach;
 use crate::mounting::mount::MOUNT;
 use crate::place::on_device::block_device_at;
 use crate::table::details::Details;
-use crate::{Error, ErrorKind, MountAttributes, MountEntry, MountOptions, Result, Target};
-
-/// How long to wait for a server by default: 60 seconds, half of the kubelet's time limit for a stage.
-pub const SHARED_MOUNT_TIME_LIMIT: Duration = crate::MOUNT_TIME_LIMIT;
+use crate::{Error, ErrorKind, MOUNT_TIME_LIMIT, MountAttributes, MountEntry, MountOptions, Result, Target};
 
 /// A filesystem of a server: its type, the source that the kernel mounts, and the options. `Debug` hides
 /// option values.
@@ -30,7 +27,7 @@ impl SharedSource {
     /// The mount table shows the source, and a mount is recognized by it. Do not put a password in it.
     pub fn new(fs_type: impl Into<String>, source: impl Into<String>) -> Self {
         let (fs_type, source) = (fs_type.into(), source.into());
-        Self { fs_type, source, options: MountOptions::new(), time_limit: SHARED_MOUNT_TIME_LIMIT }
+        Self { fs_type, source, options: MountOptions::new(), time_limit: MOUNT_TIME_LIMIT }
     }
 
     /// Sets the mount options.
@@ -39,7 +36,7 @@ impl SharedSource {
         self
     }
 
-    /// Sets how long to wait for the server.
+    /// Sets how long to wait for the server. The default is [`MOUNT_TIME_LIMIT`].
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self

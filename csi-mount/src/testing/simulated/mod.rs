@@ -82,18 +82,6 @@ impl SimulatedNode {
         state.add_node("sim", node).0
     }
 
-    /// Changes the size of a disk.
-    ///
-    /// # Panics
-    /// If no device has this path.
-    pub fn resize_disk(&self, device: impl AsRef<Path>, size: u64) {
-        let mut state = self.state();
-        let node = state.nodes.get_mut(device.as_ref()).expect("a device of this node");
-        node.size = size;
-        let disk = node.disk;
-        state.disks[disk].size = size;
-    }
-
     /// Takes the device away, as when a cable is pulled: its filesystems are dead.
     pub fn remove_disk(&self, device: impl AsRef<Path>) {
         let mut state = self.state();
