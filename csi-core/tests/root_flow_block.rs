@@ -95,15 +95,20 @@ fn stage(staging: &Path) -> v1::NodeStageVolumeRequest {
     }
 }
 
+/// A driver of this disk, and a staging directory.
+async fn served(place: &Path, disk: &Arc<Disk>) -> (Served, PathBuf) {
+    let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(disk)));
+    let staging = place.join("staging");
+    std::fs::create_dir(&staging).unwrap();
+    (Served::start(plugin).await, staging)
+}
+
 #[test]
 fn a_device_of_a_failed_stage_is_detached_when_unused() {
     on_tmpfs(async |place| {
         let (device, other) = (loop_device(place, "image"), loop_device(place, "other"));
         let disk = Disk::new(&device);
-        let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
-        let served = Served::start(plugin).await;
-        let staging = place.join("staging");
-        std::fs::create_dir(&staging).unwrap();
+        let (served, staging) = served(place, &disk).await;
         let refused = async |why: &str, code: Code, detached: u32| {
             let error = served.node().node_stage_volume(stage(&staging)).await.unwrap_err();
             assert_eq!(error.code(), code, "{why}: {error}");
@@ -134,10 +139,7 @@ fn what_a_killed_stage_attached_is_detached_by_one_that_fails() {
         let device = loop_device(place, "image");
         let disk = Disk::new(&device);
         disk.is_there.store(true, Ordering::Relaxed);
-        let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
-        let served = Served::start(plugin).await;
-        let staging = place.join("staging");
-        std::fs::create_dir(&staging).unwrap();
+        let (served, staging) = served(place, &disk).await;
         let refused = async |why: &str, detached: u32| {
             served.node().node_stage_volume(stage(&staging)).await.unwrap_err();
             assert_eq!(disk.detached.load(Ordering::Relaxed), detached, "{why}");
@@ -158,10 +160,7 @@ fn a_driver_says_which_disk_it_has_to_be_and_what_is_made_on_it() {
     on_tmpfs(async |place| {
         let device = loop_device(place, "image");
         let disk = Disk::new(&device);
-        let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
-        let served = Served::start(plugin).await;
-        let staging = place.join("staging");
-        std::fs::create_dir(&staging).unwrap();
+        let (served, staging) = served(place, &disk).await;
         let with = |publish: &[(&str, &str)], volume: &[(&str, &str)]| {
             let map = |pairs: &[(&str, &str)]| {
                 pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -195,10 +194,7 @@ fn a_volume_that_was_staged_is_never_formatted_again() {
     on_tmpfs(async |place| {
         let device = loop_device(place, "image");
         let disk = Disk::new(&device);
-        let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
-        let served = Served::start(plugin).await;
-        let staging = place.join("staging");
-        std::fs::create_dir(&staging).unwrap();
+        let (served, staging) = served(place, &disk).await;
         let request = |note: Option<&str>| v1::NodeStageVolumeRequest {
             volume_capability: Some(mount_capability(1)),
             volume_context: note.map(|note| ("note".to_owned(), note.to_owned())).into_iter().collect(),

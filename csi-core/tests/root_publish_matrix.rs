@@ -231,9 +231,7 @@ fn directories() {
     });
 }
 
-// spec: node-publish-volume.differs-is-already-exists, node-publish-volume.second-target
-#[test]
-fn filesystems_on_devices() {
+fn on_devices(name: &str, is_raw: bool) {
     in_private(async || {
         let disk = Disk::new();
         let directory = tempfile::tempdir().unwrap();
@@ -241,21 +239,19 @@ fn filesystems_on_devices() {
         std::fs::create_dir(&staging).unwrap();
         std::fs::create_dir(&pods).unwrap();
         let node = |declared| plugin(BlockNode::service(Arc::new(OneDevice(disk.path()))), declared);
-        println!("{} cells for filesystems", matrix(node, &pods, Some(&staging), false).await);
+        println!("{} cells for {name}", matrix(node, &pods, Some(&staging), is_raw).await);
     });
+}
+
+// spec: node-publish-volume.differs-is-already-exists, node-publish-volume.second-target
+#[test]
+fn filesystems_on_devices() {
+    on_devices("filesystems", false);
 }
 
 // spec: node-publish-volume.differs-is-already-exists, node-publish-volume.second-target
 // spec: node-publish-volume.device-at-target, node-publish-volume.readonly
 #[test]
 fn raw_devices() {
-    in_private(async || {
-        let disk = Disk::new();
-        let directory = tempfile::tempdir().unwrap();
-        let (staging, pods) = (directory.path().join("staging"), directory.path().join("pods"));
-        std::fs::create_dir(&staging).unwrap();
-        std::fs::create_dir(&pods).unwrap();
-        let node = |declared| plugin(BlockNode::service(Arc::new(OneDevice(disk.path()))), declared);
-        println!("{} cells for raw devices", matrix(node, &pods, Some(&staging), true).await);
-    });
+    on_devices("raw devices", true);
 }

@@ -145,19 +145,16 @@ impl Volume for Served {
     }
 }
 
+const STEPS: [(Step, u64, u64); 4] =
+    [(Step::Stage, 24, 30), (Step::Publish, 24, 20), (Step::Unpublish, 24, 8), (Step::Unstage, 24, 30)];
+
 #[test]
 fn a_fuse_filesystem() {
     let test = "a_fuse_filesystem";
     do_job(job);
     on_tmpfs(|base| {
         let mut volume = Served::new(base);
-        let steps = [
-            (Step::Stage, 24, 30),
-            (Step::Publish, 24, 20),
-            (Step::Unpublish, 24, 8),
-            (Step::Unstage, 24, 30),
-        ];
-        let mut points = kill_steps((test, job), &mut volume, STEP_DIES, &steps);
+        let mut points = kill_steps((test, job), &mut volume, STEP_DIES, &STEPS);
         volume.lost_daemon = true;
         points += kill_steps(
             (test, job),
@@ -195,13 +192,7 @@ fn a_fuse_daemon_that_is_killed_while_it_serves() {
         let staging = volume.place.staging.path().to_owned();
         let kill_it = || kill_daemons(&staging);
         let daemon_dies = (Programs::LetGo, Kill::Others(&kill_it));
-        let steps = [
-            (Step::Stage, 24, 30),
-            (Step::Publish, 24, 20),
-            (Step::Unpublish, 24, 8),
-            (Step::Unstage, 24, 30),
-        ];
-        assert_points(test, kill_steps((test, job), &mut volume, daemon_dies, &steps), 50);
+        assert_points(test, kill_steps((test, job), &mut volume, daemon_dies, &STEPS), 50);
     });
 }
 

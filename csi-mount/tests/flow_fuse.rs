@@ -1,14 +1,12 @@
 //! FUSE filesystems: the daemon is started and found again, a lost daemon is replaced, and its end is
-//! noticed. The daemon is this test program, started again.
+//! noticed. The daemon is this test program, started again (`fuse_process`).
 
 mod flow_support;
+mod fuse_process;
 mod fuse_support;
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use csi_mount::flow::fuse::{
@@ -17,128 +15,12 @@ use csi_mount::flow::fuse::{
 };
 use csi_mount::testing::{Feature, without_features};
 use csi_mount::{
-    ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, Outcome, Removed, STATS_TIME_LIMIT, Target,
-    health, stats,
+    ErrorKind, Mount, MountAttributes, MountHealth, Outcome, Removed, STATS_TIME_LIMIT, Target, health, stats,
 };
-use flow_support::{eventually, layers, mount_count, on_tmpfs};
-use fuse_support::{answer_init, daemon_processes};
-use nix::unistd::Pid;
+use flow_support::{eventually, layers, on_tmpfs};
+use fuse_process::{AT, MODE, daemon, in_place, itself, kill, processes, test_name};
+use fuse_support::answer_init;
 use rustix::fs::{FlockOperation, flock};
-
-const MODE: &str = "FLOW_FUSE_TEST_MODE";
-const AT: &str = "FLOW_FUSE_TEST_AT";
-
-/// This is not a test. It is the daemon's code, if this program was started as a daemon.
-#[test]
-fn serve_as_daemon() {
-    let Ok(mode) = std::env::var(MODE) else { return };
-    let at = PathBuf::from(std::env::var_os(AT).unwrap());
-    match mode.as_str() {
-        "fail" => {
-            let mut secret = String::new();
-            std::io::stdin().read_to_string(&mut secret).unwrap();
-            eprintln!("no bucket\ncan't log in as {secret}");
-            std::process::exit(3)
-        }
-        "leave" => std::process::exit(0),
-        "idle" => std::thread::sleep(Duration::from_secs(600)),
-        "background" => {
-            let child = itself("serve", Command::new(std::env::current_exe().unwrap()), &at).spawn().unwrap();
-            // The child must outlive this process, which ends here.
-            std::mem::forget(child);
-        }
-        "late" => {
-            std::thread::sleep(Duration::from_millis(500));
-            serve("serve", &at);
-        }
-        "stage" => {
-            let staging = Target::new(&at).unwrap();
-            stage(&staging, &daemon("late", &staging)).unwrap();
-        }
-        "stage chatty" => {
-            let staging = Target::new(&at).unwrap();
-            stage(&staging, &daemon("chatty", &staging)).unwrap();
-        }
-        mode => serve(mode, &at),
-    }
-    std::process::exit(0);
-}
-
-fn itself(mode: &str, mut command: Command, at: &Path) -> Command {
-    command.args(["--exact", "serve_as_daemon", "--nocapture"]).env(MODE, mode).env(AT, at);
-    command
-}
-
-/// Mounts with the source name that standard input contains, and answers the requests of a health check.
-fn serve(mode: &str, at: &Path) {
-    let mut name = String::new();
-    std::io::stdin().read_to_string(&mut name).unwrap();
-    let name = if name.is_empty() { "no-secret".to_owned() } else { name };
-    let mut device =
-        File::options().read(true).write(true).open("/dev/fuse").expect("open /dev/fuse as root");
-    let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
-    let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
-    Mount::new("fuse", &name).options(&options).at(&Target::new(at).unwrap()).unwrap();
-    if mode == "held" {
-        // A process without a mark, which keeps the connection open for a moment longer.
-        let other = device.try_clone().unwrap();
-        let mut holder = Command::new("sleep");
-        drop(holder.arg("3").env_clear().stdin(other).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
-    }
-    answer_init(&device);
-    if mode == "chatty" {
-        let name = test_name(at);
-        std::thread::spawn(move || {
-            for number in 0.. {
-                println!("chat {number} of {name}");
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        });
-    }
-    let mut request = [0; 8192];
-    while device.read(&mut request).is_ok() {
-        let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
-        if matches!(mode, "silent" | "held") || opcode == 36 {
-            continue;
-        }
-        // Answers ENOSYS to everything except GETATTR (3) and STATFS (17).
-        let (error, body): (i32, Vec<u8>) = match opcode {
-            3 => (0, attributes()),
-            17 => (0, vec![0; 80]),
-            _ => (-38, Vec::new()),
-        };
-        let mut answer = (16 + body.len() as u32).to_ne_bytes().to_vec();
-        answer.extend(error.to_ne_bytes());
-        answer.extend(&request[8..16]);
-        answer.extend(body);
-        let _ = device.write_all(&answer);
-    }
-    if mode == "stubborn" {
-        std::thread::sleep(Duration::from_secs(600));
-    }
-}
-
-/// The name of the test's directory. The whole path is a value of the environment, which is hidden in the log.
-fn test_name(at: &Path) -> String {
-    at.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned()
-}
-
-/// Returns a `struct fuse_attr_out` of a directory.
-fn attributes() -> Vec<u8> {
-    let mut bytes = vec![0; 104];
-    bytes[16..24].copy_from_slice(&1_u64.to_ne_bytes());
-    bytes[76..80].copy_from_slice(&0o040_755_u32.to_ne_bytes());
-    bytes[80..84].copy_from_slice(&2_u32.to_ne_bytes());
-    bytes
-}
-
-fn daemon(mode: &str, staging: &Target) -> FuseDaemon {
-    FuseDaemon::new(std::env::current_exe().unwrap())
-        .args(["--exact", "serve_as_daemon", "--nocapture"])
-        .env(MODE, mode)
-        .env(AT, staging.path())
-        .ready_time_limit(Duration::from_secs(30))
-}
 
 /// What is served is known from marks in the daemon's own environment, so any process can find it.
 #[test]
@@ -166,37 +48,6 @@ fn only_a_daemon_with_the_same_identity_is_accepted() {
         );
         csi_mount::unmount(&staging).unwrap();
         foreign.join().unwrap();
-    });
-}
-
-fn processes(staging: &Target) -> Vec<Pid> {
-    daemon_processes(staging.path())
-}
-
-fn kill(process: Pid) {
-    nix::sys::signal::kill(process, nix::sys::signal::SIGKILL).unwrap();
-}
-
-/// Kills the daemons if a test failed. They would keep its output open.
-struct NoDaemons<'a>(&'a Target);
-
-impl Drop for NoDaemons<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            processes(self.0).into_iter().for_each(kill);
-        }
-    }
-}
-
-/// Runs the test in its own namespace, and checks that no mount and no daemon is left.
-fn in_place(test: impl FnOnce(&Target, &Target) + Send) {
-    on_tmpfs(|place| {
-        let before = mount_count();
-        let staging = Target::new(place.join("staging")).unwrap();
-        let _no_daemons = NoDaemons(&staging);
-        test(&staging, &Target::new(place.join("pod")).unwrap());
-        assert!(processes(&staging).is_empty(), "a daemon is left");
-        assert_eq!(mount_count(), before, "a mount is left");
     });
 }
 
@@ -388,8 +239,7 @@ fn the_output_of_a_daemon_that_an_earlier_process_started_is_logged() {
     // Another test of this process can have set it.
     let _ = tracing::subscriber::set_global_default(Log);
     in_place(|staging, _| {
-        let other = Command::new(std::env::current_exe().unwrap());
-        assert!(itself("stage chatty", other, staging.path()).status().unwrap().success());
+        assert!(itself("stage chatty", staging.path()).status().unwrap().success());
         let started = processes(staging);
         let last = || {
             let end = format!(" of {}", test_name(staging.path()));
@@ -465,9 +315,8 @@ fn a_daemon_that_does_not_start_leaves_nothing() {
 #[test]
 fn a_daemon_of_an_interrupted_stage_is_ended() {
     in_place(|staging, _| {
-        let command = Command::new(std::env::current_exe().unwrap());
         let mut left =
-            itself("idle", command, staging.path()).env("CSI_MOUNT_FUSE_AT", staging.path()).spawn().unwrap();
+            itself("idle", staging.path()).env("CSI_MOUNT_FUSE_AT", staging.path()).spawn().unwrap();
         eventually("it runs", || !processes(staging).is_empty());
         assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::Mounted);
         assert!(!left.wait().unwrap().success(), "killed");
@@ -506,8 +355,7 @@ fn while_the_parent_directory_is_locked_no_daemon_is_started() {
 #[test]
 fn a_daemon_that_another_process_starts_is_waited_for() {
     in_place(|staging, _| {
-        let other = Command::new(std::env::current_exe().unwrap());
-        let mut starter = itself("stage", other, staging.path()).spawn().unwrap();
+        let mut starter = itself("stage", staging.path()).spawn().unwrap();
         eventually("it runs", || !processes(staging).is_empty());
         let started = processes(staging);
         assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::AlreadyMounted);
@@ -524,8 +372,7 @@ fn a_failed_start_of_another_process_is_waited_for() {
         std::thread::scope(|scope| {
             let failing = scope.spawn(|| stage(staging, &hurried));
             eventually("it runs", || !processes(staging).is_empty());
-            let other = Command::new(std::env::current_exe().unwrap());
-            let ended = itself("stage", other, staging.path()).status().unwrap();
+            let ended = itself("stage", staging.path()).status().unwrap();
             assert!(ended.success(), "{ended}");
             let error = failing.join().unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
@@ -541,8 +388,7 @@ fn a_failed_start_of_another_process_is_waited_for() {
 fn a_daemon_that_mounts_while_it_is_waited_for_leaves_no_mount() {
     in_place(|staging, _| {
         staging.create_dir().unwrap();
-        let command = Command::new(std::env::current_exe().unwrap());
-        let mut left = itself("late", command, staging.path())
+        let mut left = itself("late", staging.path())
             .env("CSI_MOUNT_FUSE_AT", staging.path())
             .stdin(Stdio::null())
             .spawn()

@@ -13,11 +13,47 @@ use nix::unistd::Pid;
 
 /// A FUSE filesystem whose daemon has not done anything yet.
 pub(crate) fn fuse(target: &Target) -> File {
+    fuse_of("fuse", "silent", target)
+}
+
+/// The same, as this type of filesystem and from this source.
+pub(crate) fn fuse_of(fs_type: &str, source: impl AsRef<Path>, target: &Target) -> File {
     let device = File::options().read(true).write(true).open("/dev/fuse").expect("open /dev/fuse as root");
     let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
     let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
-    Mount::new("fuse", "silent").options(&options).at(target).unwrap();
+    Mount::new(fs_type, source.as_ref()).options(&options).at(target).unwrap();
     device
+}
+
+pub(crate) fn operation(request: &[u8]) -> u32 {
+    u32::from_ne_bytes(request[4..8].try_into().unwrap())
+}
+
+/// Answers a request. The process that sent it can be gone.
+pub(crate) fn answer(mut device: &File, request: &[u8], (error, body): (i32, Vec<u8>)) {
+    let mut answer = (16 + body.len() as u32).to_ne_bytes().to_vec();
+    answer.extend((-error).to_ne_bytes());
+    answer.extend(&request[8..16]);
+    answer.extend(body);
+    drop(device.write_all(&answer));
+}
+
+/// The answer of an empty filesystem: an error number, and a body.
+pub(crate) fn empty_filesystem(operation: u32) -> (i32, Vec<u8>) {
+    const GETATTR: u32 = 3;
+    const STATFS: u32 = 17;
+    match operation {
+        GETATTR => {
+            let mut attributes = vec![0; 104];
+            // Inode 1, a directory with two links.
+            attributes[16] = 1;
+            attributes[76..80].copy_from_slice(&0o40755_u32.to_ne_bytes());
+            attributes[80] = 2;
+            (0, attributes)
+        }
+        STATFS => (0, vec![0; 80]),
+        _ => (nix::libc::ENOSYS, vec![]),
+    }
 }
 
 /// Answers the first request, FUSE_INIT, so that the kernel sends the next ones.
@@ -25,14 +61,11 @@ pub(crate) fn answer_init(mut device: &File) {
     let mut request = [0; 8192];
     let length = device.read(&mut request).unwrap();
     assert!(length >= 40 && request[4..8] == 26_u32.to_ne_bytes(), "the first request is FUSE_INIT");
-    let mut answer = [0_u8; 16 + 64];
-    let length = answer.len() as u32;
-    answer[..4].copy_from_slice(&length.to_ne_bytes());
-    answer[8..16].copy_from_slice(&request[8..16]);
-    answer[16..20].copy_from_slice(&7_u32.to_ne_bytes());
-    answer[20..24].copy_from_slice(&31_u32.to_ne_bytes());
-    answer[36..40].copy_from_slice(&4096_u32.to_ne_bytes());
-    device.write_all(&answer).unwrap();
+    let mut body = vec![0; 64];
+    body[..4].copy_from_slice(&7_u32.to_ne_bytes());
+    body[4..8].copy_from_slice(&31_u32.to_ne_bytes());
+    body[20..24].copy_from_slice(&4096_u32.to_ne_bytes());
+    answer(device, &request, (0, body));
 }
 
 /// Creates the target and mounts a FUSE filesystem there whose daemon is gone.
@@ -69,37 +102,21 @@ impl SilentDaemon {
     }
 }
 
+/// FORGET, INTERRUPT and BATCH_FORGET.
+const UNANSWERED: [u32; 3] = [2, 36, 42];
+
 /// A daemon that answers each request immediately: as an empty filesystem, or with this error number.
 pub(crate) fn answering_daemon(target: &Target, fails_with: Option<i32>) -> JoinHandle<()> {
-    const GETATTR: u32 = 3;
-    const STATFS: u32 = 17;
-    /// FORGET, INTERRUPT and BATCH_FORGET.
-    const UNANSWERED: [u32; 3] = [2, 36, 42];
     let mut device = fuse(target);
     answer_init(&device);
     std::thread::spawn(move || {
         let mut request = [0; 8192];
         while device.read(&mut request).is_ok() {
-            let operation = u32::from_ne_bytes(request[4..8].try_into().unwrap());
-            let (error, body) = match (fails_with, operation) {
-                _ if UNANSWERED.contains(&operation) => continue,
-                (Some(number), _) => (number, vec![]),
-                (None, GETATTR) => {
-                    let mut attributes = vec![0; 104];
-                    // Inode 1, a directory.
-                    attributes[16] = 1;
-                    attributes[76..80].copy_from_slice(&0o40755_u32.to_ne_bytes());
-                    (0, attributes)
-                }
-                (None, STATFS) => (0, vec![0; 80]),
-                (None, _) => (nix::libc::ENOSYS, vec![]),
-            };
-            let mut answer = (16 + body.len() as u32).to_ne_bytes().to_vec();
-            answer.extend((-error).to_ne_bytes());
-            answer.extend(&request[8..16]);
-            answer.extend(body);
-            // The process that sent the request can be gone.
-            drop(device.write_all(&answer));
+            let operation = operation(&request);
+            if !UNANSWERED.contains(&operation) {
+                let failure = fails_with.map(|number| (number, vec![]));
+                answer(&device, &request, failure.unwrap_or_else(|| empty_filesystem(operation)));
+            }
         }
     })
 }
@@ -127,25 +144,18 @@ impl LateEnd {
     pub(crate) fn mount(target: &Target, device: &Path) -> Self {
         /// FUSE_DESTROY
         const DESTROY: u32 = 38;
-        let mut fuse =
-            File::options().read(true).write(true).open("/dev/fuse").expect("open /dev/fuse as root");
-        let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
-        let options = options.with_option("fd", &fuse.as_raw_fd().to_string()).unwrap();
-        Mount::new("fuseblk", device).options(&options).at(target).unwrap();
+        let mut fuse = fuse_of("fuseblk", device, target);
         answer_init(&fuse);
         let (let_go, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut request = [0; 8192];
             while fuse.read(&mut request).is_ok() {
-                let is_end = request[4..8] == DESTROY.to_ne_bytes();
+                let is_end = operation(&request) == DESTROY;
                 if is_end {
                     // An error means that the test is over.
                     let _ = told.recv();
                 }
-                let mut answer = 16_u32.to_ne_bytes().to_vec();
-                answer.extend((if is_end { 0 } else { -nix::libc::ENOSYS }).to_ne_bytes());
-                answer.extend(&request[8..16]);
-                drop(fuse.write_all(&answer));
+                answer(&fuse, &request, (if is_end { 0 } else { nix::libc::ENOSYS }, vec![]));
             }
         });
         Self { let_go, thread }
@@ -216,7 +226,6 @@ fn serve_file(mut device: File, fate: &std::sync::Mutex<Option<Fate>>) {
     const GETATTR: u32 = 3;
     const OPEN: u32 = 14;
     const READ: u32 = 15;
-    const SILENT: [u32; 3] = [2, 36, 42];
     let attributes = |inode: u64| {
         let mut bytes = vec![0_u8; 88];
         let mode: u32 = if inode == 1 { 0o40755 } else { 0o100644 };
@@ -242,7 +251,7 @@ fn serve_file(mut device: File, fate: &std::sync::Mutex<Option<Fate>>) {
         }
         let number = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
         let operation = number(4);
-        if SILENT.contains(&operation) || fate == Some(Fate::Stopped) {
+        if UNANSWERED.contains(&operation) || fate == Some(Fate::Stopped) {
             continue;
         }
         let inode = u64::from_ne_bytes(request[16..24].try_into().unwrap());
@@ -254,10 +263,6 @@ fn serve_file(mut device: File, fate: &std::sync::Mutex<Option<Fate>>) {
             READ => vec![0; number(56) as usize],
             _ => vec![],
         };
-        let mut answer = (16 + body.len() as u32).to_ne_bytes().to_vec();
-        answer.extend([0; 4]);
-        answer.extend(&request[8..16]);
-        answer.extend(body);
-        drop(device.write_all(&answer));
+        answer(&device, &request, (0, body));
     }
 }

@@ -1,0 +1,139 @@
+//! The daemon of `flow_fuse.rs`: this test program, started again. And its processes, as the tests see them.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use csi_mount::Target;
+use csi_mount::flow::fuse::{FuseDaemon, stage};
+use nix::unistd::Pid;
+
+use crate::flow_support::{mount_count, on_tmpfs};
+use crate::fuse_support::{answer, answer_init, daemon_processes, empty_filesystem, fuse_of, operation};
+
+pub(crate) const MODE: &str = "FLOW_FUSE_TEST_MODE";
+/// The name of the test that is the daemon.
+const SERVE: &str = "fuse_process::serve_as_daemon";
+pub(crate) const AT: &str = "FLOW_FUSE_TEST_AT";
+
+/// This is not a test. It is the daemon's code, if this program was started as a daemon.
+#[test]
+fn serve_as_daemon() {
+    let Ok(mode) = std::env::var(MODE) else { return };
+    let at = PathBuf::from(std::env::var_os(AT).unwrap());
+    match mode.as_str() {
+        "fail" => {
+            let mut secret = String::new();
+            std::io::stdin().read_to_string(&mut secret).unwrap();
+            eprintln!("no bucket\ncan't log in as {secret}");
+            std::process::exit(3)
+        }
+        "leave" => std::process::exit(0),
+        "idle" => std::thread::sleep(Duration::from_secs(600)),
+        "background" => {
+            let child = itself("serve", &at).spawn().unwrap();
+            // The child must outlive this process, which ends here.
+            std::mem::forget(child);
+        }
+        "late" => {
+            std::thread::sleep(Duration::from_millis(500));
+            serve("serve", &at);
+        }
+        "stage" => {
+            let staging = Target::new(&at).unwrap();
+            stage(&staging, &daemon("late", &staging)).unwrap();
+        }
+        "stage chatty" => {
+            let staging = Target::new(&at).unwrap();
+            stage(&staging, &daemon("chatty", &staging)).unwrap();
+        }
+        mode => serve(mode, &at),
+    }
+    std::process::exit(0);
+}
+
+pub(crate) fn itself(mode: &str, at: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", SERVE, "--nocapture"]).env(MODE, mode).env(AT, at);
+    command
+}
+
+/// Mounts with the source name that standard input contains, and answers the requests of a health check.
+fn serve(mode: &str, at: &Path) {
+    let mut name = String::new();
+    std::io::stdin().read_to_string(&mut name).unwrap();
+    let name = if name.is_empty() { "no-secret".to_owned() } else { name };
+    let mut device = fuse_of("fuse", name, &Target::new(at).unwrap());
+    if mode == "held" {
+        // A process without a mark, which keeps the connection open for a moment longer.
+        let other = device.try_clone().unwrap();
+        let mut holder = Command::new("sleep");
+        drop(holder.arg("3").env_clear().stdin(other).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
+    }
+    answer_init(&device);
+    if mode == "chatty" {
+        let name = test_name(at);
+        std::thread::spawn(move || {
+            for number in 0.. {
+                println!("chat {number} of {name}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+    }
+    let mut request = [0; 8192];
+    while device.read(&mut request).is_ok() {
+        let operation = operation(&request);
+        // 36 is FUSE_INTERRUPT.
+        if !matches!(mode, "silent" | "held") && operation != 36 {
+            answer(&device, &request, empty_filesystem(operation));
+        }
+    }
+    if mode == "stubborn" {
+        std::thread::sleep(Duration::from_secs(600));
+    }
+}
+
+/// The name of the test's directory. The whole path is a value of the environment, which is hidden in the log.
+pub(crate) fn test_name(at: &Path) -> String {
+    at.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned()
+}
+
+pub(crate) fn daemon(mode: &str, staging: &Target) -> FuseDaemon {
+    FuseDaemon::new(std::env::current_exe().unwrap())
+        .args(["--exact", SERVE, "--nocapture"])
+        .env(MODE, mode)
+        .env(AT, staging.path())
+        .ready_time_limit(Duration::from_secs(30))
+}
+
+pub(crate) fn processes(staging: &Target) -> Vec<Pid> {
+    daemon_processes(staging.path())
+}
+
+pub(crate) fn kill(process: Pid) {
+    nix::sys::signal::kill(process, nix::sys::signal::SIGKILL).unwrap();
+}
+
+/// Kills the daemons if a test failed. They would keep its output open.
+struct NoDaemons<'a>(&'a Target);
+
+impl Drop for NoDaemons<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            processes(self.0).into_iter().for_each(kill);
+        }
+    }
+}
+
+/// Runs the test in its own namespace, and checks that no mount and no daemon is left.
+pub(crate) fn in_place(test: impl FnOnce(&Target, &Target) + Send) {
+    on_tmpfs(|place| {
+        let before = mount_count();
+        let staging = Target::new(place.join("staging")).unwrap();
+        let _no_daemons = NoDaemons(&staging);
+        test(&staging, &Target::new(place.join("pod")).unwrap());
+        assert!(processes(&staging).is_empty(), "a daemon is left");
+        assert_eq!(mount_count(), before, "a mount is left");
+    });
+}
