@@ -4,122 +4,17 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use csi_core::client::Client;
-use csi_core::{Endpoint, Plugin, Rpc};
-use csi_proto::v1;
+use csi_core::Rpc;
+use csi_proto::{ControllerCapability, NodeCapability, v1};
 use nix::sys::signal::Signal;
 use prost::Message as _;
 use support::*;
-use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tonic::Status;
-
-/// A running driver with its volumes, and directories for the life of one volume.
-struct Driver {
-    folder: Option<tempfile::TempDir>,
-    runtime: Runtime,
-}
-
-impl Driver {
-    fn new(plugin: fn(PathBuf) -> Plugin) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["volumes", "places"] {
-            std::fs::create_dir(folder.path().join(name)).unwrap();
-        }
-        let builder = &mut tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
-        let endpoint = endpoint(&folder.path().join("csi.sock"));
-        let plugin = plugin(folder.path().join("volumes"));
-        runtime.spawn(async move { plugin.serve_until(&endpoint, std::future::pending()).await });
-        let driver = Self { folder: Some(folder), runtime };
-        let client = driver.client();
-        driver.runtime.block_on(client.ready(std::time::Duration::from_secs(20))).unwrap();
-        driver
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.as_ref().unwrap().path().join(name)
-    }
-
-    fn client(&self) -> Client {
-        let _entered = self.runtime.enter();
-        Client::new(&endpoint(&self.path("csi.sock")))
-    }
-
-    /// The driver behind a proxy that refuses some calls.
-    fn refusing(&self, refuses: impl Fn(Rpc) -> Option<Status> + Send + Sync + 'static) -> Fake {
-        let client = self.client();
-        Fake::new(handler(move |rpc, bytes| {
-            let (client, refused) = (client.clone(), refuses(rpc));
-            async move {
-                match refused {
-                    Some(status) => Err(status),
-                    None => forward(client, rpc, bytes).await,
-                }
-            }
-        }))
-    }
-
-    /// The command, with its temporary directory inside the test's directory.
-    fn lifecycle(&self, socket: &Path, words: &[&str]) -> Output {
-        csi(socket).arg("lifecycle").args(words).env("TMPDIR", self.path("places")).output().unwrap()
-    }
-
-    /// Runs commands exactly as they were printed.
-    fn run_all<'c>(&self, commands: impl IntoIterator<Item = &'c str>) {
-        let program = Path::new(env!("CARGO_BIN_EXE_csi")).parent().unwrap();
-        let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
-        for command in commands {
-            let mut shell = std::process::Command::new("sh");
-            shell.args(["-ec", command]).env("PATH", &path);
-            shell.env("CSI_ENDPOINT", endpoint(&self.path("csi.sock")).to_string());
-            ok(&shell.output().unwrap());
-        }
-    }
-
-    fn assert_clean(&self, text: &str) {
-        let left: Vec<_> = ["volumes", "places"]
-            .iter()
-            .flat_map(|name| std::fs::read_dir(self.path(name)).unwrap())
-            .map(|entry| entry.unwrap().path())
-            .collect();
-        assert!(left.is_empty() && self.mounts() == 0, "left: {left:?}\n{text}");
-        assert!(!losetup().contains(self.path("volumes").to_str().unwrap()), "{text}");
-    }
-
-    fn mounts(&self) -> usize {
-        let here = self.path("");
-        csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point.starts_with(&here)).count()
-    }
-}
-
-impl Drop for Driver {
-    /// The directory is deleted only if nothing is mounted below it.
-    fn drop(&mut self) {
-        if self.mounts() > 0 {
-            eprintln!("mounts are left, so {} stays", self.folder.take().unwrap().keep().display());
-        }
-    }
-}
-
-fn endpoint(socket: &Path) -> Endpoint {
-    format!("unix://{}", socket.display()).parse().unwrap()
-}
-
-fn losetup() -> String {
-    let output =
-        std::process::Command::new("losetup").args(["--all", "--output", "BACK-FILE"]).output().unwrap();
-    stdout(&output)
-}
-
-fn in_private(test: impl FnOnce() + Send) {
-    csi_mount::testing::private_mount_namespace(test);
-}
 
 #[test]
 fn dirs_lives_and_nothing_is_left() {
@@ -185,16 +80,8 @@ fn a_driver_that_mounts_nothing_to_stage_lives() {
         let fake = Fake::new(handler(move |rpc, bytes| {
             let client = client.clone();
             async move {
-                use v1::node_service_capability::{Rpc as Offered, Type, rpc::Type as NodeRpc};
                 match rpc {
-                    Rpc::NodeGetCapabilities => {
-                        let one = |kind: NodeRpc| v1::NodeServiceCapability {
-                            r#type: Some(Type::Rpc(Offered { r#type: kind.into() })),
-                        };
-                        answer(&v1::NodeGetCapabilitiesResponse {
-                            capabilities: vec![one(NodeRpc::StageUnstageVolume)],
-                        })
-                    }
+                    Rpc::NodeGetCapabilities => answer(&node_offers([NodeCapability::StageUnstageVolume])),
                     Rpc::NodeStageVolume | Rpc::NodeUnstageVolume => answer(&v1::NodeStageVolumeResponse {}),
                     _ => forward(client, rpc, bytes).await,
                 }
@@ -215,12 +102,8 @@ fn cloning(driver: &Driver, forgets: bool) -> Fake {
         async move {
             use v1::volume_content_source::Type as Source;
             if rpc == Rpc::ControllerGetCapabilities {
-                use v1::controller_service_capability::{Rpc as Offered, Type, rpc::Type as ControllerRpc};
-                let one = |kind: ControllerRpc| v1::ControllerServiceCapability {
-                    r#type: Some(Type::Rpc(Offered { r#type: kind.into() })),
-                };
-                let capabilities = [ControllerRpc::CreateDeleteVolume, ControllerRpc::CloneVolume].map(one);
-                return answer(&v1::ControllerGetCapabilitiesResponse { capabilities: capabilities.into() });
+                use ControllerCapability::{CloneVolume, CreateDeleteVolume};
+                return answer(&controller_offers([CreateDeleteVolume, CloneVolume]));
             }
             if rpc != Rpc::CreateVolume {
                 return forward(client, rpc, bytes).await;

@@ -1,24 +1,12 @@
 //! The overview of a driver's capabilities.
 
 use csi_core::Rpc;
-use csi_proto::v1;
+use csi_proto::{ControllerCapability, NodeCapability, v1};
 use prost::Message;
 use serde_json::json;
 use tonic::Status;
-use v1::controller_service_capability::rpc::Type as ControllerRpc;
-use v1::node_service_capability::rpc::Type as NodeRpc;
 
 use crate::support::*;
-
-fn controller(number: i32) -> v1::ControllerServiceCapability {
-    use v1::controller_service_capability::{Rpc, Type};
-    v1::ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: number })) }
-}
-
-fn node(number: i32) -> v1::NodeServiceCapability {
-    use v1::node_service_capability::{Rpc, Type};
-    v1::NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: number })) }
-}
 
 fn fake() -> Fake {
     use v1::plugin_capability::{Service, Type, VolumeExpansion};
@@ -30,19 +18,13 @@ fn fake() -> Fake {
         }),
         Rpc::Probe => answer(&v1::ProbeResponse { ready: Some(false) }),
         Rpc::GetPluginCapabilities => {
-            let types =
-                [Type::Service(Service { r#type: 1 }), Type::VolumeExpansion(VolumeExpansion { r#type: 1 })];
-            let capabilities = types.map(|one| v1::PluginCapability { r#type: Some(one) }).into();
-            answer(&v1::GetPluginCapabilitiesResponse { capabilities })
+            let expansion = Type::VolumeExpansion(VolumeExpansion { r#type: 1 });
+            answer(&plugin_offers([Type::Service(Service { r#type: 1 }), expansion]))
         }
         Rpc::ControllerGetCapabilities => {
-            let capabilities = vec![controller(ControllerRpc::CreateDeleteVolume.into()), controller(99)];
-            answer(&v1::ControllerGetCapabilitiesResponse { capabilities })
+            answer(&controller_offers([ControllerCapability::CreateDeleteVolume.into(), 99]))
         }
-        Rpc::NodeGetCapabilities => {
-            let capabilities = vec![node(NodeRpc::StageUnstageVolume.into())];
-            answer(&v1::NodeGetCapabilitiesResponse { capabilities })
-        }
+        Rpc::NodeGetCapabilities => answer(&node_offers([NodeCapability::StageUnstageVolume])),
         Rpc::NodeGetInfo => answer(&v1::NodeGetInfoResponse {
             node_id: "node-a".into(),
             max_volumes_per_node: 8,

@@ -3,32 +3,22 @@
 use std::fs;
 
 use csi_core::Rpc;
-use csi_proto::v1;
+use csi_proto::{ControllerCapability, NodeCapability, v1};
 use prost::Message as _;
 use tonic::Status;
-use v1::controller_service_capability::rpc::Type as ControllerRpc;
 
 use crate::support::*;
 
 /// A driver with a controller only, with these capabilities.
-fn controller(rpc: Rpc, bytes: &[u8], capabilities: &[ControllerRpc]) -> Result<Answers, Status> {
+fn controller(rpc: Rpc, bytes: &[u8], capabilities: &[ControllerCapability]) -> Result<Answers, Status> {
     match rpc {
         Rpc::GetPluginInfo => answer(&v1::GetPluginInfoResponse { name: "a.b".into(), ..Default::default() }),
         Rpc::Probe => answer(&v1::ProbeResponse::default()),
         Rpc::GetPluginCapabilities => {
             use v1::plugin_capability::{Service, Type};
-            let one = v1::PluginCapability { r#type: Some(Type::Service(Service { r#type: 1 })) };
-            answer(&v1::GetPluginCapabilitiesResponse { capabilities: vec![one] })
+            answer(&plugin_offers([Type::Service(Service { r#type: 1 })]))
         }
-        Rpc::ControllerGetCapabilities => {
-            use v1::controller_service_capability::{Rpc, Type};
-            let one = |kind: &ControllerRpc| v1::ControllerServiceCapability {
-                r#type: Some(Type::Rpc(Rpc { r#type: (*kind).into() })),
-            };
-            answer(&v1::ControllerGetCapabilitiesResponse {
-                capabilities: capabilities.iter().map(one).collect(),
-            })
-        }
+        Rpc::ControllerGetCapabilities => answer(&controller_offers(capabilities.iter().copied())),
         Rpc::CreateVolume => {
             let request = v1::CreateVolumeRequest::decode(bytes).unwrap();
             let volume_id = if request.volume_content_source.is_some() { "copy-1" } else { "id-1" }.into();
@@ -59,7 +49,8 @@ fn controller(rpc: Rpc, bytes: &[u8], capabilities: &[ControllerRpc]) -> Result<
 
 #[test]
 fn a_driver_that_makes_no_volumes_wants_one_by_its_id() {
-    let fake = Fake::new(handler(async |rpc, bytes| controller(rpc, &bytes, &[ControllerRpc::ListVolumes])));
+    let fake =
+        Fake::new(handler(async |rpc, bytes| controller(rpc, &bytes, &[ControllerCapability::ListVolumes])));
     let output = run(&fake.socket(), &["lifecycle"]);
     let shown = text(&output);
     assert_eq!(output.status.code(), Some(1), "{shown}");
@@ -79,7 +70,7 @@ fn a_volume_that_may_be_there_is_asked_for_again_before_it_is_deleted() {
         async move {
             match is_lost {
                 true => Err(Status::internal("lost")),
-                false => controller(rpc, &bytes, &[ControllerRpc::CreateDeleteVolume]),
+                false => controller(rpc, &bytes, &[ControllerCapability::CreateDeleteVolume]),
             }
         }
     }));
@@ -101,7 +92,8 @@ fn a_driver_that_is_busy_is_asked_again_and_one_that_fails_is_told_of() {
             _ => usize::MAX,
         };
         async move {
-            let offers = [ControllerRpc::CreateDeleteVolume, ControllerRpc::CreateDeleteSnapshot];
+            let offers =
+                [ControllerCapability::CreateDeleteVolume, ControllerCapability::CreateDeleteSnapshot];
             match (rpc, count) {
                 (Rpc::DeleteSnapshot, _) => Err(Status::internal("it stays")),
                 (_, 0 | 1) => Err(Status::aborted("busy")),
@@ -120,7 +112,7 @@ fn a_driver_that_is_busy_is_asked_again_and_one_that_fails_is_told_of() {
 
 #[test]
 fn what_is_kept_is_named_with_what_takes_it_back() {
-    let offers = [ControllerRpc::CreateDeleteVolume, ControllerRpc::CreateDeleteSnapshot];
+    let offers = [ControllerCapability::CreateDeleteVolume, ControllerCapability::CreateDeleteSnapshot];
     let fake = Fake::new(handler(move |rpc, bytes| async move { controller(rpc, &bytes, &offers) }));
     let shown = ok(&run(&fake.socket(), &["lifecycle", "--no-node", "--keep"]));
     let (_, commands) = shown.split_once("these commands undo what is left:\n").unwrap();
@@ -143,9 +135,9 @@ fn a_volume_is_restored_and_cloned_where_the_driver_offers_it() {
         let is_cut = rpc == Rpc::CreateSnapshot;
         let ready_to_use = is_cut && looks.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 2;
         let offers = [
-            ControllerRpc::CreateDeleteVolume,
-            ControllerRpc::CreateDeleteSnapshot,
-            ControllerRpc::CloneVolume,
+            ControllerCapability::CreateDeleteVolume,
+            ControllerCapability::CreateDeleteSnapshot,
+            ControllerCapability::CloneVolume,
         ];
         async move {
             match rpc {
@@ -180,7 +172,7 @@ fn a_volume_is_restored_and_cloned_where_the_driver_offers_it() {
 /// A driver with topology whose volumes grow only offline (published on no node).
 fn zonal(rpc: Rpc, bytes: &[u8]) -> Result<Answers, Status> {
     use v1::plugin_capability::{Service, Type, VolumeExpansion, service, volume_expansion};
-    let offers = [ControllerRpc::CreateDeleteVolume, ControllerRpc::ExpandVolume];
+    let offers = [ControllerCapability::CreateDeleteVolume, ControllerCapability::ExpandVolume];
     match rpc {
         Rpc::GetPluginCapabilities => {
             let service = |kind: service::Type| Type::Service(Service { r#type: kind.into() });
@@ -190,16 +182,10 @@ fn zonal(rpc: Rpc, bytes: &[u8]) -> Result<Answers, Status> {
                 service(service::Type::VolumeAccessibilityConstraints),
                 Type::VolumeExpansion(offline),
             ];
-            let capabilities = types.map(|one| v1::PluginCapability { r#type: Some(one) }).into();
-            answer(&v1::GetPluginCapabilitiesResponse { capabilities })
+            answer(&plugin_offers(types))
         }
         Rpc::NodeGetCapabilities => {
-            use v1::node_service_capability::{Rpc, Type, rpc};
-            let one = |kind: rpc::Type| v1::NodeServiceCapability {
-                r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })),
-            };
-            let capabilities = [rpc::Type::StageUnstageVolume, rpc::Type::ExpandVolume].map(one).into();
-            answer(&v1::NodeGetCapabilitiesResponse { capabilities })
+            answer(&node_offers([NodeCapability::StageUnstageVolume, NodeCapability::ExpandVolume]))
         }
         Rpc::NodeGetInfo => answer(&v1::NodeGetInfoResponse {
             node_id: "node-a".into(),

@@ -113,20 +113,10 @@ fn hostile(rpc: Rpc, bytes: &[u8], end: &str) -> Result<Answers, Status> {
     match rpc {
         Rpc::GetPluginCapabilities => {
             use v1::plugin_capability::{Service, Type};
-            let one = |kind| v1::PluginCapability { r#type: Some(Type::Service(Service { r#type: kind })) };
-            answer(&v1::GetPluginCapabilitiesResponse { capabilities: vec![one(1), one(2)] })
+            answer(&plugin_offers([1, 2].map(|kind| Type::Service(Service { r#type: kind }))))
         }
-        Rpc::ControllerGetCapabilities => {
-            use v1::controller_service_capability::{Rpc, Type};
-            let one =
-                |kind| v1::ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind })) };
-            answer(&v1::ControllerGetCapabilitiesResponse { capabilities: (1..=16).map(one).collect() })
-        }
-        Rpc::NodeGetCapabilities => {
-            use v1::node_service_capability::{Rpc, Type};
-            let one = |kind| v1::NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind })) };
-            answer(&v1::NodeGetCapabilitiesResponse { capabilities: (1..=9).map(one).collect() })
-        }
+        Rpc::ControllerGetCapabilities => answer(&controller_offers(1..=16)),
+        Rpc::NodeGetCapabilities => answer(&node_offers(1..=9)),
         Rpc::CreateVolume => {
             let volume = v1::Volume { volume_id: format!("v{end}"), ..Default::default() };
             answer(&v1::CreateVolumeResponse { volume: Some(volume) })

@@ -3,12 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use csi_core::Rpc;
-use csi_proto::v1;
+use csi_proto::{ControllerCapability, NodeCapability, v1};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tonic::Status;
-use v1::controller_service_capability::rpc::Type as ControllerRpc;
-use v1::node_service_capability::rpc::Type as NodeRpc;
 
 use crate::support::*;
 
@@ -43,20 +41,10 @@ fn tell(rpc: Rpc, health: &Health) -> Result<Answers, Status> {
     match rpc {
         Rpc::Probe => answer(&v1::ProbeResponse::default()),
         Rpc::ControllerGetCapabilities => {
-            use v1::controller_service_capability::{Rpc, Type};
-            let one = |kind: ControllerRpc| v1::ControllerServiceCapability {
-                r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })),
-            };
-            let capabilities =
-                [ControllerRpc::GetVolumeHealth, ControllerRpc::ListVolumeHealth].map(one).into();
-            answer(&v1::ControllerGetCapabilitiesResponse { capabilities })
+            use ControllerCapability::{GetVolumeHealth, ListVolumeHealth};
+            answer(&controller_offers([GetVolumeHealth, ListVolumeHealth]))
         }
-        Rpc::NodeGetCapabilities => {
-            use v1::node_service_capability::{Rpc, Type};
-            let kind = NodeRpc::GetStorageHealth.into();
-            let one = v1::NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind })) };
-            answer(&v1::NodeGetCapabilitiesResponse { capabilities: vec![one] })
-        }
+        Rpc::NodeGetCapabilities => answer(&node_offers([NodeCapability::GetStorageHealth])),
         Rpc::ControllerListVolumeHealth if health.is_broken => Err(Status::unavailable("the array is away")),
         Rpc::ControllerListVolumeHealth => answer(&v1::ControllerListVolumeHealthResponse {
             entries: health.unwell.iter().map(|(id, reason, message)| volume(id, reason, message)).collect(),
@@ -203,12 +191,8 @@ fn older(rpc: Rpc) -> Result<Answers, Status> {
     match rpc {
         Rpc::Probe => answer(&v1::ProbeResponse::default()),
         Rpc::ControllerGetCapabilities => {
-            use v1::controller_service_capability::{Rpc, Type};
-            let one = |kind: ControllerRpc| v1::ControllerServiceCapability {
-                r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })),
-            };
-            let capabilities = [ControllerRpc::ListVolumes, ControllerRpc::VolumeCondition].map(one).into();
-            answer(&v1::ControllerGetCapabilitiesResponse { capabilities })
+            use ControllerCapability::{ListVolumes, VolumeCondition};
+            answer(&controller_offers([ListVolumes, VolumeCondition]))
         }
         Rpc::ListVolumes => {
             let entry = |id: &str, abnormal| v1::list_volumes_response::Entry {

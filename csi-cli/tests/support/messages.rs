@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use csi_core::Rpc;
+use csi_proto::v1;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, MethodDescriptor, Value,
 };
@@ -82,4 +83,32 @@ fn of(field: &FieldDescriptor, end: &str, alternative: Alternative) -> Value {
         Kind::Message(inner) => Value::Message(filled_with(&inner, end, alternative)),
         other => panic!("{other:?} in {}", field.full_name()),
     }
+}
+
+/// The answer to GetPluginCapabilities.
+pub(crate) fn plugin_offers(
+    types: impl IntoIterator<Item = v1::plugin_capability::Type>,
+) -> v1::GetPluginCapabilitiesResponse {
+    let one = |kind| v1::PluginCapability { r#type: Some(kind) };
+    v1::GetPluginCapabilitiesResponse { capabilities: types.into_iter().map(one).collect() }
+}
+
+/// The answer to ControllerGetCapabilities.
+pub(crate) fn controller_offers(
+    kinds: impl IntoIterator<Item = impl Into<i32>>,
+) -> v1::ControllerGetCapabilitiesResponse {
+    use v1::controller_service_capability::{Rpc, Type};
+    let types = kinds.into_iter().map(|kind| Type::Rpc(Rpc { r#type: kind.into() }));
+    let capabilities = types.map(|kind| v1::ControllerServiceCapability { r#type: Some(kind) }).collect();
+    v1::ControllerGetCapabilitiesResponse { capabilities }
+}
+
+/// The answer to NodeGetCapabilities.
+pub(crate) fn node_offers(
+    kinds: impl IntoIterator<Item = impl Into<i32>>,
+) -> v1::NodeGetCapabilitiesResponse {
+    use v1::node_service_capability::{Rpc, Type};
+    let types = kinds.into_iter().map(|kind| Type::Rpc(Rpc { r#type: kind.into() }));
+    let capabilities = types.map(|kind| v1::NodeServiceCapability { r#type: Some(kind) }).collect();
+    v1::NodeGetCapabilitiesResponse { capabilities }
 }

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, unused_imports, reason = "a module of each test file, which uses its part")]
 
+mod driver;
 mod messages;
 mod server;
 
@@ -13,7 +14,10 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-pub(crate) use messages::{Alternative, POOL, dynamic, filled, filled_with, method};
+pub(crate) use driver::{Driver, in_private, losetup};
+pub(crate) use messages::{
+    Alternative, POOL, controller_offers, dynamic, filled, filled_with, method, node_offers, plugin_offers,
+};
 pub(crate) use server::{Answers, Fake, Handler, answer, forward, handler, one};
 
 /// A command line of `csi`, for the driver at this socket.
