@@ -98,22 +98,7 @@ fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
 #[test]
 fn no_test_is_ignored() {
     let mut sources = Vec::new();
-    for member in [
-        "abuse",
-        "csi-proto",
-        "csi-core",
-        "csi-deploy",
-        "csi-mount",
-        "csi-conformance",
-        "csi-kube",
-        "csi-cli",
-        "examples",
-        "benches",
-        "test-support",
-        "xtask",
-    ] {
-        files(&root().join(member), "rs", &mut sources);
-    }
+    files(&root(), "rs", &mut sources);
     assert!(sources.len() > 150, "{} files", sources.len());
     let ignored =
         sources.iter().filter(|file| read(file).lines().any(|line| line.trim().starts_with("#[ignore")));
@@ -167,5 +152,26 @@ fn every_fallback_names_tests_that_run_on_other_kernels() {
             quoted(tests).filter(|name| root().join(format!("csi-mount/tests/{name}.rs")).exists()).collect();
         let is_run = |name: &&str| suites.contains(&format!("test: \"{name}\""));
         assert!(programs.iter().all(is_run), "{feature}: {programs:?}");
+    }
+}
+
+/// Lines of code: without blank lines and comments.
+#[test]
+fn the_short_examples_are_as_short_as_the_readme_says() {
+    let readme = read(&root().join("README.md"));
+    let sources: [(&str, usize, &[&str]); 4] = [
+        ("block), ", 120, &["lib.rs", "main.rs"]),
+        ("dirs), in ", 40, &["lib.rs", "main.rs"]),
+        // Without its program.
+        ("fuse), ", 60, &["lib.rs"]),
+        ("secrets), ", 40, &["lib.rs"]),
+    ];
+    for (link, most, files) in sources {
+        assert!(readme.contains(&format!("(examples/{link}{most} lines")), "{link}{most}");
+        let folder = root().join("examples").join(link.split(')').next().unwrap_or_default()).join("src");
+        let text: String = files.iter().map(|file| read(&folder.join(file))).collect();
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
+        let count = lines.count();
+        assert!((20..=most).contains(&count), "{}: {count} lines of code", folder.display());
     }
 }

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 /// What a leader holds. A task renews the Lease until the last clone is dropped or the leadership ends.
 ///
-/// Check it before each action that only a leader may take:
+/// Check it before each action that only a leader is allowed to take:
 ///
 /// ```
 /// # struct Backend;
@@ -37,7 +37,7 @@ pub(super) struct State {
     valid_until: AtomicU64,
     /// Once set, it stays set: what was seen as lost is not led again.
     is_over: AtomicBool,
-    /// Another process can lead already, so nothing may run on.
+    /// Another process can lead already, so all work must end.
     is_taken: AtomicBool,
     over: watch::Sender<bool>,
     /// The Lease as it was last written, once it is not renewed any more.
@@ -137,7 +137,7 @@ impl Leadership {
     }
 
     /// Gives the leadership up, so that another process can lead at once. Call it when nothing runs any more
-    /// that only a leader may do. All clones end with it.
+    /// that only a leader is allowed to do. All clones end with it.
     ///
     /// # Errors
     /// [`Error::NotLeading`] when the leadership ended before; [`Error::Api`] and [`Error::TimedOut`], then

@@ -3,8 +3,6 @@
 //! Each client has its own link to it, which can be slow, cut, or hold everything back as if the process were
 //! frozen. Time is tokio's, so tests pause it.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
