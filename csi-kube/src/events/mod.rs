@@ -42,7 +42,7 @@ const QUEUE: usize = 256;
 ///   with the first of the further texts.
 /// - One object gets 25 writes, and then one every five minutes. What is above that is dropped.
 ///
-/// An event that can't be written is logged at DEBUG and forgotten: events are for people, and no driver must
+/// An event that can't be written is logged at DEBUG and forgotten: events are for people, and a driver must not
 /// depend on them. Texts are visible to everybody who can read events in the namespace: no secrets.
 ///
 /// Needs the rules [`rules::EVENTS`](crate::rules::EVENTS).
