@@ -1,13 +1,17 @@
 //! A driver with one fault: calls are forwarded to the correct driver, changed by the fault.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use csi_core::client::Client;
-use csi_core::{Endpoint, Rpc};
-use csi_proto::v1;
+use csi_core::{Endpoint, Rpc, Service as CsiService};
+use csi_proto::raw::RawCodec;
 use prost::Message;
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
+use tonic::server::{Grpc, NamedService, ServerStreamingService};
 use tonic::{Request, Response, Status};
 
 /// The bytes of an answer. For a stream, its messages in sequence, each preceded by its length.
@@ -20,10 +24,25 @@ pub(crate) type Fault =
 #[derive(Clone)]
 pub(crate) struct Behind(Client);
 
-#[derive(Clone)]
-pub(crate) struct Proxy {
-    fault: Fault,
-    behind: Behind,
+impl Behind {
+    pub(crate) async fn call(&self, rpc: Rpc, bytes: Vec<u8>) -> Answer {
+        let mut grpc = tonic::client::Grpc::new(self.0.channel());
+        grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+        let path = format!("/csi.v1.{}/{rpc}", rpc.service()).parse().unwrap();
+        let mut messages = grpc.server_streaming(Request::new(bytes), path, RawCodec).await?.into_inner();
+        let mut answer = Vec::new();
+        while let Some(message) = messages.message().await? {
+            if is_stream(rpc) {
+                prost::encode_length_delimiter(message.len(), &mut answer).unwrap();
+            }
+            answer.extend(message);
+        }
+        Ok(answer)
+    }
+}
+
+fn is_stream(rpc: Rpc) -> bool {
+    rpc.service() == CsiService::SnapshotMetadata
 }
 
 /// Decodes a wire message, changes it, and encodes it again.
@@ -35,146 +54,86 @@ pub(crate) fn changed<M: Message + Default>(bytes: &[u8], change: impl FnOnce(&m
 
 /// The same for the messages of a stream.
 pub(crate) fn changed_stream<M: Message + Default>(
-    bytes: &[u8],
+    mut bytes: &[u8],
     change: impl FnOnce(&mut Vec<M>),
 ) -> Vec<u8> {
-    let mut messages = taken_apart(bytes);
+    let next = || (!bytes.is_empty()).then(|| M::decode_length_delimited(&mut bytes).unwrap());
+    let mut messages = std::iter::from_fn(next).collect();
     change(&mut messages);
-    put_together(&messages)
-}
-
-fn taken_apart<M: Message + Default>(mut bytes: &[u8]) -> Vec<M> {
-    std::iter::from_fn(|| (!bytes.is_empty()).then(|| M::decode_length_delimited(&mut bytes).unwrap()))
-        .collect()
-}
-
-fn put_together<M: Message>(messages: &[M]) -> Vec<u8> {
     messages.iter().flat_map(Message::encode_length_delimited_to_vec).collect()
 }
 
-async fn all_of<M: Message>(stream: Response<tonic::Streaming<M>>) -> Answer {
-    let (mut stream, mut messages) = (stream.into_inner(), Vec::new());
-    while let Some(message) = stream.message().await? {
-        messages.push(message);
+/// The messages of an answer.
+fn messages(rpc: Rpc, mut answer: &[u8]) -> Vec<Result<Vec<u8>, Status>> {
+    if !is_stream(rpc) {
+        return vec![Ok(answer.to_vec())];
     }
-    Ok(put_together(&messages))
-}
-
-macro_rules! services {
-    ($($trait:ident($client:ident) { $($rpc:ident $method:ident $request:ident $answer:ident)+ })+) => {
-        $(#[csi_core::async_trait]
-        impl $trait for Proxy {
-            $(async fn $method(&self, request: Request<v1::$request>) -> Result<Response<v1::$answer>, Status> {
-                let bytes = request.into_inner().encode_to_vec();
-                let answer = (self.fault)(Rpc::$rpc, bytes, self.behind.clone()).await?;
-                Ok(Response::new(v1::$answer::decode(&*answer).unwrap()))
-            })+
-        })+
-
-        impl Behind {
-            pub(crate) async fn call(&self, rpc: Rpc, bytes: Vec<u8>) -> Answer {
-                match rpc {
-                    $($(Rpc::$rpc => {
-                        let request = v1::$request::decode(&*bytes).unwrap();
-                        Ok(self.0.$client().$method(request).await?.into_inner().encode_to_vec())
-                    })+)+
-                    Rpc::GetMetadataAllocated => {
-                        let request = v1::GetMetadataAllocatedRequest::decode(&*bytes).unwrap();
-                        all_of(self.0.snapshot_metadata().get_metadata_allocated(request).await?).await
-                    }
-                    Rpc::GetMetadataDelta => {
-                        let request = v1::GetMetadataDeltaRequest::decode(&*bytes).unwrap();
-                        all_of(self.0.snapshot_metadata().get_metadata_delta(request).await?).await
-                    }
-                    _ => Err(Status::unimplemented(format!("{rpc} is not known here"))),
-                }
-            }
-        }
+    let next = || {
+        let length = (!answer.is_empty()).then(|| prost::decode_length_delimiter(&mut answer).unwrap())?;
+        let (message, rest) = answer.split_at(length);
+        answer = rest;
+        Some(Ok(message.to_vec()))
     };
+    std::iter::from_fn(next).collect()
 }
 
-use v1::controller_server::{Controller, ControllerServer};
-use v1::group_controller_server::{GroupController, GroupControllerServer};
-use v1::identity_server::{Identity, IdentityServer};
-use v1::node_server::{Node, NodeServer};
-use v1::snapshot_metadata_server::{SnapshotMetadata, SnapshotMetadataServer};
+#[derive(Clone)]
+struct Proxy {
+    fault: Fault,
+    behind: Behind,
+}
 
-services! {
-    Identity(identity) {
-        GetPluginInfo get_plugin_info GetPluginInfoRequest GetPluginInfoResponse
-        GetPluginCapabilities get_plugin_capabilities GetPluginCapabilitiesRequest GetPluginCapabilitiesResponse
-        Probe probe ProbeRequest ProbeResponse
+const SERVICES: [&str; 5] = [
+    "csi.v1.Identity",
+    "csi.v1.Controller",
+    "csi.v1.GroupController",
+    "csi.v1.SnapshotMetadata",
+    "csi.v1.Node",
+];
+
+/// One of the services, by its place in the list.
+#[derive(Clone)]
+struct Served<const SERVICE: usize>(Proxy);
+
+impl<const SERVICE: usize> NamedService for Served<SERVICE> {
+    const NAME: &'static str = SERVICES[SERVICE];
+}
+
+impl<const SERVICE: usize, B> Service<http::Request<B>> for Served<SERVICE>
+where
+    B: Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
-    Controller(controller) {
-        CreateVolume create_volume CreateVolumeRequest CreateVolumeResponse
-        DeleteVolume delete_volume DeleteVolumeRequest DeleteVolumeResponse
-        ControllerPublishVolume controller_publish_volume ControllerPublishVolumeRequest ControllerPublishVolumeResponse
-        ControllerUnpublishVolume controller_unpublish_volume ControllerUnpublishVolumeRequest ControllerUnpublishVolumeResponse
-        ValidateVolumeCapabilities validate_volume_capabilities ValidateVolumeCapabilitiesRequest ValidateVolumeCapabilitiesResponse
-        ListVolumes list_volumes ListVolumesRequest ListVolumesResponse
-        ControllerListVolumeHealth controller_list_volume_health ControllerListVolumeHealthRequest ControllerListVolumeHealthResponse
-        ControllerGetVolumeHealth controller_get_volume_health ControllerGetVolumeHealthRequest ControllerGetVolumeHealthResponse
-        GetCapacity get_capacity GetCapacityRequest GetCapacityResponse
-        ControllerGetCapabilities controller_get_capabilities ControllerGetCapabilitiesRequest ControllerGetCapabilitiesResponse
-        CreateSnapshot create_snapshot CreateSnapshotRequest CreateSnapshotResponse
-        DeleteSnapshot delete_snapshot DeleteSnapshotRequest DeleteSnapshotResponse
-        ListSnapshots list_snapshots ListSnapshotsRequest ListSnapshotsResponse
-        GetSnapshot get_snapshot GetSnapshotRequest GetSnapshotResponse
-        ControllerExpandVolume controller_expand_volume ControllerExpandVolumeRequest ControllerExpandVolumeResponse
-        ControllerGetVolume controller_get_volume ControllerGetVolumeRequest ControllerGetVolumeResponse
-        ControllerModifyVolume controller_modify_volume ControllerModifyVolumeRequest ControllerModifyVolumeResponse
-    }
-    GroupController(group_controller) {
-        GroupControllerGetCapabilities group_controller_get_capabilities GroupControllerGetCapabilitiesRequest GroupControllerGetCapabilitiesResponse
-        CreateVolumeGroupSnapshot create_volume_group_snapshot CreateVolumeGroupSnapshotRequest CreateVolumeGroupSnapshotResponse
-        DeleteVolumeGroupSnapshot delete_volume_group_snapshot DeleteVolumeGroupSnapshotRequest DeleteVolumeGroupSnapshotResponse
-        GetVolumeGroupSnapshot get_volume_group_snapshot GetVolumeGroupSnapshotRequest GetVolumeGroupSnapshotResponse
-    }
-    Node(node) {
-        NodeStageVolume node_stage_volume NodeStageVolumeRequest NodeStageVolumeResponse
-        NodeUnstageVolume node_unstage_volume NodeUnstageVolumeRequest NodeUnstageVolumeResponse
-        NodePublishVolume node_publish_volume NodePublishVolumeRequest NodePublishVolumeResponse
-        NodeUnpublishVolume node_unpublish_volume NodeUnpublishVolumeRequest NodeUnpublishVolumeResponse
-        NodeGetVolumeStats node_get_volume_stats NodeGetVolumeStatsRequest NodeGetVolumeStatsResponse
-        NodeGetVolumeHealth node_get_volume_health NodeGetVolumeHealthRequest NodeGetVolumeHealthResponse
-        NodeGetStorageHealth node_get_storage_health NodeGetStorageHealthRequest NodeGetStorageHealthResponse
-        NodeExpandVolume node_expand_volume NodeExpandVolumeRequest NodeExpandVolumeResponse
-        NodeGetCapabilities node_get_capabilities NodeGetCapabilitiesRequest NodeGetCapabilitiesResponse
-        NodeGetInfo node_get_info NodeGetInfoRequest NodeGetInfoResponse
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let call = Call { proxy: self.0.clone(), rpc: Rpc::from_path(request.uri().path()).unwrap() };
+        Box::pin(async move { Ok(Grpc::new(RawCodec).server_streaming(call, request).await) })
     }
 }
 
-type Messages<M> = tokio_stream::Iter<std::vec::IntoIter<Result<M, Status>>>;
-
-impl Proxy {
-    async fn stream<M: Message + Default>(
-        &self,
-        rpc: Rpc,
-        bytes: Vec<u8>,
-    ) -> Result<Response<Messages<M>>, Status> {
-        let answer = (self.fault)(rpc, bytes, self.behind.clone()).await?;
-        let messages: Vec<_> = taken_apart::<M>(&answer).into_iter().map(Ok).collect();
-        Ok(Response::new(tokio_stream::iter(messages)))
-    }
+struct Call {
+    proxy: Proxy,
+    rpc: Rpc,
 }
 
-#[csi_core::async_trait]
-impl SnapshotMetadata for Proxy {
-    type GetMetadataAllocatedStream = Messages<v1::GetMetadataAllocatedResponse>;
-    type GetMetadataDeltaStream = Messages<v1::GetMetadataDeltaResponse>;
+impl ServerStreamingService<Vec<u8>> for Call {
+    type Response = Vec<u8>;
+    type ResponseStream = tokio_stream::Iter<std::vec::IntoIter<Result<Vec<u8>, Status>>>;
+    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
 
-    async fn get_metadata_allocated(
-        &self,
-        request: Request<v1::GetMetadataAllocatedRequest>,
-    ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
-        self.stream(Rpc::GetMetadataAllocated, request.into_inner().encode_to_vec()).await
-    }
-
-    async fn get_metadata_delta(
-        &self,
-        request: Request<v1::GetMetadataDeltaRequest>,
-    ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
-        self.stream(Rpc::GetMetadataDelta, request.into_inner().encode_to_vec()).await
+    fn call(&mut self, request: Request<Vec<u8>>) -> Self::Future {
+        let (rpc, Proxy { fault, behind }) = (self.rpc, self.proxy.clone());
+        Box::pin(async move {
+            let answer = fault(rpc, request.into_inner(), behind).await?;
+            Ok(Response::new(tokio_stream::iter(messages(rpc, &answer))))
+        })
     }
 }
 
@@ -188,11 +147,11 @@ pub(crate) async fn with_fault<T>(
     let proxy = Proxy { fault, behind: Behind(Client::new(behind)) };
     let listener = tokio::net::UnixListener::bind(endpoint.path()).unwrap();
     let server = tonic::transport::Server::builder()
-        .add_service(IdentityServer::new(proxy.clone()))
-        .add_service(ControllerServer::new(proxy.clone()))
-        .add_service(GroupControllerServer::new(proxy.clone()))
-        .add_service(SnapshotMetadataServer::new(proxy.clone()))
-        .add_service(NodeServer::new(proxy))
+        .add_service(Served::<0>(proxy.clone()))
+        .add_service(Served::<1>(proxy.clone()))
+        .add_service(Served::<2>(proxy.clone()))
+        .add_service(Served::<3>(proxy.clone()))
+        .add_service(Served::<4>(proxy))
         .serve_with_incoming(UnixListenerStream::new(listener));
     let server = tokio::spawn(server);
     let result = work.await;
