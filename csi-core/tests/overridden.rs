@@ -126,10 +126,10 @@ async fn an_overridden_method_answers_and_the_rest_stays_ready_made() {
     assert_eq!((&*ready_made.node_id, ready_made.max_volumes), ("the-directories", 0));
     assert!(ready_made.total_bytes > 70 && ready_made.reasons.is_empty(), "{ready_made:?}");
 
-    let stats = life(|service, own| service.get_volume_stats_by(own)).await;
+    let stats = life(NodeService::get_volume_stats_by).await;
     assert_eq!(stats, Answers { total_bytes: 70, ..ready_made.clone() });
-    let info = life(|service, own| service.publish_unpublish_by(own)).await;
+    let info = life(NodeService::publish_unpublish_by).await;
     assert_eq!(info, Answers { node_id: "own".to_owned(), max_volumes: 3, ..ready_made.clone() });
-    let health = life(|service, own| service.get_volume_health_by(own)).await;
+    let health = life(NodeService::get_volume_health_by).await;
     assert_eq!(health, Answers { reasons: vec!["QuotaFull".to_owned()], ..ready_made });
 }
