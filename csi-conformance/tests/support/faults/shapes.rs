@@ -64,15 +64,30 @@ pub(super) fn later<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M))
     })
 }
 
+/// The encoded fields of a message, sorted: the kit encodes the entries of a map in any order.
+fn fields(mut message: &[u8]) -> Vec<&[u8]> {
+    use prost::encoding::{DecodeContext, decode_key, skip_field};
+    let mut fields = Vec::new();
+    while !message.is_empty() {
+        let start = message;
+        let (tag, wire_type) = decode_key(&mut message).unwrap();
+        skip_field(wire_type, tag, &mut message, DecodeContext::default()).unwrap();
+        fields.push(&start[..start.len() - message.len()]);
+    }
+    fields.sort_unstable();
+    fields
+}
+
 /// Refuses a repeated request that succeeded before.
 pub(super) fn not_again(of: Rpc, code: Code) -> Fault {
     with_state(Mutex::new(BTreeSet::new()), move |done, rpc, bytes, behind| async move {
-        if rpc == of && done.lock().unwrap().contains(&bytes) {
+        let request = fields(&bytes).concat();
+        if rpc == of && done.lock().unwrap().contains(&request) {
             return Err(Status::new(code, "it was done before"));
         }
-        let answer = behind.call(rpc, bytes.clone()).await?;
+        let answer = behind.call(rpc, bytes).await?;
         if rpc == of {
-            done.lock().unwrap().insert(bytes);
+            done.lock().unwrap().insert(request);
         }
         Ok(answer)
     })
