@@ -180,6 +180,9 @@ impl ControllerExpandVolume for Pool {
 #[async_trait]
 impl BlockDevices for Pool {
     async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
+        if self.luns.get(&volume.volume_id)?.is_none() {
+            return Err(Error::VolumeNotFound(volume.volume_id.clone()));
+        }
         self.disks.attach(volume, self.target(volume)?).await
     }
 

@@ -28,7 +28,9 @@ fn the_driver_conforms_and_nothing_is_left() {
             tokio::spawn(async move { plugin.serve_until(&served, async { drop(stopped.await) }).await });
         Client::new(&endpoint).ready(std::time::Duration::from_secs(30)).await.unwrap();
         let [staging, target] = ["staging", "target"].map(|name| directory.path().join(name));
-        [&staging, &target].map(|place| std::fs::create_dir(place).unwrap());
+        for place in [&staging, &target] {
+            std::fs::create_dir(place).unwrap();
+        }
         let kit = Kit::new(endpoint).strict().staging(staging).target(target);
         let report = kit.run().await.unwrap();
         println!("{}", report.text());

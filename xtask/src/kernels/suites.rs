@@ -504,7 +504,7 @@ pub(crate) const SUITES: &[Suite] = &[
         ..REMOTE
     },
     Suite { test: "remote_nvme_crash", env: &[("CSI_CRASH_POINTS", "24")], ..REMOTE },
-    Suite { package: "nvme-tcp", test: "on_nvmet", seconds: 300, ..REMOTE },
+    Suite { package: "nvme-tcp", test: "on_nvmet", seconds: 900, ..REMOTE },
     Suite { only: "hard", ..HANG_NFS },
     Suite { only: "soft", ..HANG_NFS },
     Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
