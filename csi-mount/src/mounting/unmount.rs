@@ -453,7 +453,9 @@ mod needs_root {
             };
             let (query, other) = (|| ask(100), || ask(101));
             let program = || {
-                descriptor_copies::spawn(&mut std::process::Command::new("true")).unwrap().wait().unwrap();
+                // A program that the emulated machines have.
+                let mut program = std::process::Command::new("sleep");
+                descriptor_copies::spawn(program.arg("0")).unwrap().wait().unwrap();
             };
             let forks: [&(dyn Fn() + Sync); 3] = [&query, &other, &program];
             std::thread::scope(|scope| {
