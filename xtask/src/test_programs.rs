@@ -19,9 +19,6 @@ use crate::{Failure, target};
 /// The file with the seconds of each part's last run, in cargo's target folder.
 const TIMES: &str = "test-times";
 
-/// Programs that measure the machine, or use up what the others need. They run after the others, one by one.
-const ALONE: &[&str] = &[];
-
 /// A test program, or all documentation tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Part {
@@ -104,17 +101,13 @@ pub(crate) fn run(root: &Path, selection: &[&str], test_args: &[String]) -> Resu
     let times = progress::read_times(&file);
     // The longest first: at the end no processor waits for one long part.
     parts.sort_by_key(|part| std::cmp::Reverse(times.get(&part.name).copied().unwrap_or(Duration::MAX)));
-    let (alone, together) = parts.into_iter().partition(|part| ALONE.contains(&part.name.as_str()));
     let at_once = thread::available_parallelism().map_or(1, usize::from);
-    let progress =
-        Progress::new("part", Vec::len(&together) + Vec::len(&alone), times, at_once, Instant::now());
+    let progress = Progress::new("part", parts.len(), times, at_once, Instant::now());
     let run = Run { progress: Mutex::new(progress), failed: Mutex::new(Vec::new()) };
-    run.all(together, at_once)?;
-    run.all(alone, 1)?;
+    run.all(parts, at_once)?;
     let Run { progress, failed } = run;
-    let slowest =
-        progress.into_inner().unwrap_or_else(PoisonError::into_inner).close(&file, Instant::now())?;
-    println!("{slowest}");
+    let table = progress.into_inner().unwrap_or_else(PoisonError::into_inner).close(&file, Instant::now())?;
+    println!("{table}");
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner).as_slice() {
         [] => Ok(()),
         failed => Err(Failure::new(failed.join("\n")).within("failed; each is repeated with:")),

@@ -453,9 +453,8 @@ mod needs_root {
             };
             let (query, other) = (|| ask(100), || ask(101));
             let program = || {
-                // A program that the emulated machines have.
-                let mut program = std::process::Command::new("sleep");
-                descriptor_copies::spawn(program.arg("0")).unwrap().wait().unwrap();
+                let mut sleep = std::process::Command::new("sleep");
+                descriptor_copies::spawn(sleep.arg("0")).unwrap().wait().unwrap();
             };
             let forks: [&(dyn Fn() + Sync); 3] = [&query, &other, &program];
             std::thread::scope(|scope| {

@@ -37,11 +37,10 @@ pub fn to_csi(volume: &PersistentVolume) -> Result<PersistentVolume> {
         InTreePlugin::Portworx => portworx::source(&mut volume),
         InTreePlugin::Vsphere => vsphere::source(take(&mut spec.vsphere_volume)),
     };
-    match (plugin, plugin.zone_key(), plugin.region_key()) {
-        // The driver takes the zones that a volume of the plugin has.
-        (InTreePlugin::AzureDisk, ..) | (_, None, _) => {}
-        (_, Some(zone), Some(region)) => topology::zone_and_region_to_csi(&mut volume, zone, region),
-        (_, Some(zone), None) => topology::zone_to_csi(&mut volume, zone),
+    match topology_keys(plugin) {
+        None => {}
+        Some((zone, Some(region))) => topology::zone_and_region_to_csi(&mut volume, zone, region),
+        Some((zone, None)) => topology::zone_to_csi(&mut volume, zone),
     }
     volume.spec.get_or_insert_default().csi = Some(csi);
     Ok(volume)
@@ -59,29 +58,25 @@ pub fn to_in_tree(volume: &PersistentVolume) -> Result<PersistentVolume> {
     })?;
     let mut volume = volume.clone();
     let csi = take(&mut volume.spec.get_or_insert_default().csi);
-    let spec = |volume: &mut PersistentVolume| -> Result<()> {
-        let spec = volume.spec.get_or_insert_default();
-        match plugin {
-            InTreePlugin::AwsEbs => spec.aws_elastic_block_store = Some(aws_ebs::in_tree(csi)?),
-            InTreePlugin::AzureDisk => spec.azure_disk = Some(azure_disk::in_tree(csi)?),
-            InTreePlugin::AzureFile => azure_file::in_tree(volume, csi)?,
-            InTreePlugin::Cinder => spec.cinder = Some(cinder::in_tree(csi)),
-            InTreePlugin::GcePd => spec.gce_persistent_disk = Some(gce_pd::in_tree(csi)?),
-            InTreePlugin::Portworx => spec.portworx_volume = Some(portworx::in_tree(csi)),
-            InTreePlugin::Vsphere => spec.vsphere_volume = Some(vsphere::in_tree(csi)),
-        }
-        Ok(())
-    };
-    spec(&mut volume)?;
+    let spec = volume.spec.get_or_insert_default();
+    match plugin {
+        InTreePlugin::AwsEbs => spec.aws_elastic_block_store = Some(aws_ebs::in_tree(csi)?),
+        InTreePlugin::AzureDisk => spec.azure_disk = Some(azure_disk::in_tree(csi)?),
+        InTreePlugin::AzureFile => azure_file::in_tree(&mut volume, csi)?,
+        InTreePlugin::Cinder => spec.cinder = Some(cinder::in_tree(csi)),
+        InTreePlugin::GcePd => spec.gce_persistent_disk = Some(gce_pd::in_tree(csi)?),
+        InTreePlugin::Portworx => spec.portworx_volume = Some(portworx::in_tree(csi)),
+        InTreePlugin::Vsphere => spec.vsphere_volume = Some(vsphere::in_tree(csi)),
+    }
     let region_of: Option<topology::RegionOf> = match plugin {
         InTreePlugin::AwsEbs => Some(aws_ebs::region_of),
         InTreePlugin::GcePd => Some(gce_pd::region_of),
         _ => None,
     };
-    match (plugin, plugin.zone_key(), plugin.region_key()) {
-        (InTreePlugin::AzureDisk, ..) | (_, None, _) => {}
-        (_, Some(zone), Some(region)) => topology::zone_and_region_to_in_tree(&mut volume, zone, region),
-        (_, Some(zone), None) => topology::zone_to_in_tree(&mut volume, zone, region_of)?,
+    match topology_keys(plugin) {
+        None => {}
+        Some((zone, Some(region))) => topology::zone_and_region_to_in_tree(&mut volume, zone, region),
+        Some((zone, None)) => topology::zone_to_in_tree(&mut volume, zone, region_of)?,
     }
     Ok(volume)
 }
@@ -124,6 +119,13 @@ pub fn inline_to_csi(volume: &Volume, pod_namespace: &str) -> Result<PersistentV
     let mut found = PersistentVolume { spec: Some(spec), ..Default::default() };
     found.metadata.name = Some(name);
     Ok(found)
+}
+
+/// The keys of the zone, and of the region if the driver has one, for the volumes of this plugin. Kubernetes
+/// translates the zones of Azure's classes only, not those of its disks.
+fn topology_keys(plugin: InTreePlugin) -> Option<(&'static str, Option<&'static str>)> {
+    let zone = plugin.zone_key().filter(|_| plugin != InTreePlugin::AzureDisk)?;
+    Some((zone, plugin.region_key()))
 }
 
 fn named(volume: &PersistentVolume) -> String {
