@@ -10,7 +10,7 @@ use super::nvme::connect;
 use super::nvme::decide;
 use super::nvme::tree::Tree;
 use super::record::{Record, Recorded};
-use super::{Detached, RemoteDisks};
+use super::{Detached, RemoteDisks, ask};
 use crate::device::users::{self, Tolerated};
 use crate::{BlockDevice, DeviceNumber, ErrorKind, Result};
 
@@ -46,7 +46,7 @@ impl RemoteDisks {
         let mut done = Detached::default();
         if let Some(device) = self.disk_of(&record)? {
             users::refuse(&device, DETACH, Tolerated::None)?;
-            done.not_flushed = connect::flush(&device).err();
+            done.not_flushed = ask::flush(&device).err();
         }
         let mut others = Vec::new();
         let Recorded { all, unreadable } = self.records.list()?;

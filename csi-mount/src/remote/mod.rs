@@ -37,6 +37,8 @@
 //! |---|---|
 //! | `record.rs` | what is attached: durable records, and the lock of a subsystem |
 //! | `attach.rs`, `detach.rs` | the steps of [`RemoteDisks`] |
+//! | `ask.rs` | the calls that can hang, in a child process |
+//! | `multipath/` | dm-multipath, for transports that have no multipath of their own |
 //! | `nvme/` | NVMe: what the kernel says, the decisions about it, and the calls that can hang |
 //!
 //! # Rules
@@ -51,8 +53,11 @@
 //!
 //! Imports from `device` and the layers above it.
 
+mod ask;
 mod attach;
 mod detach;
+#[allow(dead_code, unused_imports, reason = "the transports use it next")]
+mod multipath;
 mod nvme;
 mod record;
 

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::libc;
 
 use super::child::Answer;
+use super::device_mapper::{self, Change};
 
 /// A call that a child process makes.
 #[derive(Clone, Copy)]
@@ -22,6 +23,8 @@ pub(crate) enum DeviceCall<'a> {
     /// Identify Namespace, sent through this controller (`/dev/nvmeN`). The answer's `blocks` and
     /// `block_size` have the size that the target reports.
     NvmeSize(BorrowedFd<'a>, u32),
+    /// A change of the mapping with this uuid, through `/dev/mapper/control`.
+    ChangeMapping(BorrowedFd<'a>, &'a str, Change),
 }
 
 /// Options of `/dev/nvme-fabrics` that not every kernel has.
@@ -33,9 +36,11 @@ pub(crate) mod options {
 impl DeviceCall<'_> {
     pub(crate) fn descriptor(&self) -> c_int {
         match self {
-            Self::Write(fd, _) | Self::Sync(fd) | Self::NvmeOptions(fd) | Self::NvmeSize(fd, _) => {
-                fd.as_raw_fd()
-            }
+            Self::Write(fd, _)
+            | Self::Sync(fd)
+            | Self::NvmeOptions(fd)
+            | Self::NvmeSize(fd, _)
+            | Self::ChangeMapping(fd, ..) => fd.as_raw_fd(),
         }
     }
 
@@ -53,6 +58,10 @@ impl DeviceCall<'_> {
             }
             Self::NvmeOptions(fd) => nvme_options(fd),
             Self::NvmeSize(fd, namespace) => nvme_size(fd, namespace),
+            Self::ChangeMapping(fd, uuid, change) => {
+                let error = device_mapper::change(fd, uuid, change).err().map_or(0, |error| error as i32);
+                Answer { error: error as u64, ..Answer::default() }
+            }
         }
     }
 }

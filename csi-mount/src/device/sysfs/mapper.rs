@@ -18,6 +18,51 @@ pub(crate) struct Mapped {
     pub(crate) beneath: Option<DeviceNumber>,
 }
 
+/// A map of dm-multipath: the disk that several paths lead to.
+#[cfg(feature = "remote")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MultipathMap {
+    pub(crate) number: DeviceNumber,
+    /// The kernel's name: `dm-3`. No other device gets it while the map exists.
+    pub(crate) device: String,
+    /// `mpath-` and the name of the disk.
+    pub(crate) uuid: String,
+    /// In bytes.
+    pub(crate) size: u64,
+    pub(crate) is_suspended: bool,
+    /// The numbers and the world-wide names of its paths. Paths that are gone are left out.
+    pub(crate) paths: Vec<(DeviceNumber, Option<String>)>,
+}
+
+#[cfg(feature = "remote")]
+impl Sysfs {
+    /// All maps of dm-multipath.
+    pub(crate) fn multipath_maps(&self) -> Result<Vec<MultipathMap>> {
+        let block = self.root.join("block");
+        let devices = names(&block)?.into_iter().filter(|device| device.starts_with("dm-"));
+        let map_at = |device: String| {
+            let directory = block.join(&device);
+            let of = |file: &str| text(&directory.join(file));
+            let uuid = of("dm/uuid").filter(|uuid| uuid.starts_with("mpath-"))?;
+            let paths = names(&directory.join("slaves")).unwrap_or_default();
+            // Through the link, which leads nowhere if the path is gone.
+            let paths = paths.iter().filter_map(|path| {
+                let number = DeviceNumber::parse(&of(&format!("slaves/{path}/dev"))?)?;
+                Some((number, self.identity(number).ok().and_then(|identity| identity.wwn)))
+            });
+            Some(MultipathMap {
+                number: DeviceNumber::parse(&of("dev")?)?,
+                uuid,
+                size: of("size")?.parse::<u64>().ok()? * 512,
+                is_suspended: of("dm/suspended").as_deref() == Some("1"),
+                paths: paths.collect(),
+                device,
+            })
+        };
+        Ok(devices.filter_map(map_at).collect())
+    }
+}
+
 impl Sysfs {
     /// All device mapper devices, whatever they map.
     pub(crate) fn all_mapped(&self) -> Result<Vec<Mapped>> {

@@ -9,6 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub(crate) use self::mapper::Mapped;
+#[cfg(feature = "remote")]
+pub(crate) use self::mapper::MultipathMap;
 pub(crate) use self::overlap::Overlap;
 use crate::{DeviceNumber, Error, Result};
 
@@ -24,9 +26,9 @@ pub struct DeviceIdentity {
     /// The world-wide name, as the kernel writes it: `naa.…`, `eui.…`, `uuid.…`, or a device mapper UUID.
     /// The UUID of a multipath device is `mpath-` followed by the name of its paths.
     pub wwn: Option<String>,
-    /// The NGUID of an NVMe namespace, as 32 hexadecimal digits.
+    /// The NGUID of an NVMe namespace, as 32 hexadecimal digits; for a multipath device that of its paths.
     pub nguid: Option<String>,
-    /// The EUI-64 of an NVMe namespace, as 16 hexadecimal digits.
+    /// The EUI-64 of an NVMe namespace, as 16 hexadecimal digits; for a multipath device that of its paths.
     pub eui64: Option<String>,
     /// The logical unit number of a SCSI disk; for a multipath device that of its paths, if they have one.
     pub lun: Option<u64>,
@@ -59,6 +61,12 @@ impl DeviceIdentity {
     pub(crate) fn has_wwn(&self, wanted: &str) -> bool {
         self.wwn.as_deref().is_some_and(|found| bare_wwn(found) == bare_wwn(wanted))
     }
+}
+
+/// Whether both are the same world-wide name, in any notation.
+#[cfg(feature = "remote")]
+pub(crate) fn is_same_wwn(one: &str, other: &str) -> bool {
+    bare_wwn(one) == bare_wwn(other)
 }
 
 /// Whether both have the same hexadecimal digits, whatever separates them.
@@ -107,13 +115,19 @@ impl Sysfs {
         Self { root: PathBuf::from("/sys") }
     }
 
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(any(test, feature = "testing", feature = "remote"))]
     pub(crate) fn below(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
 
     fn device(&self, number: DeviceNumber) -> PathBuf {
         self.root.join(format!("dev/block/{number}"))
+    }
+
+    /// The kernel's name of a device: `sda`. None if it is gone.
+    #[cfg(feature = "remote")]
+    pub(crate) fn name(&self, number: DeviceNumber) -> Option<String> {
+        Some(fs::canonicalize(self.device(number)).ok()?.file_name()?.to_str()?.to_owned())
     }
 
     /// The directory of a disk; for a partition that of the whole disk.
@@ -221,22 +235,24 @@ fn identity_in(disk: &Path) -> DeviceIdentity {
     let may_be_cut = virtio.is_some();
     let serial =
         virtio.or_else(|| first(&["device/serial"])).or_else(|| scsi_serial(&disk.join("device/vpd_pg80")));
-    DeviceIdentity {
-        // All paths lead to one disk.
-        serial: serial.or_else(|| {
-            let paths = multipath(disk)?;
-            paths.iter().find_map(|path| identity_in(&disk.join("slaves").join(path)).serial)
-        }),
+    let mut identity = DeviceIdentity {
+        serial,
         wwn: first(&["wwid", "device/wwid", "dm/uuid"]),
         nguid: first(&["nguid"]).and_then(|text| known_hex(&text)),
         eui64: first(&["eui"]).and_then(|text| known_hex(&text)),
-        lun: connection::lun(disk).or_else(|| {
-            let paths = multipath(disk)?;
-            paths.iter().find_map(|path| connection::lun(&disk.join("slaves").join(path)))
-        }),
+        lun: connection::lun(disk),
         by_path: connection::by_path(disk),
         may_be_cut,
+    };
+    // All paths lead to one disk.
+    for path in multipath(disk).unwrap_or_default() {
+        let path = identity_in(&disk.join("slaves").join(path));
+        identity.serial = identity.serial.or(path.serial);
+        identity.nguid = identity.nguid.or(path.nguid);
+        identity.eui64 = identity.eui64.or(path.eui64);
+        identity.lun = identity.lun.or(path.lun);
     }
+    identity
 }
 
 /// A namespace without such a name has only zeros.

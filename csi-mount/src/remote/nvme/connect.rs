@@ -10,48 +10,21 @@ use nix::libc;
 use zeroize::Zeroizing;
 
 use super::target::NvmeTarget;
-use crate::bounded::in_flight::{self, Subject, Unanswered};
-use crate::sys::child::{Answer, Question};
+use crate::remote::ask::{ask, checked, number_of, write};
 use crate::sys::device_call::{DeviceCall, options};
-use crate::{BlockDevice, Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 const FABRICS: &str = "/dev/nvme-fabrics";
 const CONNECT: &str = "connect to an NVMe subsystem through";
 const DISCONNECT: &str = "disconnect an NVMe controller through";
-const FLUSH: &str = "flush";
 const SIZE: &str = "ask the target for the size of a namespace through";
 
 /// The kernel's own limits are 3 seconds for the connection and 60 for each command.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// A try to connect again that is running must end first.
 const DISCONNECT_LIMIT: Duration = Duration::from_secs(60);
-const FLUSH_LIMIT: Duration = Duration::from_secs(30);
 const SIZE_LIMIT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// Makes a call in a child. `what` is the disk, the controller or the portal that must answer.
-fn ask(operation: &'static str, what: &Path, call: DeviceCall<'_>, limit: Duration) -> Result<Answer> {
-    let subject = Subject::RemoteDisk(Path::new(operation).join(what));
-    let unresponsive = |reason: String| Error::new(ErrorKind::Unresponsive, operation, reason).at(what);
-    match in_flight::ask(subject, Question::Device(call), limit) {
-        Ok((answer, _)) => Ok(answer),
-        Err(Unanswered::TimedOut(limit)) => Err(unresponsive(format!("no answer within {limit:?}"))),
-        Err(Unanswered::Stuck) => Err(unresponsive("an earlier call is not answered yet".to_owned())),
-        Err(Unanswered::QueueTooLong) => Err(unresponsive("too many other calls wait for it".to_owned())),
-        Err(Unanswered::Failed(error)) => Err(Error::os(operation, what, error)),
-    }
-}
-
-fn number_of(answer: &Answer) -> i32 {
-    i32::try_from(answer.error).unwrap_or(libc::EIO)
-}
-
-fn checked(operation: &'static str, what: &Path, answer: &Answer) -> Result<()> {
-    match number_of(answer) {
-        0 => Ok(()),
-        number => Err(Error::os(operation, what, std::io::Error::from_raw_os_error(number))),
-    }
-}
 
 /// Connects to one portal. A connection that exists is a success.
 pub(in crate::remote) fn connect(target: &NvmeTarget, portal: SocketAddr) -> Result<()> {
@@ -66,15 +39,15 @@ pub(in crate::remote) fn connect(target: &NvmeTarget, portal: SocketAddr) -> Res
     }
     let is_listed = known.is_some_and(|known| known & options::FAST_IO_FAIL != 0);
     let with_fast_fail = target.fast_io_fail_tmo.is_some() && (known.is_none() || is_listed);
-    let write = |with_fast_fail| {
+    let send = |with_fast_fail| {
         let text = option_string(target, portal, with_fast_fail);
         let answer = ask(CONNECT, &what, DeviceCall::Write(open()?.as_fd(), text.as_bytes()), CONNECT_LIMIT)?;
         Ok::<i32, Error>(number_of(&answer))
     };
-    let mut number = write(with_fast_fail)?;
+    let mut number = send(with_fast_fail)?;
     // Linux 5.10 does not know the option, and does not say so.
     if number == libc::EINVAL && with_fast_fail && known.is_none() {
-        number = write(false)?;
+        number = send(false)?;
     }
     match number {
         0 | libc::EALREADY => Ok(()),
@@ -163,16 +136,7 @@ pub(in crate::remote) fn disconnect(sys: &Path, controller: &str) -> Result<()> 
     let directory = sys.join("class/nvme").join(controller);
     let switch = directory.join("delete_controller");
     let deadline = Instant::now() + DISCONNECT_LIMIT;
-    let file = match OpenOptions::new().write(true).open(&switch) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        file => Some(file.map_err(|error| Error::os(DISCONNECT, &switch, error))?),
-    };
-    if let Some(file) = file {
-        let answer = ask(DISCONNECT, &switch, DeviceCall::Write(file.as_fd(), b"1"), DISCONNECT_LIMIT)?;
-        if ![libc::ENODEV, libc::ENOENT].contains(&number_of(&answer)) {
-            checked(DISCONNECT, &switch, &answer)?;
-        }
-    }
+    write(DISCONNECT, &switch, b"1", DISCONNECT_LIMIT)?;
     while directory.exists() {
         if Instant::now() > deadline {
             let reason = format!("the controller still exists after {DISCONNECT_LIMIT:?}");
@@ -181,12 +145,6 @@ pub(in crate::remote) fn disconnect(sys: &Path, controller: &str) -> Result<()> 
         std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
-}
-
-/// Writes out what the node holds for a disk, and what the disk holds in its cache.
-pub(in crate::remote) fn flush(device: &BlockDevice) -> Result<()> {
-    let answer = ask(FLUSH, device.path(), DeviceCall::Sync(device.as_fd()), FLUSH_LIMIT)?;
-    checked(FLUSH, device.path(), &answer)
 }
 
 /// The size of a namespace in bytes, as the target reports it through this controller.

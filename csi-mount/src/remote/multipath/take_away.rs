@@ -1,0 +1,164 @@
+//! The end of a map: nothing uses it, everything is written, and its paths are free.
+
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+
+use super::{Multipath, decide};
+use crate::device::mapping;
+use crate::device::sysfs::{Mapped, MultipathMap};
+use crate::device::users::{self, DeviceUser, Tolerated};
+use crate::remote::ask::{ask, checked, flush, number_of};
+use crate::sys::device_call::DeviceCall;
+use crate::sys::device_mapper::Change;
+use crate::{BlockDevice, Error, ErrorKind, Result};
+
+const REMOVE: &str = "remove the multipath map";
+/// For one change. Removing waits until path groups that are being activated are ready.
+const CHANGE_LIMIT: Duration = Duration::from_secs(20);
+/// How long a map can stay open: udev opens each device that changes, and reads and writes that fail end.
+const REMOVE_LIMIT: Duration = Duration::from_secs(15);
+/// How long a map without a path that works can stay open before its table is wiped.
+const WIPE_AFTER: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What became of a map.
+#[derive(Debug, Default)]
+pub(in crate::remote) struct TakenAway {
+    /// Why the last writes are possibly lost.
+    pub(in crate::remote) not_flushed: Option<Error>,
+}
+
+impl Multipath {
+    /// Removes the map of a disk: checks that nothing uses it, flushes it, lets reads and writes without a path
+    /// fail, and removes it. Its paths stay. No map is a success.
+    ///
+    /// With dead paths it ends within about a minute and a half, and reports that writes are possibly lost.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`](ErrorKind::Busy) if the map is in use: it is as before. [`Unresponsive`](ErrorKind::Unresponsive)
+    /// if the device mapper does not answer; the paths must not be deleted then, and a repeated call continues.
+    pub(in crate::remote) fn take_away(&self, wwid: &str) -> Result<TakenAway> {
+        let Some(map) = decide::map(&self.sysfs(), wwid)? else { return Ok(TakenAway::default()) };
+        let partitions = self.partitions(&map)?;
+        let device = BlockDevice::from_number(map.number)?;
+        refuse_users(&device, &partitions)?;
+        for partition in &partitions {
+            self.remove_partition(partition)?;
+        }
+        // Nothing is written to a disk that is another volume's now.
+        let not_flushed = decide::check_paths(&map).and_then(|()| flush(&device)).err();
+        let is_wrong = not_flushed.as_ref().is_some_and(|error| error.kind() == ErrorKind::WrongDevice);
+        drop(device);
+        // multipathd would turn queueing on again at the next event of a path.
+        if let Err(error) = self.daemon.command(&format!("disablequeueing map {}", map.device)) {
+            tracing::debug!("multipathd was not informed: {error}");
+        }
+        if let Err(error) = change(&map.uuid, Change::FailIfNoPath) {
+            tracing::debug!("{}: {error}", map.device);
+        }
+        if is_wrong {
+            change(&map.uuid, wipe(&map))?;
+        }
+        let removed = remove(&map, not_flushed.is_some() && !is_wrong);
+        if removed.is_err() && not_flushed.is_none() {
+            let _ = self.daemon.command(&format!("restorequeueing map {}", map.device));
+        }
+        removed.map(|()| TakenAway { not_flushed })
+    }
+
+    /// The maps of partitions that `kpartx` made over the map, because the volume's content has a table.
+    fn partitions(&self, map: &MultipathMap) -> Result<Vec<Mapped>> {
+        let is_partition = |mapped: &Mapped| {
+            let number = mapped.uuid.strip_prefix("part").and_then(|rest| rest.strip_suffix(&*map.uuid));
+            let number = number.and_then(|rest| rest.strip_suffix('-'));
+            number.is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
+        };
+        Ok(self.sysfs().all_mapped()?.into_iter().filter(is_partition).collect())
+    }
+
+    fn remove_partition(&self, partition: &Mapped) -> Result<()> {
+        let device = BlockDevice::from_number(partition.number)?;
+        users::refuse(&device, REMOVE, Tolerated::None)?;
+        drop(device);
+        removed_within(&partition.uuid, &partition.name, |_| Ok(()))
+    }
+}
+
+/// Refuses a map with users other than its partitions, and partitions with users.
+fn refuse_users(device: &BlockDevice, partitions: &[Mapped]) -> Result<()> {
+    let mut found = device.users()?;
+    let names: Vec<String> =
+        partitions.iter().map(|partition| format!("dm-{}", partition.number.minor)).collect();
+    found.retain(|user| !matches!(user, DeviceUser::Holder(name) if names.contains(name)));
+    if !found.is_empty() {
+        return Err(users::in_use_error(REMOVE, "it", &found).at(device.path()));
+    }
+    Ok(())
+}
+
+fn remove(map: &MultipathMap, is_dead: bool) -> Result<()> {
+    let mut is_wiped = false;
+    removed_within(&map.uuid, &map.device, |waited| {
+        if is_dead && !is_wiped && waited > WIPE_AFTER {
+            is_wiped = true;
+            change(&map.uuid, wipe(map))?;
+            tracing::warn!(
+                "the map {} is still open, and its table was replaced: it has no paths",
+                map.device
+            );
+        }
+        Ok(())
+    })
+    .map_err(|error| match error.kind() {
+        ErrorKind::Busy => {
+            let openers = users::open_in(map.number);
+            match openers.is_empty() {
+                true => error,
+                false => users::in_use_error(REMOVE, "it", &openers).at(format!("/dev/{}", map.device)),
+            }
+        }
+        _ => error,
+    })
+}
+
+/// Removes a mapping as soon as nobody has it open.
+fn removed_within(uuid: &str, name: &str, mut meanwhile: impl FnMut(Duration) -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        match change(uuid, Change::Remove) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < REMOVE_LIMIT => {}
+            Err(error) => return Err(error.at(format!("/dev/{name}"))),
+            Ok(()) => return Ok(()),
+        }
+        meanwhile(start.elapsed())?;
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+fn wipe(map: &MultipathMap) -> Change {
+    Change::Wipe { sectors: map.size / 512 }
+}
+
+/// Makes a change. A mapping that does not exist is a success.
+fn change(uuid: &str, change: Change) -> Result<()> {
+    let control = mapping::control()?;
+    let what = PathBuf::from(format!("/dev/mapper/control ({uuid})"));
+    let call = DeviceCall::ChangeMapping(control.as_fd(), uuid, change);
+    let answer = ask(operation(change), Path::new(&what), call, CHANGE_LIMIT)?;
+    match number_of(&answer) {
+        libc::ENXIO => Ok(()),
+        _ => checked(operation(change), &what, &answer),
+    }
+}
+
+fn operation(change: Change) -> &'static str {
+    match change {
+        Change::Remove => REMOVE,
+        Change::FailIfNoPath => "turn off queueing of the multipath map",
+        Change::Wipe { .. } => "replace the table of the multipath map",
+    }
+}
