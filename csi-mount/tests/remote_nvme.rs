@@ -181,7 +181,7 @@ fn what_others_use_stays_connected() {
     drop(node.disks.attach("own", &nvmet.target(0)).unwrap());
     drop(node.disks.attach("other", &nvmet.target(1)).unwrap());
     let path = node.disks.device("other").unwrap().unwrap().path().to_owned();
-    fs::remove_file(node.directory.path().join("remote/other.nvme")).unwrap();
+    fs::remove_file(node.directory.path().join("remote/other.disk")).unwrap();
     let staging = node.staging("other");
     stage(&path, &staging, &StagePlan::new(Filesystem::Ext4)).unwrap();
     let detached = node.disks.detach("own").unwrap();
@@ -346,7 +346,7 @@ fn dead_paths_do_not_keep_a_volume() {
 fn an_attachment_of_an_earlier_boot_is_only_forgotten() {
     let (node, nvmet) = (Node::new(), Nvmet::new("boot", 1, 1));
     drop(node.disks.attach("pvc", &nvmet.target(0)).unwrap());
-    let file = node.directory.path().join("remote/pvc.nvme");
+    let file = node.directory.path().join("remote/pvc.disk");
     let text = fs::read_to_string(&file).unwrap();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     fs::write(&file, text.replace(boot.trim(), "an-earlier-boot")).unwrap();
@@ -372,7 +372,7 @@ fn keys_are_needed_and_not_printed() {
     let device = node.disks.attach("pvc", &plain.dhchap(RIGHT, None).unwrap()).unwrap();
     assert!(device.size().unwrap() > 0);
     drop(device);
-    let record = fs::read_to_string(node.directory.path().join("remote/pvc.nvme")).unwrap();
+    let record = fs::read_to_string(node.directory.path().join("remote/pvc.disk")).unwrap();
     assert!(!record.contains("DHHC"), "{record}");
     node.disks.detach("pvc").unwrap();
     node.assert_nothing_left();

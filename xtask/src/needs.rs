@@ -54,6 +54,8 @@ const EMULATION: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("dmsetup", "dmsetup"),
     ("nvme", "nvme-cli"),
+    ("iscsiadm", "open-iscsi"),
+    ("iscsid", "open-iscsi"),
     ("blkdiscard", "util-linux"),
     ("grep", "grep"),
     ("cksum", "coreutils"),

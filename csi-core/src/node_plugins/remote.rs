@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use csi_mount::remote::{self, NvmeTarget};
+use csi_mount::remote::{self, RemoteTarget};
 
 use super::block_devices::Attachment;
 use crate::{Result, blocking};
@@ -73,8 +73,9 @@ impl RemoteDisks {
     /// # Errors
     /// Those of [`csi_mount::remote::RemoteDisks::attach`]: [`Error::Unavailable`](crate::Error::Unavailable)
     /// where nothing answers.
-    pub async fn attach(&self, volume: &Attachment, target: NvmeTarget) -> Result<PathBuf> {
-        self.run(volume, move |disks, id| Ok(disks.attach(id, &target)?.path().to_owned())).await
+    pub async fn attach(&self, volume: &Attachment, target: impl Into<RemoteTarget>) -> Result<PathBuf> {
+        let target = target.into();
+        self.run(volume, move |disks, id| Ok(disks.attach(id, target)?.path().to_owned())).await
     }
 
     /// Returns the path of the volume's disk, if it is attached.

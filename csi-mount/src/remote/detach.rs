@@ -6,23 +6,27 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::nvme::connect;
-use super::nvme::decide;
-use super::nvme::tree::Tree;
+use super::disk::Disk;
 use super::record::{Record, Recorded};
-use super::{Detached, RemoteDisks, ask};
+use super::{Detached, RemoteDisks, ask, iscsi, nvme};
 use crate::device::users::{self, Tolerated};
-use crate::{BlockDevice, DeviceNumber, ErrorKind, Result};
+use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
-const DETACH: &str = "detach";
+pub(super) const DETACH: &str = "detach";
+
+/// A controller or a session that an attachment made, with its disks.
+pub(super) struct Connection {
+    pub(super) name: String,
+    pub(super) disks: BTreeSet<DeviceNumber>,
+}
 
 impl RemoteDisks {
-    /// Takes away what was attached under this name: flushes the disk, and disconnects the subsystem if
-    /// nothing else on this node needs it. Nothing attached is a success.
+    /// Takes away what was attached under this name: flushes the disk, deletes its paths (iSCSI), and
+    /// disconnects the target if nothing else on this node needs it. Nothing attached is a success.
     ///
-    /// A controller is disconnected only if an attachment of this directory connected it, no other one of the
-    /// same subsystem is recorded, and no namespace of it is mounted, published raw, held or open. A disk whose
-    /// paths are dead is detached too: the flush ends after 30 seconds, and
+    /// A controller or session is disconnected only if an attachment of this directory connected it, no other
+    /// one of the same target is recorded, and no disk of it is mounted, published raw, held or open. A disk
+    /// whose paths are dead is detached too: the flush ends after 30 seconds, and
     /// [`not_flushed`](Detached::not_flushed) says so.
     ///
     /// An attachment of an earlier boot is only forgotten.
@@ -30,8 +34,8 @@ impl RemoteDisks {
     /// # Errors
     ///
     /// - [`Busy`](ErrorKind::Busy): the disk is in use. The message names up to three users.
-    /// - [`Unresponsive`](ErrorKind::Unresponsive): a controller does not end within 60 seconds. A repeated
-    ///   call continues.
+    /// - [`Unresponsive`](ErrorKind::Unresponsive): a controller or session does not end within 60 seconds, or
+    ///   an iSCSI disk with a path that works does not take its last writes. A repeated call continues.
     /// - [`Damaged`](ErrorKind::Damaged): the record can't be read.
     pub fn detach(&self, name: &str) -> Result<Detached> {
         let Some(record) = self.current(name)? else {
@@ -40,24 +44,21 @@ impl RemoteDisks {
             }
             return Ok(Detached::default());
         };
-        let _lock = self.records.lock(&record.nqn)?;
+        let _lock = self.records.lock(record.disk.target())?;
         // Another process can have detached it, or changed it, before the lock was taken.
         let Some(record) = self.current(name)? else { return Ok(Detached::default()) };
-        let mut done = Detached::default();
-        if let Some(device) = self.disk_of(&record)? {
-            users::refuse(&device, DETACH, Tolerated::None)?;
-            done.not_flushed = ask::flush(&device).err();
-        }
-        let mut others = Vec::new();
         let Recorded { all, unreadable } = self.records.list()?;
-        for (other, found) in all {
-            if other != name && found.is_of_subsystem(&record.nqn, &record.host_nqn) {
-                others.push((other, found));
-            }
+        let mut others: Vec<(String, Record)> = all.into_iter().filter(|(other, _)| other != name).collect();
+        others.retain(|(_, found)| found.disk.shares_connections(&record.disk));
+        let mut done = Detached { not_flushed: self.flush(&record)?, ..Detached::default() };
+        if let Disk::Iscsi(disk) = &record.disk
+            && !others.iter().any(|(_, other)| other.disk == record.disk)
+        {
+            iscsi::detach::delete_paths(&self.sys, disk, &record.portals, done.not_flushed.as_ref())?;
         }
         if let Some((other, found)) = others.first() {
             self.hand_over(&record.portals, other, found)?;
-            done.kept = Some(format!("{} other volumes of the subsystem are attached", others.len()));
+            done.kept = Some(format!("{} other volumes of the target are attached", others.len()));
         } else if let Some(error) = unreadable.first() {
             done.kept = Some(error.to_string());
         } else {
@@ -70,20 +71,31 @@ impl RemoteDisks {
         Ok(done)
     }
 
-    fn disconnect(&self, record: &Record, done: &mut Detached) -> Result<()> {
-        let mut tree = Tree::read(&self.sys)?;
-        if decide::is_connection_missing(&tree, record) {
-            // A process that was killed can have left a connect that is still running.
-            connect::settle()?;
-            tree = Tree::read(&self.sys)?;
+    /// Refuses a disk with users, and flushes it. Returns why its last writes are possibly lost.
+    fn flush(&self, record: &Record) -> Result<Option<Error>> {
+        if let Some(device) = self.disk_of(record)? {
+            users::refuse(&device, DETACH, Tolerated::None)?;
+            return Ok(ask::flush(&device).err());
         }
-        let controllers = decide::own_controllers(&tree, record);
-        let is_own_disk = decide::disk(&tree, record);
-        let disks: BTreeSet<DeviceNumber> = controllers
-            .iter()
-            .flat_map(|controller| &controller.paths)
-            .filter_map(|path| path.number)
-            .collect();
+        // A disk that the kernel has given up does not open, and can still be mounted.
+        let Some(number) = record.number(&self.sys)? else { return Ok(None) };
+        match &users::identified_users(&[number])?[..] {
+            [] => {
+                let error = Error::new(ErrorKind::Io, DETACH, "the kernel has given the disk up");
+                Ok(Some(error.at(number.to_string())))
+            }
+            found => Err(users::in_use_error(DETACH, &format!("the device ({number})"), found)),
+        }
+    }
+
+    fn disconnect(&self, record: &Record, done: &mut Detached) -> Result<()> {
+        let connections = match &record.disk {
+            Disk::Nvme(disk) => nvme::decide::connections(&self.sys, disk, &record.portals)?,
+            Disk::Iscsi(disk) => iscsi::detach::connections(&self.sys, disk, &record.portals)?,
+        };
+        let is_own_disk = record.number(&self.sys)?;
+        let disks: BTreeSet<DeviceNumber> =
+            connections.iter().flat_map(|connection| connection.disks.iter().copied()).collect();
         // Held until the end, so that nothing mounts one of them meanwhile.
         let mut claims = Vec::new();
         for number in disks {
@@ -97,13 +109,17 @@ impl RemoteDisks {
             }
         }
         let mut result = Ok(());
-        for controller in &controllers {
-            match connect::disconnect(&self.sys, &controller.name) {
-                Ok(()) => done.disconnected.push(controller.name.clone()),
+        for connection in &connections {
+            let disconnected = match &record.disk {
+                Disk::Nvme(_) => nvme::connect::disconnect(&self.sys, &connection.name),
+                Disk::Iscsi(disk) => iscsi::login::logout(&self.sys, disk, &connection.name),
+            };
+            match disconnected {
+                Ok(()) => done.disconnected.push(connection.name.clone()),
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        if controllers.is_empty() && tree.of_subsystem(&record.nqn, &record.host_nqn).next().is_some() {
+        if connections.is_empty() && !record.disk.connected(&self.sys)?.is_empty() {
             done.kept = Some("no attachment connected them".to_owned());
         }
         result
@@ -111,7 +127,7 @@ impl RemoteDisks {
 }
 
 /// Holds a disk exclusively, if nothing uses it. None if it went away.
-fn claim(number: DeviceNumber) -> Result<Option<OwnedFd>> {
+pub(super) fn claim(number: DeviceNumber) -> Result<Option<OwnedFd>> {
     // Asked before it is opened here.
     let openers = users::open_in(number);
     let device = match BlockDevice::from_number(number) {
@@ -126,6 +142,6 @@ fn claim(number: DeviceNumber) -> Result<Option<OwnedFd>> {
     match rustix::fs::open(device.path(), flags, Mode::empty()) {
         Ok(file) => Ok(Some(file)),
         Err(Errno::NXIO | Errno::NODEV | Errno::NOENT) => Ok(None),
-        Err(error) => Err(crate::Error::os(DETACH, device.path(), error)),
+        Err(error) => Err(Error::os(DETACH, device.path(), error)),
     }
 }

@@ -1,8 +1,8 @@
 //! Disks that are attached over the network before a volume is staged, and detached after it is unstaged.
 //!
 //! A driver says which target a volume is. [`RemoteDisks`] connects, waits for the right disk, reports its new
-//! size after an expansion, and disconnects when nothing on this node uses the connection any more. Today the
-//! transport is NVMe over TCP; docs/remote-disks.md of the repository says what is missing.
+//! size after an expansion, and disconnects when nothing on this node uses the connection any more. The
+//! transports are NVMe over TCP and iSCSI; docs/remote-disks.md of the repository says what is missing.
 //!
 //! ```no_run
 //! use csi_mount::flow::block::{StagePlan, stage, unstage};
@@ -35,27 +35,29 @@
 //!
 //! | part | has |
 //! |---|---|
-//! | `record.rs` | what is attached: durable records, and the lock of a subsystem |
-//! | `attach.rs`, `detach.rs` | the steps of [`RemoteDisks`] |
-//! | `ask.rs` | the calls that can hang, in a child process |
+//! | `record.rs`, `disk.rs` | what is attached: durable records, and the lock of a target |
+//! | `attach.rs`, `detach.rs` | the steps of [`RemoteDisks`], which all transports share |
+//! | `ask.rs` | the calls that can hang, made by a child process |
 //! | `multipath/` | dm-multipath, for transports that have no multipath of their own |
-//! | `nvme/` | NVMe: what the kernel says, the decisions about it, and the calls that can hang |
+//! | `nvme/`, `iscsi/` | what the kernel says about a transport, the decisions about it, and its own steps |
 //!
 //! # Rules
 //!
-//! - The disk is known by a name that does not change (NGUID, EUI-64, UUID). It is asked for at each step, and
-//!   never assumed from a number.
-//! - A controller is shared by all namespaces of its subsystem. It is disconnected only if an attachment of
-//!   this directory connected it, no other attachment is recorded, and no other namespace of it has a user on
-//!   this node.
+//! - The disk is known by a name that does not change (NGUID, EUI-64, UUID; world-wide name, serial number). It is
+//!   asked for at each step, and never assumed from a number.
+//! - A controller or session is shared by all disks of its target. It is disconnected only if an attachment of
+//!   this directory connected it, no other attachment is recorded, and no other disk of it has a user on this
+//!   node.
 //! - Whatever can wait for a target is done by a child process with a time limit. The error names the portal,
 //!   controller or disk that does not answer.
 //!
-//! Imports from `device` and the layers above it.
+//! Imports from `filesystem` (it runs programs) and the layers above it.
 
 mod ask;
 mod attach;
 mod detach;
+mod disk;
+mod iscsi;
 #[allow(dead_code, unused_imports, reason = "the transports use it next")]
 mod multipath;
 mod nvme;
@@ -64,6 +66,8 @@ mod record;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use self::disk::RemoteTarget;
+pub use self::iscsi::target::{IscsiTarget, LunId};
 pub use self::nvme::target::{NamespaceId, NvmeHost, NvmeTarget};
 use self::record::Records;
 use crate::Error;
@@ -94,9 +98,9 @@ pub struct Detached {
     /// Why the last writes are possibly lost: the disk did not answer a flush. If it is empty, everything that
     /// was written is on the disk, or no disk was found.
     pub not_flushed: Option<Error>,
-    /// The controllers that were disconnected.
+    /// The controllers or sessions that were disconnected.
     pub disconnected: Vec<String>,
-    /// Why controllers of the subsystem stay connected. Empty if none do.
+    /// Why controllers or sessions of the target stay connected. None if none do.
     pub kept: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What is attached on this node: one file for each attachment, and a lock for each subsystem.
+//! What is attached on this node: one file for each attachment, and a lock for each target.
 //!
 //! A record is written before anything is connected, and removed after everything is disconnected. So a
 //! process that is killed at any moment leaves a record of whatever it left. The record says which portals
@@ -12,12 +12,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::nvme::target::{NamespaceId, NvmeTarget};
+use super::disk::Disk;
+use super::{iscsi, nvme};
 use crate::sys::{file_lock, fnv};
-use crate::{Error, ErrorKind, Result};
+use crate::{DeviceNumber, Error, ErrorKind, Result};
 
 const FIRST_LINE: &str = "csi-mount remote disk, version 1";
-const SUFFIX: &str = ".nvme";
+const SUFFIX: &str = ".disk";
 const NEW: &str = ".new-";
 /// Longer than a disconnect can take.
 const LOCK_LIMIT: Duration = Duration::from_secs(90);
@@ -26,13 +27,11 @@ const LOCK_LIMIT: Duration = Duration::from_secs(90);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) boot: String,
-    pub(super) nqn: String,
-    pub(super) host_nqn: String,
-    pub(super) namespace: NamespaceId,
+    pub(super) disk: Disk,
     pub(super) portals: Vec<Portal>,
 }
 
-/// An address of the subsystem.
+/// An address of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Portal {
     pub(super) address: SocketAddr,
@@ -41,19 +40,17 @@ pub(super) struct Portal {
 }
 
 impl Record {
-    pub(super) fn is_of_subsystem(&self, nqn: &str, host_nqn: &str) -> bool {
-        self.nqn == nqn && self.host_nqn == host_nqn
-    }
-
-    /// Whether it is the attachment of the same namespace.
-    pub(super) fn is_of(&self, target: &NvmeTarget) -> bool {
-        self.is_of_subsystem(&target.nqn, &target.host.nqn) && self.namespace == target.namespace
+    /// The number of the disk, usable or not.
+    pub(super) fn number(&self, sys: &Path) -> Result<Option<DeviceNumber>> {
+        match &self.disk {
+            Disk::Nvme(disk) => nvme::decide::number(sys, disk),
+            Disk::Iscsi(disk) => iscsi::decide::number(sys, disk, &self.portals),
+        }
     }
 
     fn to_text(&self) -> String {
-        let Self { boot, nqn, host_nqn, namespace, portals } = self;
-        let mut text =
-            format!("{FIRST_LINE}\nboot={boot}\nnqn={nqn}\nhostnqn={host_nqn}\nnamespace={namespace}\n");
+        let Self { boot, disk, portals } = self;
+        let mut text = format!("{FIRST_LINE}\nboot={boot}\n{}", disk.to_text());
         for Portal { address, is_own } in portals {
             text.push_str(&format!("portal={address} {}\n", if *is_own { "own" } else { "shared" }));
         }
@@ -63,15 +60,14 @@ impl Record {
 
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.strip_prefix(FIRST_LINE)?.strip_prefix('\n')?.strip_suffix("\nend\n")?.lines();
-        let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
-        let (boot, nqn, host_nqn) = (value("boot")?, value("nqn")?, value("hostnqn")?);
-        let namespace = NamespaceId::parse(&value("namespace")?)?;
+        let boot = lines.next()?.strip_prefix("boot=")?.to_owned();
+        let disk = Disk::parse(&mut lines)?;
         let portal = |line: &str| {
             let (address, kind) = line.strip_prefix("portal=")?.split_once(' ')?;
             Some(Portal { address: address.parse().ok()?, is_own: kind == "own" })
         };
         let portals = lines.map(portal).collect::<Option<_>>()?;
-        Some(Self { boot, nqn, host_nqn, namespace, portals })
+        Some(Self { boot, disk, portals })
     }
 }
 
@@ -84,11 +80,11 @@ pub(super) struct Records(PathBuf);
 pub(super) struct Recorded {
     /// Those of this boot, with their names.
     pub(super) all: Vec<(String, Record)>,
-    /// Why others can't be read: such a record could be of any subsystem.
+    /// Why others can't be read: such a record could be of any target.
     pub(super) unreadable: Vec<Error>,
 }
 
-/// The lock of a subsystem, until it is dropped.
+/// The lock of a target, until it is dropped.
 pub(super) struct Lock(#[allow(dead_code, reason = "it is held")] File);
 
 impl Records {
@@ -96,11 +92,11 @@ impl Records {
         Self(directory)
     }
 
-    /// Locks a subsystem against attachments and detachments by other threads and processes.
-    pub(super) fn lock(&self, nqn: &str) -> Result<Lock> {
-        const LOCK: &str = "lock the attachments of a subsystem with";
+    /// Locks a target, by its name, against attachments and detachments by other threads and processes.
+    pub(super) fn lock(&self, target: &str) -> Result<Lock> {
+        const LOCK: &str = "lock the attachments of a target with";
         fs::create_dir_all(&self.0).map_err(|error| Error::os("create", &self.0, error))?;
-        let path = self.0.join(format!(".lock-{:016x}", fnv::fnv1a(nqn.as_bytes())));
+        let path = self.0.join(format!(".lock-{:016x}", fnv::fnv1a(target.as_bytes())));
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
         let file = file.map_err(|error| Error::os(LOCK, &path, error))?;
         match file_lock::take_within(&file, LOCK_LIMIT) {
@@ -225,14 +221,19 @@ fn read(path: &Path) -> Result<Option<Record>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::remote::iscsi::target::IscsiDisk;
+    use crate::remote::nvme::target::NvmeDisk;
+    use crate::remote::{LunId, NamespaceId};
 
     fn record() -> Record {
         let portal = |text: &str, is_own| Portal { address: text.parse().unwrap(), is_own };
         Record {
             boot: boot().unwrap(),
-            nqn: "nqn.s".to_owned(),
-            host_nqn: "nqn.h".to_owned(),
-            namespace: NamespaceId::eui64("0123456789abcdef").unwrap(),
+            disk: Disk::Nvme(NvmeDisk {
+                nqn: "nqn.s".to_owned(),
+                host_nqn: "nqn.h".to_owned(),
+                namespace: NamespaceId::eui64("0123456789abcdef").unwrap(),
+            }),
             portals: vec![portal("10.0.0.1:4420", true), portal("[fd00::1]:4420", false)],
         }
     }
@@ -247,6 +248,14 @@ mod tests {
             records.put(name, &record()).unwrap();
             assert_eq!(records.get(name).unwrap(), Some(record()), "{name}");
         }
+        for interface in [None, Some("eth1".to_owned())] {
+            let id = LunId::serial("a b=c").unwrap();
+            let disk = Disk::Iscsi(IscsiDisk { iqn: "iqn.s".to_owned(), interface, lun: 3, id });
+            let record = Record { disk, ..record() };
+            records.put("iscsi", &record).unwrap();
+            assert_eq!(records.get("iscsi").unwrap(), Some(record));
+        }
+        records.remove("iscsi").unwrap();
         let earlier = Record { boot: "earlier".to_owned(), ..record() };
         records.put("old", &earlier).unwrap();
         assert_eq!(records.get("old").unwrap(), Some(earlier));
@@ -271,7 +280,7 @@ mod tests {
         let records = Records::new(directory.path().to_owned());
         let text = record().to_text();
         for damaged in ["", &text[..text.len() - 4], &text.replace("version 1", "version 2"), "{}"] {
-            fs::write(directory.path().join("v.nvme"), damaged).unwrap();
+            fs::write(directory.path().join("v.disk"), damaged).unwrap();
             assert_eq!(records.get("v").unwrap_err().kind(), ErrorKind::Damaged, "{damaged}");
             assert_eq!(records.list().unwrap().unreadable[0].kind(), ErrorKind::Damaged, "{damaged}");
         }

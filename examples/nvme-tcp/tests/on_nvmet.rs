@@ -47,7 +47,7 @@ fn the_driver_conforms_and_nothing_is_left() {
         (Path::new("/sys/class/nvme"), ""),
         (&pool.join("images"), ""),
         (&pool.join("luns"), ".json"),
-        (&pool.join("attached"), ".nvme"),
+        (&pool.join("attached"), ".disk"),
     ] {
         assert!(left(place, end).is_empty(), "{}: {:?}", place.display(), left(place, end));
     }

@@ -82,7 +82,7 @@ fn hex_digits(text: &str) -> String {
     text.chars().filter(char::is_ascii_hexdigit).map(|digit| digit.to_ascii_lowercase()).collect()
 }
 
-fn bare_wwn(name: &str) -> String {
+pub(crate) fn bare_wwn(name: &str) -> String {
     let mut name = name.trim().to_ascii_lowercase();
     for prefix in ["dm-uuid-", "mpath-", "nvme-", "scsi-", "wwn-", "naa.", "eui.", "uuid.", "t10.", "0x"] {
         if let Some(rest) = name.strip_prefix(prefix) {
@@ -268,7 +268,7 @@ fn multipath(disk: &Path) -> Option<Vec<String>> {
 }
 
 /// The unit serial number page of SCSI: a header of four bytes, whose last is the length, and the number.
-fn scsi_serial(page: &Path) -> Option<String> {
+pub(crate) fn scsi_serial(page: &Path) -> Option<String> {
     let bytes = fs::read(page).ok()?;
     let length = usize::from(*bytes.get(3)?);
     let serial = bytes.get(4..4 + length)?;

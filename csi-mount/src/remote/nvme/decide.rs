@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::Path;
 
-use super::target::NamespaceId;
+use super::connect;
+use super::target::NvmeDisk;
 use super::tree::{Controller, NvmePath, Tree};
-use crate::DeviceNumber;
-use crate::remote::record::{Portal, Record};
+use crate::remote::detach::Connection;
+use crate::remote::record::Portal;
+use crate::{DeviceNumber, Result};
 
 /// The state of a namespace on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,18 +27,16 @@ pub(in crate::remote) enum Namespace {
 /// The paths to a namespace, with their controllers.
 pub(in crate::remote) fn paths<'t>(
     tree: &'t Tree,
-    nqn: &'t str,
-    host_nqn: &'t str,
-    id: &'t NamespaceId,
+    disk: &'t NvmeDisk,
 ) -> impl Iterator<Item = (&'t Controller, &'t NvmePath)> {
-    tree.of_subsystem(nqn, host_nqn)
+    tree.of(disk)
         .flat_map(|controller| controller.paths.iter().map(move |path| (controller, path)))
-        .filter(|(_, path)| path.ids.has(id))
+        .filter(|(_, path)| path.ids.has(&disk.namespace))
 }
 
 /// Whether and how a namespace can be used.
-pub(in crate::remote) fn namespace(tree: &Tree, nqn: &str, host_nqn: &str, id: &NamespaceId) -> Namespace {
-    let paths: Vec<_> = paths(tree, nqn, host_nqn, id).collect();
+pub(in crate::remote) fn namespace(tree: &Tree, disk: &NvmeDisk) -> Namespace {
+    let paths: Vec<_> = paths(tree, disk).collect();
     let disks: BTreeSet<&str> = paths.iter().map(|(_, path)| path.disk.as_str()).collect();
     if paths.is_empty() {
         return Namespace::Absent;
@@ -57,49 +58,57 @@ pub(in crate::remote) fn namespace(tree: &Tree, nqn: &str, host_nqn: &str, id: &
 }
 
 /// The disk of a namespace, usable or not.
-pub(in crate::remote) fn disk(tree: &Tree, record: &Record) -> Option<DeviceNumber> {
-    paths(tree, &record.nqn, &record.host_nqn, &record.namespace).find_map(|(_, path)| path.number)
+pub(in crate::remote) fn number(sys: &Path, disk: &NvmeDisk) -> Result<Option<DeviceNumber>> {
+    Ok(paths(&Tree::read(sys)?, disk).find_map(|(_, path)| path.number))
 }
 
-/// Which of these portals this node's attachments connect, so that they also disconnect them: those without a
-/// controller now, and those that an attachment connected before. What somebody else connected stays.
-pub(in crate::remote) fn own_portals(
-    portals: &[SocketAddr],
-    tree: &Tree,
-    (nqn, host_nqn): (&str, &str),
-    records: &[&Record],
-) -> Vec<Portal> {
-    let is_own = |address: &SocketAddr| {
-        let is_connected =
-            tree.of_subsystem(nqn, host_nqn).any(|controller| controller.portal == Some(*address));
-        let is_recorded = records
-            .iter()
-            .filter(|record| record.is_of_subsystem(nqn, host_nqn))
-            .any(|record| record.portals.contains(&Portal { address: *address, is_own: true }));
-        is_recorded || !is_connected
-    };
-    portals.iter().map(|address| Portal { address: *address, is_own: is_own(address) }).collect()
+/// The portals of the subsystem that have a controller.
+pub(in crate::remote) fn connected(sys: &Path, disk: &NvmeDisk) -> Result<Vec<SocketAddr>> {
+    Ok(Tree::read(sys)?.of(disk).filter_map(|controller| controller.portal).collect())
 }
 
 /// The controllers that an attachment's end disconnects, unless something uses a namespace of one of them.
-pub(in crate::remote) fn own_controllers<'t>(tree: &'t Tree, record: &'t Record) -> Vec<&'t Controller> {
+pub(in crate::remote) fn own_controllers<'t>(
+    tree: &'t Tree,
+    disk: &'t NvmeDisk,
+    portals: &[Portal],
+) -> Vec<&'t Controller> {
     let is_own = |controller: &&Controller| {
-        record.portals.iter().any(|portal| portal.is_own && Some(portal.address) == controller.portal)
+        portals.iter().any(|portal| portal.is_own && Some(portal.address) == controller.portal)
     };
-    tree.of_subsystem(&record.nqn, &record.host_nqn).filter(is_own).collect()
+    tree.of(disk).filter(is_own).collect()
 }
 
 /// Whether a portal that the attachment connects has no controller.
-pub(in crate::remote) fn is_connection_missing(tree: &Tree, record: &Record) -> bool {
-    let is_connected = |portal: &&Portal| {
-        tree.of_subsystem(&record.nqn, &record.host_nqn)
-            .any(|controller| controller.portal == Some(portal.address))
+pub(in crate::remote) fn is_connection_missing(tree: &Tree, disk: &NvmeDisk, portals: &[Portal]) -> bool {
+    let is_connected =
+        |portal: &&Portal| tree.of(disk).any(|controller| controller.portal == Some(portal.address));
+    !portals.iter().filter(|portal| portal.is_own).all(|portal| is_connected(&portal))
+}
+
+/// The controllers that the attachment made, with their disks.
+pub(in crate::remote) fn connections(
+    sys: &Path,
+    disk: &NvmeDisk,
+    portals: &[Portal],
+) -> Result<Vec<Connection>> {
+    let mut tree = Tree::read(sys)?;
+    if is_connection_missing(&tree, disk, portals) {
+        // A process that was killed can have left a connect that is still running.
+        connect::settle()?;
+        tree = Tree::read(sys)?;
+    }
+    let of_controller = |controller: &Controller| Connection {
+        name: controller.name.clone(),
+        disks: controller.paths.iter().filter_map(|path| path.number).collect(),
     };
-    !record.portals.iter().filter(|portal| portal.is_own).all(|portal| is_connected(&portal))
+    Ok(own_controllers(&tree, disk, portals).into_iter().map(of_controller).collect())
 }
 
 /// The sizes of a namespace that must agree: each live path's and its disk's. Returns the common one.
-pub(in crate::remote) fn common_size<'p>(paths: impl Iterator<Item = &'p NvmePath>) -> Result<u64, String> {
+pub(in crate::remote) fn common_size<'p>(
+    paths: impl Iterator<Item = &'p NvmePath>,
+) -> std::result::Result<u64, String> {
     let sizes: BTreeSet<u64> = paths.flat_map(|path| path.sizes).collect();
     match sizes.iter().collect::<Vec<_>>()[..] {
         [size] => Ok(*size),

@@ -5,8 +5,10 @@
 //! | `target.rs` | what the driver says: subsystem, namespace, portals, host, limits, keys |
 //! | `tree.rs` | what the kernel says: controllers and the paths to namespaces |
 //! | `decide.rs` | which portals need a connection, which path is usable, what is disconnected |
-//! | `connect.rs` | the calls that can hang: connect, disconnect, flush, the size that the target reports |
+//! | `attach.rs` | the steps of an attach and of a refresh |
+//! | `connect.rs` | the calls that can hang: connect, disconnect, the size that the target reports |
 
+pub(super) mod attach;
 pub(super) mod connect;
 pub(super) mod decide;
 pub(super) mod target;

@@ -172,6 +172,14 @@ pub struct NvmeTarget {
     pub(in crate::remote) keys: Keys,
 }
 
+/// A namespace as a record names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::remote) struct NvmeDisk {
+    pub(in crate::remote) nqn: String,
+    pub(in crate::remote) host_nqn: String,
+    pub(in crate::remote) namespace: NamespaceId,
+}
+
 /// The keys of DH-HMAC-CHAP, which are never printed, and wiped from memory.
 #[derive(Clone, Default)]
 pub(in crate::remote) struct Keys {
@@ -261,6 +269,11 @@ impl NvmeTarget {
         };
         self.keys = Keys { host: Some(valid(key)?), controller: controller_key.map(valid).transpose()? };
         Ok(self)
+    }
+
+    pub(in crate::remote) fn disk(&self) -> NvmeDisk {
+        let (nqn, host_nqn) = (self.nqn.clone(), self.host.nqn.clone());
+        NvmeDisk { nqn, host_nqn, namespace: self.namespace.clone() }
     }
 
     /// What identifies the disk, for [`StagePlan::expect`](crate::flow::block::StagePlan::expect): the stage

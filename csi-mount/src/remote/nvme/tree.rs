@@ -7,7 +7,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use super::target::{Name, NamespaceId, NvmeTarget, dashed};
+use super::target::{Name, NamespaceId, NvmeDisk, dashed};
 use crate::{DeviceNumber, Error, Result};
 
 /// The controllers of this node, read at one time.
@@ -108,20 +108,9 @@ impl Tree {
         Ok(Self { controllers })
     }
 
-    /// The controllers by which this target is reached, at whatever portal.
-    pub(in crate::remote) fn of<'t>(
-        &'t self,
-        target: &'t NvmeTarget,
-    ) -> impl Iterator<Item = &'t Controller> {
-        self.of_subsystem(&target.nqn, &target.host.nqn)
-    }
-
-    pub(in crate::remote) fn of_subsystem<'t>(
-        &'t self,
-        nqn: &'t str,
-        host_nqn: &'t str,
-    ) -> impl Iterator<Item = &'t Controller> {
-        self.controllers.iter().filter(move |controller| controller.is_of(nqn, host_nqn))
+    /// The controllers of the disk's subsystem, at whatever portal.
+    pub(in crate::remote) fn of<'t>(&'t self, disk: &'t NvmeDisk) -> impl Iterator<Item = &'t Controller> {
+        self.controllers.iter().filter(|controller| controller.is_of(&disk.nqn, &disk.host_nqn))
     }
 }
 

@@ -3,7 +3,11 @@
 use std::fs;
 
 use super::*;
+use crate::remote::attach::own_portals;
+use crate::remote::disk::Disk;
+use crate::remote::nvme::target::NamespaceId;
 use crate::remote::nvme::tree::has_native_multipath;
+use crate::remote::record::Record;
 
 const NQN: &str = "nqn.s";
 const HOST: &str = "nqn.h";
@@ -62,19 +66,18 @@ impl Fake {
     }
 
     fn namespace(&self) -> Namespace {
-        super::namespace(&self.tree(), NQN, HOST, &id())
+        super::namespace(&self.tree(), &disk_of(NQN, HOST, id()))
     }
 }
 
-fn record(portals: &[(u16, bool)]) -> Record {
+fn disk_of(nqn: &str, host_nqn: &str, namespace: NamespaceId) -> NvmeDisk {
+    NvmeDisk { nqn: nqn.to_owned(), host_nqn: host_nqn.to_owned(), namespace }
+}
+
+fn record(nqn: &str, portals: &[(u16, bool)]) -> Record {
     let portals = portals.iter().map(|(port, is_own)| Portal { address: address(*port), is_own: *is_own });
-    Record {
-        boot: "b".to_owned(),
-        nqn: NQN.to_owned(),
-        host_nqn: HOST.to_owned(),
-        namespace: id(),
-        portals: portals.collect(),
-    }
+    let disk = Disk::Nvme(disk_of(nqn, HOST, id()));
+    Record { boot: "b".to_owned(), disk, portals: portals.collect() }
 }
 
 fn address(port: u16) -> SocketAddr {
@@ -122,8 +125,9 @@ fn each_name_is_found_and_no_other_subsystem_or_disk() {
     fake.controller("nvme0", NQN, 1, "live");
     fake.path("nvme0", "nvme0c0n1", "optimized", 1 << 20);
     let tree = fake.tree();
-    let has =
-        |nqn: &str, host: &str, id: NamespaceId| super::namespace(&tree, nqn, host, &id) != Namespace::Absent;
+    let has = |nqn: &str, host: &str, id: NamespaceId| {
+        super::namespace(&tree, &disk_of(nqn, host, id)) != Namespace::Absent
+    };
     assert!(has(NQN, HOST, NamespaceId::nguid("0123456789abcdef0123456789ABCDEF").unwrap()));
     assert!(has(NQN, HOST, NamespaceId::eui64("0123456789abcdef").unwrap()));
     assert!(has(NQN, HOST, id()));
@@ -159,27 +163,30 @@ fn only_what_an_attachment_connected_is_disconnected() {
     fake.controller("nvme1", NQN, 2, "connecting");
     fake.controller("nvme2", "nqn.other", 3, "live");
     let tree = fake.tree();
+    let disk = disk_of(NQN, HOST, id());
+    let found = connected(fake.0.path(), &disk).unwrap();
     let own = |portals: &[u16], records: &[&Record]| {
         let portals: Vec<_> = portals.iter().map(|port| address(*port)).collect();
-        let found = own_portals(&portals, &tree, (NQN, HOST), records);
+        let found = own_portals(&portals, &found, &Disk::Nvme(disk.clone()), records);
         found.into_iter().map(|portal| portal.is_own).collect::<Vec<_>>()
     };
     // The portal 3 has a controller, but of another subsystem.
     assert_eq!(own(&[1, 2, 3, 4], &[]), [false, false, true, true]);
-    let (first, other) =
-        (record(&[(1, true), (2, false)]), Record { nqn: "nqn.other".into(), ..record(&[(2, true)]) });
+    let (first, other) = (record(NQN, &[(1, true), (2, false)]), record("nqn.other", &[(2, true)]));
     assert_eq!(own(&[1, 2], &[&first, &other]), [true, false]);
 
-    let names = |record: &Record| -> Vec<String> {
-        own_controllers(&tree, record).into_iter().map(|controller| controller.name.clone()).collect()
+    let names = |portals: &[(u16, bool)]| -> Vec<String> {
+        let portals = record(NQN, portals).portals;
+        own_controllers(&tree, &disk, &portals).into_iter().map(|found| found.name.clone()).collect()
     };
-    assert_eq!(names(&record(&[(1, true), (2, true), (3, true), (4, true)])), ["nvme0", "nvme1"]);
-    assert_eq!(names(&record(&[(1, false), (2, true)])), ["nvme1"]);
-    assert!(names(&record(&[])).is_empty());
+    assert_eq!(names(&[(1, true), (2, true), (3, true), (4, true)]), ["nvme0", "nvme1"]);
+    assert_eq!(names(&[(1, false), (2, true)]), ["nvme1"]);
+    assert!(names(&[]).is_empty());
     for (portals, expected) in [(&[(1, true), (4, false)][..], false), (&[(1, true), (3, true)], true)] {
-        assert_eq!(is_connection_missing(&tree, &record(portals)), expected, "{portals:?}");
+        let portals = record(NQN, portals).portals;
+        assert_eq!(is_connection_missing(&tree, &disk, &portals), expected, "{portals:?}");
     }
-    assert_eq!(disk(&tree, &first), None);
+    assert_eq!(number(fake.0.path(), &disk).unwrap(), None);
 }
 
 #[test]
@@ -191,7 +198,7 @@ fn sizes_agree_on_every_path_and_the_disk() {
     }
     let size = |fake: &Fake| {
         let tree = fake.tree();
-        common_size(paths(&tree, NQN, HOST, &id()).map(|(_, path)| path))
+        common_size(paths(&tree, &disk_of(NQN, HOST, id())).map(|(_, path)| path))
     };
     assert_eq!(size(&fake), Ok(1 << 20));
     fake.path("nvme1", "nvme0c1n1", "optimized", 2 << 20);

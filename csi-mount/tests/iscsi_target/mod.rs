@@ -1,0 +1,309 @@
+//! An iSCSI target of the kernel (LIO) on 127.0.0.1, with loop devices as its units, and `iscsid`.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use csi_mount::remote::{IscsiTarget, LunId};
+use csi_mount::{Mount, Target};
+
+use crate::devices::{Image, MIB, run};
+
+const CONFIG: &str = "/sys/kernel/config/target";
+const DISKS: &str = "core/fileio_0";
+
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(120);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what}: {:?} {:?}", sessions(), disks());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The states of all sessions, by name.
+pub(crate) fn sessions() -> Vec<(String, String)> {
+    let entries = fs::read_dir("/sys/class/iscsi_session").unwrap().flatten();
+    let mut all: Vec<_> = entries
+        .filter_map(|entry| {
+            let state = fs::read_to_string(entry.path().join("state")).ok()?;
+            Some((entry.file_name().into_string().unwrap(), state.trim().to_owned()))
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+pub(crate) fn live() -> usize {
+    sessions().iter().filter(|(_, state)| state == "LOGGED_IN").count()
+}
+
+/// The SCSI disks of this machine, as `/dev/sda`.
+pub(crate) fn disks() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/sys/block").unwrap().flatten();
+    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("sd")).map(|name| Path::new("/dev").join(name)).collect()
+}
+
+/// The LUNs that the node shows, disks or not.
+pub(crate) fn luns() -> Vec<u64> {
+    let entries = fs::read_dir("/sys/bus/scsi/devices").unwrap().flatten();
+    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+    let mut luns: Vec<u64> = names
+        .filter(|name| !name.starts_with("host") && !name.starts_with("target"))
+        .filter_map(|name| name.rsplit(':').next()?.parse().ok())
+        .collect();
+    luns.sort_unstable();
+    luns
+}
+
+/// The files of open-iscsi's database, without its locks and settings.
+pub(crate) fn node_records() -> Vec<PathBuf> {
+    fn below(directory: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let found = entries.flat_map(|entry| match entry.path().is_dir() {
+            true => below(&entry.path()),
+            false => vec![entry.path()],
+        });
+        found.collect()
+    }
+    below(Path::new("/etc/iscsi/nodes"))
+}
+
+/// Runs `iscsiadm`, as an administrator does.
+pub(crate) fn iscsiadm(arguments: &[&str]) {
+    run("iscsiadm", arguments);
+}
+
+/// Ends all sessions, whatever it takes.
+pub(crate) fn log_out_by_hand() {
+    let _ = Command::new("iscsiadm").args(["-m", "node", "--logout"]).output();
+    let _ = Command::new("iscsiadm").args(["-m", "session", "--logout"]).output();
+    let _ = Command::new("iscsiadm").args(["-m", "node", "-o", "delete"]).output();
+}
+
+fn set(place: impl AsRef<Path>, value: &str) {
+    let place = place.as_ref();
+    fs::write(place, value).unwrap_or_else(|error| panic!("{}: {error}", place.display()));
+}
+
+fn make(place: impl AsRef<Path>) {
+    let place = place.as_ref();
+    fs::create_dir(place).unwrap_or_else(|error| panic!("{}: {error}", place.display()));
+}
+
+fn prepare() {
+    static READY: Once = Once::new();
+    READY.call_once(|| {
+        run("ip", &["link", "set", "lo", "up"]);
+        if !Path::new(CONFIG).exists() {
+            Mount::new("configfs", "none").at(&Target::new("/sys/kernel/config").unwrap()).unwrap();
+        }
+        for place in ["core", "iscsi", DISKS] {
+            fs::create_dir_all(Path::new(CONFIG).join(place)).unwrap();
+        }
+        fs::create_dir_all("/etc/iscsi").unwrap();
+        fs::create_dir_all("/run/lock").unwrap();
+        set("/etc/iscsi/initiatorname.iscsi", "InitiatorName=iqn.2026-01.org.example:node\n");
+        let settings = [
+            "node.session.timeo.replacement_timeout = 120",
+            "node.conn[0].timeo.login_timeout = 15",
+            "node.conn[0].timeo.logout_timeout = 15",
+            "node.conn[0].timeo.noop_out_interval = 2",
+            "node.conn[0].timeo.noop_out_timeout = 2",
+        ];
+        set("/etc/iscsi/iscsid.conf", &(settings.join("\n") + "\n"));
+        let log = fs::File::create("/tmp/iscsid.log").unwrap();
+        let daemon = Command::new("iscsid")
+            .arg("-f")
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .stdin(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // It ends with the machine.
+        std::mem::forget(daemon);
+        eventually("iscsid listens", || {
+            let listening = fs::read_to_string("/proc/net/unix").unwrap();
+            listening.contains("@ISCSIADM_ABSTRACT_NAMESPACE").then_some(())
+        });
+    });
+}
+
+/// A target with its own portals and units. The LUN of a unit is its index plus one, so that no disk has the
+/// LUN 0.
+pub(crate) struct Lio {
+    pub(crate) iqn: String,
+    pub(crate) images: Vec<Image>,
+    ports: Vec<u16>,
+    name: String,
+}
+
+impl Lio {
+    pub(crate) fn new(name: &str, units: usize, ports: u16) -> Self {
+        prepare();
+        let iqn = format!("iqn.2026-01.org.example:{name}");
+        let ports = (3260..3260 + ports).collect();
+        let mut target = Self { iqn, images: Vec::new(), ports, name: name.to_owned() };
+        make(target.target());
+        make(target.group());
+        for (name, value) in [
+            ("authentication", "0"),
+            ("generate_node_acls", "1"),
+            ("cache_dynamic_acls", "1"),
+            ("demo_mode_write_protect", "0"),
+        ] {
+            set(target.group().join("attrib").join(name), value);
+        }
+        for port in target.ports.clone() {
+            target.open(port);
+        }
+        for _ in 0..units {
+            target.add(300);
+        }
+        target.set_enabled(true);
+        target
+    }
+
+    fn target(&self) -> PathBuf {
+        Path::new(CONFIG).join("iscsi").join(&self.iqn)
+    }
+
+    fn group(&self) -> PathBuf {
+        self.target().join("tpgt_1")
+    }
+
+    fn disk(&self, index: usize) -> PathBuf {
+        Path::new(CONFIG).join(DISKS).join(format!("{}-{index}", self.name))
+    }
+
+    /// The number of a unit.
+    pub(crate) fn lun(index: usize) -> u64 {
+        index as u64 + 1
+    }
+
+    /// Lets the target listen at this port.
+    pub(crate) fn open(&self, port: u16) {
+        make(self.group().join("np").join(format!("127.0.0.1:{port}")));
+    }
+
+    pub(crate) fn close(&self, port: u16) {
+        fs::remove_dir(self.group().join("np").join(format!("127.0.0.1:{port}"))).unwrap();
+    }
+
+    /// Ends all connections and refuses new ones, or accepts them.
+    pub(crate) fn set_enabled(&self, is_enabled: bool) {
+        set(self.group().join("enable"), if is_enabled { "1" } else { "0" });
+    }
+
+    /// Adds a unit of this many MiB, and returns its index.
+    pub(crate) fn add(&mut self, mebibytes: u64) -> usize {
+        let index = self.images.len();
+        self.images.push(Image::new(mebibytes));
+        make(self.disk(index));
+        let file = self.images[index].path().display();
+        let control = format!("fd_dev_name={file},fd_dev_size={},fd_buffered_io=1", mebibytes * MIB);
+        set(self.disk(index).join("control"), &control);
+        set(self.disk(index).join("wwn/vpd_unit_serial"), &serial(&self.name, index));
+        set(self.disk(index).join("enable"), "1");
+        self.map(Self::lun(index), index);
+        index
+    }
+
+    /// Gives the unit this number.
+    pub(crate) fn map(&self, lun: u64, index: usize) {
+        let place = self.group().join(format!("lun/lun_{lun}"));
+        make(&place);
+        symlink(self.disk(index), place.join("disk")).unwrap();
+    }
+
+    /// Takes the unit with this number away.
+    pub(crate) fn unmap(&self, lun: u64) {
+        let place = self.group().join(format!("lun/lun_{lun}"));
+        if place.exists() {
+            fs::remove_file(place.join("disk")).unwrap();
+            fs::remove_dir(place).unwrap();
+        }
+    }
+
+    pub(crate) fn grow(&self, index: usize, mebibytes: u64) {
+        self.images[index].grow_to(mebibytes);
+    }
+
+    /// Requires these names and secrets: the node's, and the target's.
+    pub(crate) fn require_chap(&self, node: (&str, &str), target: (&str, &str)) {
+        set(self.group().join("attrib/authentication"), "1");
+        for (name, value) in [
+            ("userid", node.0),
+            ("password", node.1),
+            ("userid_mutual", target.0),
+            ("password_mutual", target.1),
+        ] {
+            set(self.group().join("auth").join(name), value);
+        }
+    }
+
+    /// What a driver says about the unit with this index, with all portals.
+    pub(crate) fn unit(&self, index: usize) -> IscsiTarget {
+        self.unit_at(Self::lun(index), index)
+    }
+
+    /// The unit with this index, at this number.
+    pub(crate) fn unit_at(&self, lun: u64, index: usize) -> IscsiTarget {
+        let serial = serial(&self.name, index);
+        let id = match index % 2 {
+            0 => LunId::serial(&serial).unwrap(),
+            _ => LunId::wwid(&wwid(&serial)).unwrap(),
+        };
+        let target = IscsiTarget::new(&self.iqn, lun, id).unwrap().wait_limit(Duration::from_secs(60));
+        self.ports.iter().fold(target, |target, port| target.portal(address(*port)))
+    }
+}
+
+pub(crate) fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn serial(name: &str, index: usize) -> String {
+    let letters: String = name.bytes().map(|letter| format!("{letter:02x}")).collect();
+    format!("{index:08x}-0000-4000-8000-{letters:0<12.12}")
+}
+
+/// LIO makes it from the serial number: its own prefix, and 25 digits.
+fn wwid(serial: &str) -> String {
+    let digits: String = serial.chars().filter(char::is_ascii_hexdigit).take(25).collect();
+    format!("naa.6001405{digits}")
+}
+
+impl Drop for Lio {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string("/tmp/iscsid.log").unwrap_or_default();
+            println!("iscsid: {}", log.lines().rev().take(20).collect::<Vec<_>>().join("\n"));
+            // The next test starts on a machine without sessions.
+            log_out_by_hand();
+        }
+        let _ = fs::write(self.group().join("enable"), "0");
+        for place in ["lun", "np"] {
+            for entry in fs::read_dir(self.group().join(place)).into_iter().flatten().flatten() {
+                let _ = fs::remove_file(entry.path().join("disk"));
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+        for place in [self.group(), self.target()] {
+            let removed = fs::remove_dir(&place);
+            assert!(removed.is_ok() || std::thread::panicking(), "{}: {removed:?}", place.display());
+        }
+        for index in 0..self.images.len() {
+            let removed = fs::remove_dir(self.disk(index));
+            assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
+        }
+    }
+}
