@@ -103,6 +103,7 @@ fn no_test_is_ignored() {
         "csi-proto",
         "csi-core",
         "csi-deploy",
+        "csi-flexvolume",
         "csi-mount",
         "csi-conformance",
         "csi-kube",
