@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use crate::members::{Member, members};
 use crate::needs::{Install, Work};
-use crate::package::Depth;
 use crate::progress::Progress;
 use crate::step::{Step, timed};
 use crate::{
@@ -55,15 +54,12 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
         ),
         ("docs", Box::new(|| docs(root))),
         ("each feature alone", Box::new(|| features(root))),
-        (
-            "archives",
-            Box::new(|| package::run(root, Depth::Check).map(|some| left_out.borrow_mut().extend(some))),
-        ),
+        ("archives", Box::new(|| package::check_together(root))),
         (
             "mount-utils in the benches",
             Box::new(|| bench::check_mount_utils(root).map(|some| left_out.borrow_mut().extend(some))),
         ),
-        ("benches build, their instructions", Box::new(|| bench::check_instructions(root))),
+        ("instructions of parsers and calls", Box::new(|| bench::check_instructions(root))),
         ("static build", Box::new(|| static_build(root))),
         ("containers", Box::new(|| container::run(root).map(|some| left_out.borrow_mut().extend(some)))),
         ("templates", Box::new(|| templates::run(root).map(|some| left_out.borrow_mut().extend(some)))),

@@ -81,7 +81,7 @@ Usage: cargo xtask <command>
   public-api --count  print the number of public items of each published crate, and write nothing
   package             write the archives of the published crates; build and test each one from its archive
                       alone; check them with the oldest dependencies and the oldest Rust that they declare
-  package --check     the same with the compiler's checks only, as in `ci`
+  package --check     the same with the compiler's checks only
   needs               list what the tests need on this machine, and what is missing
 
 Root and ordinary users:

@@ -16,8 +16,28 @@ use crate::{Failure, target};
 pub(crate) enum Depth {
     /// Everything is built and tested.
     Test,
-    /// Everything is checked by the compiler, and no test runs: the gate ran the same tests before.
+    /// Everything is checked by the compiler, and no test runs.
     Check,
+}
+
+/// The unpacked archives.
+struct Archives {
+    /// The folder for everything of this command.
+    folder: PathBuf,
+    /// The workspace of the archives.
+    unpacked: PathBuf,
+    /// Their common version.
+    version: String,
+    /// The target folder of the repository's workspace, which has most dependencies built.
+    target: String,
+}
+
+/// The step of the gate: the compiler checks all archives together. The gate checks each crate alone in the
+/// repository.
+pub(crate) fn check_together(root: &Path) -> Result<(), Failure> {
+    let archives = prepare(root)?;
+    let args = ["check", "--workspace", "--all-features", "--all-targets", "--target-dir", &archives.target];
+    Step::cargo("the archives checked", args).run(&archives.unpacked)
 }
 
 /// Packages all published crates, and builds and tests each one from its archive alone, with all features.
@@ -26,26 +46,31 @@ pub(crate) enum Depth {
 ///
 /// Returns a sentence for each step that this machine can't do.
 pub(crate) fn run(root: &Path, depth: Depth) -> Result<Vec<String>, Failure> {
-    let folder = target::dir()?.join("archives");
-    let unpacked = folder.join("unpacked");
-    archive(root, &folder)?;
-    let version = unpack(&folder, &unpacked)?;
-    fs::write(unpacked.join("Cargo.toml"), workspace(&version, &CRATES))?;
-    fs::copy(root.join("Cargo.lock"), unpacked.join("Cargo.lock"))?;
-    let shared = target::dir()?.display().to_string();
+    let Archives { folder, unpacked, version, target } = prepare(root)?;
     for name in CRATES {
         let (step, what): (_, &[&str]) = match depth {
             Depth::Test => ("built and tested alone", &["test", "--no-fail-fast"]),
             Depth::Check => ("checked alone", &["check", "--all-targets"]),
         };
-        let args = ["--package", name, "--all-features", "--target-dir", &shared];
+        let args = ["--package", name, "--all-features", "--target-dir", &target];
         Step::cargo(format!("{name}: its archive {step}"), what.iter().chain(&args).copied())
             .run(&unpacked)?;
     }
     let (of_workspace, newer): (Vec<&str>, Vec<&str>) =
         CRATES.into_iter().partition(|name| !has_own_rust_version(root, name));
     oldest_dependencies(&folder, &unpacked, &workspace(&version, &of_workspace))?;
-    Ok(oldest_rust(root, &unpacked, &shared, &newer)?.into_iter().collect())
+    Ok(oldest_rust(root, &unpacked, &target, &newer)?.into_iter().collect())
+}
+
+/// Makes the archives, and unpacks them.
+fn prepare(root: &Path) -> Result<Archives, Failure> {
+    let folder = target::dir()?.join("archives");
+    let unpacked = folder.join("unpacked");
+    archive(root, &folder)?;
+    let version = unpack(&folder, &unpacked)?;
+    fs::write(unpacked.join("Cargo.toml"), workspace(&version, &CRATES))?;
+    fs::copy(root.join("Cargo.lock"), unpacked.join("Cargo.lock"))?;
+    Ok(Archives { folder, unpacked, version, target: target::dir()?.display().to_string() })
 }
 
 /// Writes the archives into `FOLDER/package`.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 
 use serde::Deserialize;
 
@@ -88,8 +89,13 @@ pub(crate) fn count(bench: &Path) -> Result<Counts, Failure> {
         println!("instructions of {}", counted.name);
         // The instructions before and after the work are in both counts, and not in the difference.
         let more = counted.times * 3;
-        let few = collected(&valgrind, bench, &counted.name, counted.times)?;
-        let many = collected(&valgrind, bench, &counted.name, more)?;
+        let collect = |times| collected(&valgrind, bench, &counted.name, times);
+        let (few, many) = thread::scope(|scope| {
+            let few = scope.spawn(|| collect(counted.times));
+            let many = collect(more);
+            (few.join().expect("no panic in it"), many)
+        });
+        let (few, many) = (few?, many?);
         counts.insert(counted.name, many.saturating_sub(few) / (more - counted.times));
     }
     Ok(counts)

@@ -73,12 +73,11 @@ fn build_in_go(root: &Path, source: &str) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(program))
 }
 
-/// Builds only the program that measures, and the benches of criterion, so that both have the same
-/// dependencies.
+/// Builds the program that measures.
 pub(crate) fn bench(root: &Path) -> Result<PathBuf, Failure> {
     let folder = target::dir()?;
     let folder_text = folder.display().to_string();
-    let args = ["build", "--profile", "bench", "--package", "benches", "--bins", "--benches"];
+    let args = ["build", "--profile", "bench", "--package", "benches", "--bins"];
     Step::cargo("build benches", args.into_iter().chain(["--target-dir", &folder_text])).run(root)?;
     Ok(folder.join("release/bench"))
 }
