@@ -7,9 +7,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::public_api::CRATES;
+use crate::public_api;
 use crate::step::{Step, timed};
 use crate::{Failure, target};
+
+/// The published crates: the libraries, and a program.
+const CRATES: [&str; 8] = {
+    let [a, b, c, d, e, f, g] = public_api::CRATES;
+    [a, b, c, d, e, f, g, "csi-flexvolume"]
+};
 
 /// What is done with the unpacked archives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
