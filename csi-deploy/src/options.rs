@@ -53,6 +53,11 @@ pub struct Options {
     )]
     pub replicas: u16,
 
+    /// The driver's controller elects a leader itself, as csi-kube's Election does. A process that waits has no
+    /// socket, so no probe asks it, and the sidecars elect no leader
+    #[cfg_attr(feature = "clap", arg(long, help_heading = "Controller"))]
+    pub driver_elects: bool,
+
     /// The driver does not use csi-core's flags: the sidecars node-driver-registrar and livenessprobe
     /// register and probe it. It gets its socket in CSI_ENDPOINT and the node's name in NODE_ID
     #[cfg_attr(feature = "clap", arg(long, help_heading = "Driver"))]
@@ -232,6 +237,7 @@ impl Options {
             name: None,
             controller: Controller::Deployment,
             replicas: 1,
+            driver_elects: false,
             classic: false,
             livenessprobe: false,
             arg: Vec::new(),

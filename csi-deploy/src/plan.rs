@@ -90,6 +90,12 @@ impl<'a> Plan<'a> {
                 ),
             ));
         }
+        if options.driver_elects && options.controller != Controller::Deployment {
+            return Err(Error::invalid(
+                "driver-elects",
+                format!("has no effect with --controller {}: leave it out", options.controller.as_str()),
+            ));
+        }
         if !self.is_node_local() {
             return Ok(());
         }
@@ -298,11 +304,16 @@ impl<'a> Plan<'a> {
     /// Whether this sidecar elects a leader.
     pub(crate) fn elects_leader(&self, sidecar: Sidecar) -> bool {
         match self.options.controller {
-            Controller::Deployment => sidecar.can_elect(),
+            Controller::Deployment => sidecar.can_elect() && !self.options.driver_elects,
             Controller::StatefulSet => false,
             // Of all the node's pods one marks the claims for the kubelet.
             Controller::NodeLocal => sidecar == Sidecar::Resizer,
         }
+    }
+
+    /// Whether the pods of this part are probed. A controller that waits to lead does not serve yet.
+    pub(crate) fn probes(&self, part: Part) -> bool {
+        part == Part::Node || !self.options.driver_elects
     }
 
     /// Whether any sidecar elects a leader.

@@ -76,7 +76,11 @@ fn options_that_contradict_each_other_or_a_capability() {
     assert_eq!(refused(&with_topology(attaching), local), "controller");
     let no_node = Driver::new("files.csi.example.org").with_controller([]);
     assert_eq!(refused(&no_node, |_| ()), "driver");
-    let cases: [(&str, Change); 13] = [
+    let cases: [(&str, Change); 14] = [
+        ("driver-elects", |options| {
+            options.controller = csi_deploy::Controller::StatefulSet;
+            options.driver_elects = true;
+        }),
         ("replicas", |options| options.replicas = 0),
         ("replicas", |options| {
             options.controller = csi_deploy::Controller::StatefulSet;
@@ -117,6 +121,28 @@ fn every_layout_reads_back() {
             let objects = support::objects(&made.single());
             assert!(objects.iter().any(|object| object["kind"] == "DaemonSet"));
         }
+    }
+}
+
+/// A replica that waits to lead has no socket and no HTTP endpoint: a probe would end it again and again. The
+/// sidecars next to it wait for the socket before they elect anybody.
+#[test]
+fn nothing_probes_or_elects_next_to_a_driver_that_elects() {
+    for (classic, livenessprobe) in [(false, false), (false, true), (true, false)] {
+        let mut options = Options::new("registry.example.org/files-csi:1.0.0");
+        (options.driver_elects, options.replicas) = (true, 2);
+        (options.classic, options.livenessprobe) = (classic, livenessprobe);
+        let made = manifests(&driver(), &options).expect("manifests");
+        let objects = support::objects(&made.single());
+        let pod = |kind: &str| {
+            let object = objects.iter().find(|object| object["kind"] == kind).expect(kind);
+            object["spec"]["template"]["spec"].to_string()
+        };
+        for absent in ["livenessProbe", "readinessProbe", "livenessprobe", "--leader-election"] {
+            assert!(!pod("Deployment").contains(absent), "{absent}: {}", pod("Deployment"));
+        }
+        assert!(pod("DaemonSet").contains("livenessProbe"));
+        assert!(!made.single().contains("leases"), "the driver's own rule is an option");
     }
 }
 

@@ -73,6 +73,9 @@ fn comments(plan: &Plan<'_>, part: Part) -> Vec<String> {
         Part::Controller if plan.elects() => {
             vec!["The sidecars elect a leader, so that during an update never two of a kind work.".to_owned()]
         }
+        Part::Controller if plan.options.driver_elects => {
+            vec!["The driver elects a leader. No probe asks the pods, because one that waits does not serve.".to_owned()]
+        }
         Part::Controller => Vec::new(),
     }
 }
@@ -135,7 +138,7 @@ fn containers(plan: &Plan<'_>, part: Part) -> (Vec<Container>, Vec<Volume>) {
     if part == Part::Node && plan.options.classic {
         sidecars.push(Sidecar::Registrar);
     }
-    if !plan.probes_by_http() {
+    if !plan.probes_by_http() && plan.probes(part) {
         sidecars.push(Sidecar::LivenessProbe);
     }
     let sidecars = sidecars.into_iter().map(|sidecar| sidecar::container(plan, sidecar));
