@@ -32,9 +32,9 @@ impl RemoteDisks {
     /// - [`InvalidInput`](ErrorKind::InvalidInput): the target has no portal, or one with a scope (`fe80::1%2`).
     /// - [`WrongDevice`](ErrorKind::WrongDevice): another disk is attached under this name, another volume is
     ///   attached with this LUN, or the kernel made several disks of this one.
-    /// - [`Unsupported`](ErrorKind::Unsupported): the kernel lacks NVMe over TCP, DH-HMAC-CHAP, or native
-    ///   multipath for several portals; several portals of an iSCSI target without
-    ///   [`single_path`](super::IscsiTarget::single_path).
+    /// - [`Unsupported`](ErrorKind::Unsupported): the kernel lacks NVMe over TCP or DH-HMAC-CHAP; several
+    ///   NVMe portals without native multipath, and multipathd does not run; several portals of an iSCSI
+    ///   target without [`single_path`](super::IscsiTarget::single_path).
     /// - [`PermissionDenied`](ErrorKind::PermissionDenied) or [`Io`](ErrorKind::Io): the target refuses this
     ///   host or its keys. Not every kernel says which.
     /// - [`NotFound`](ErrorKind::NotFound): the target did not show the disk within the limit, or shows
@@ -72,14 +72,15 @@ impl RemoteDisks {
         };
         let records: Vec<&Record> = all.iter().map(|(_, record)| record).collect();
         let portals = own_portals(&addresses, &disk.connected(&self.sys)?, &disk, &records);
-        let mut record = Record { boot: boot()?, disk, portals };
+        let wwid = before.and_then(|before| before.wwid.clone());
+        let mut record = Record { boot: boot()?, disk, portals, wwid };
         if before != Some(&record) {
             self.records.put(name, &record)?;
         }
         // From here on the record keeps other processes from disconnecting.
         drop(lock);
         let attached = match &target {
-            RemoteTarget::Nvme(target) => nvme::attach::attach(&self.sys, name, target),
+            RemoteTarget::Nvme(target) => nvme::attach::attach(self, name, target),
             RemoteTarget::Iscsi(target) => iscsi::attach::attach(self, name, target, &mut record),
         };
         if attached.is_err() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -13,6 +14,9 @@ use crate::device::users::{self, Tolerated};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 pub(super) const DETACH: &str = "detach";
+/// How long another program can have a disk open: udev looks at it when it comes, and after each write.
+const OPENERS_LIMIT: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A controller or a session that an attachment made, with its disks.
 pub(super) struct Connection {
@@ -73,6 +77,11 @@ impl RemoteDisks {
 
     /// Refuses a disk with users, and flushes it. Returns why its last writes are possibly lost.
     fn flush(&self, record: &Record) -> Result<Option<Error>> {
+        if let Disk::Nvme(disk) = &record.disk
+            && let Some(error) = nvme::maps::take_away(&self.sys, disk, record.wwid.as_deref())?
+        {
+            return Ok(Some(error));
+        }
         if let Some(device) = self.disk_of(record)? {
             users::refuse(&device, DETACH, Tolerated::None)?;
             return Ok(ask::flush(&device).err());
@@ -93,15 +102,22 @@ impl RemoteDisks {
             Disk::Nvme(disk) => nvme::decide::connections(&self.sys, disk, &record.portals)?,
             Disk::Iscsi(disk) => iscsi::detach::connections(&self.sys, disk, &record.portals)?,
         };
-        let is_own_disk = record.number(&self.sys)?;
+        if let Disk::Nvme(_) = &record.disk {
+            let names: Vec<&str> = connections.iter().map(|connection| &*connection.name).collect();
+            nvme::maps::take_away_others(&self.sys, &names)?;
+        }
+        let own = match &record.disk {
+            Disk::Nvme(disk) => nvme::maps::path_numbers(&self.sys, disk)?,
+            Disk::Iscsi(_) => record.number(&self.sys)?.into_iter().collect(),
+        };
         let disks: BTreeSet<DeviceNumber> =
             connections.iter().flat_map(|connection| connection.disks.iter().copied()).collect();
         // Held until the end, so that nothing mounts one of them meanwhile.
         let mut claims = Vec::new();
         for number in disks {
-            match claim(number) {
+            match claim_when_closed(number) {
                 Ok(claimed) => claims.extend(claimed),
-                Err(error) if is_own_disk == Some(number) => return Err(error),
+                Err(error) if own.contains(&number) => return Err(error),
                 Err(error) => {
                     done.kept = Some(error.to_string());
                     return Ok(());
@@ -123,6 +139,19 @@ impl RemoteDisks {
             done.kept = Some("no attachment connected them".to_owned());
         }
         result
+    }
+}
+
+/// As [`claim`], and waits a moment for programs that look at each disk that changes.
+fn claim_when_closed(number: DeviceNumber) -> Result<Option<OwnedFd>> {
+    let end = Instant::now() + OPENERS_LIMIT;
+    loop {
+        match claim(number) {
+            Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < end => {
+                std::thread::sleep(POLL_INTERVAL);
+            }
+            claimed => return claimed,
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Record {
     pub(super) boot: String,
     pub(super) disk: Disk,
     pub(super) portals: Vec<Portal>,
+    /// The kernel's name for the disk, by which its multipath map is found. None if it needs no map.
+    pub(super) wwid: Option<String>,
 }
 
 /// An address of the target.
@@ -43,16 +45,19 @@ impl Record {
     /// The number of the disk, usable or not.
     pub(super) fn number(&self, sys: &Path) -> Result<Option<DeviceNumber>> {
         match &self.disk {
-            Disk::Nvme(disk) => nvme::decide::number(sys, disk),
+            Disk::Nvme(disk) => nvme::maps::number(sys, disk, self.wwid.as_deref()),
             Disk::Iscsi(disk) => iscsi::decide::number(sys, disk, &self.portals),
         }
     }
 
     fn to_text(&self) -> String {
-        let Self { boot, disk, portals } = self;
+        let Self { boot, disk, portals, wwid } = self;
         let mut text = format!("{FIRST_LINE}\nboot={boot}\n{}", disk.to_text());
         for Portal { address, is_own } in portals {
             text.push_str(&format!("portal={address} {}\n", if *is_own { "own" } else { "shared" }));
+        }
+        if let Some(wwid) = wwid {
+            text.push_str(&format!("wwid={wwid}\n"));
         }
         text.push_str("end\n");
         text
@@ -66,8 +71,14 @@ impl Record {
             let (address, kind) = line.strip_prefix("portal=")?.split_once(' ')?;
             Some(Portal { address: address.parse().ok()?, is_own: kind == "own" })
         };
-        let portals = lines.map(portal).collect::<Option<_>>()?;
-        Some(Self { boot, disk, portals })
+        let (portals, rest): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.starts_with("portal="));
+        let portals = portals.into_iter().map(portal).collect::<Option<_>>()?;
+        let wwid = match rest[..] {
+            [] => None,
+            [line] => Some(line.strip_prefix("wwid=")?.to_owned()),
+            _ => return None,
+        };
+        Some(Self { boot, disk, portals, wwid })
     }
 }
 
@@ -235,6 +246,7 @@ mod tests {
                 namespace: NamespaceId::eui64("0123456789abcdef").unwrap(),
             }),
             portals: vec![portal("10.0.0.1:4420", true), portal("[fd00::1]:4420", false)],
+            wwid: None,
         }
     }
 
@@ -256,6 +268,10 @@ mod tests {
             assert_eq!(records.get("iscsi").unwrap(), Some(record));
         }
         records.remove("iscsi").unwrap();
+        let with_map = Record { wwid: Some("uuid.9f1b".to_owned()), ..record() };
+        records.put("map", &with_map).unwrap();
+        assert_eq!(records.get("map").unwrap(), Some(with_map));
+        records.remove("map").unwrap();
         let earlier = Record { boot: "earlier".to_owned(), ..record() };
         records.put("old", &earlier).unwrap();
         assert_eq!(records.get("old").unwrap(), Some(earlier));

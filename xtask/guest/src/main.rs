@@ -7,6 +7,7 @@
 mod child;
 mod report;
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -117,8 +118,13 @@ fn limit(seconds: &str) -> Result<Duration> {
     Ok(Duration::from_secs(seconds.parse()?))
 }
 
+/// Loads a module with its options on the kernel's command line (`module.option=value`), as `modprobe` does.
 fn load(report: &Report, path: &str) -> Result<()> {
-    match finit_module(File::open(path)?, c"", ModuleInitFlags::empty()) {
+    let name = Path::new(path).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let line = fs::read_to_string("/proc/cmdline")?;
+    let options = line.split_whitespace().filter_map(|word| word.strip_prefix(&*name)?.strip_prefix('.'));
+    let options = CString::new(options.collect::<Vec<_>>().join(" "))?;
+    match finit_module(File::open(path)?, &options, ModuleInitFlags::empty()) {
         // The module is built in, or loaded by an earlier line.
         Ok(()) | Err(nix::Error::EEXIST) => Ok(()),
         Err(error) => report.module_failed(Path::new(path), error),

@@ -45,15 +45,17 @@ const ARGUMENTS: &[&str] = &[
     "-display",
     "none",
     "-no-reboot",
-    "-append",
-    "console=ttyS0 panic=-1 oops=panic no_timer_check mitigations=off nokaslr quiet",
     "-chardev",
     "stdio,id=report,signal=off",
 ];
 
-/// Boots a kernel with a packed initramfs. The console's output is kept in `folder`.
+/// The kernel's command line.
+const BOOT: &str = "console=ttyS0 panic=-1 oops=panic no_timer_check mitigations=off nokaslr quiet";
+
+/// Boots a kernel with these additional options and a packed initramfs. The console's output is kept in `folder`.
 pub(crate) fn run(
     kernel: &Kernel,
+    boot: &str,
     initrd: &Path,
     folder: &Path,
     limit: Duration,
@@ -63,7 +65,7 @@ pub(crate) fn run(
     File::create(&console)?;
     let disk = Scratch(folder.join(format!("disk-{}.img", kernel.version)));
     make_disk(&disk.0)?;
-    let mut machine = Machine(start(kernel, initrd, &console, &disk.0)?);
+    let mut machine = Machine(start(kernel, boot, initrd, &console, &disk.0)?);
     let start = Instant::now();
     let report = machine.0.stdout.take().ok_or_else(|| Failure::new("no report"))?;
     let (sender, lines) = mpsc::channel();
@@ -129,13 +131,15 @@ impl Drop for Scratch {
     }
 }
 
-fn start(kernel: &Kernel, initrd: &Path, console: &Path, disk: &Path) -> Result<Child, Failure> {
+fn start(kernel: &Kernel, boot: &str, initrd: &Path, console: &Path, disk: &Path) -> Result<Child, Failure> {
     // The machine is killed when this process dies, for whatever reason.
     let child = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", QEMU])
         .args(ARGUMENTS)
         .arg("-kernel")
         .arg(image_of(&kernel.root)?)
+        .arg("-append")
+        .arg(format!("{BOOT} {boot}"))
         .arg("-initrd")
         .arg(initrd)
         .arg("-drive")

@@ -12,6 +12,7 @@ mod suites;
 mod table;
 mod version;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::thread::sleep;
@@ -121,9 +122,14 @@ fn run_machines(
         };
         println!("==> {}", kernel.name);
         let suites: Vec<&Suite> = chosen.iter().filter(|suite| suite.since <= kernel.version).collect();
-        let initrd = Scratch(folder.join(format!("initrd-{}.cpio", kernel.version)));
-        image::pack(&initrd.0, kernel, &suites, programs)?;
-        machine::run(kernel, &initrd.0, &folder, limit, &interrupt)
+        let mut all = Run::new(kernel.clone());
+        for boot in suites.iter().map(|suite| suite.boot).collect::<BTreeSet<_>>() {
+            let of_machine: Vec<&Suite> = suites.iter().copied().filter(|suite| suite.boot == boot).collect();
+            let initrd = Scratch(folder.join(format!("initrd-{}.cpio", kernel.version)));
+            image::pack(&initrd.0, kernel, &of_machine, programs)?;
+            all.join(machine::run(kernel, boot, &initrd.0, &folder, limit, &interrupt)?);
+        }
+        Ok(all)
     };
     let at_once = std::thread::available_parallelism().map_or(1, usize::from);
     let mut runs = Vec::new();

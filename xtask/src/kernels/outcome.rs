@@ -84,6 +84,12 @@ impl Run {
         silence + Duration::from_secs(suite.map_or(0, |suite| (suite.seconds * EMULATION_FACTOR).into()))
     }
 
+    /// Adds what another machine with the same kernel reported.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.outcomes.extend(other.outcomes);
+        self.elapsed += other.elapsed;
+    }
+
     /// Called when the machine is off. `why` says why it did not reach its end.
     pub(crate) fn finish(&mut self, why: Option<String>, elapsed: Duration) {
         self.elapsed = elapsed;

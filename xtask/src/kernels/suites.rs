@@ -13,6 +13,8 @@ pub(crate) struct Suite {
     pub(crate) modules: &'static [&'static str],
     /// Programs and files of this machine. Copied with their libraries; programs are found by name.
     pub(crate) files: &'static [&'static str],
+    /// Options of the kernel's command line. Suites with other options run on another machine.
+    pub(crate) boot: &'static str,
     /// The environment of the tests, with settings that make them small enough for emulation.
     pub(crate) env: &'static [(&'static str, &'static str)],
     /// The time limit of one test on a quiet machine, in seconds.
@@ -66,6 +68,7 @@ pub(crate) const SUITE: Suite = Suite {
     test: "",
     modules: &[],
     files: &[],
+    boot: "",
     env: &[],
     seconds: 60,
     since: Version::new(5, 10),
@@ -213,6 +216,50 @@ const REMOTE: Suite = Suite {
     prints_output: true,
     is_on_request: true,
     ..MOUNT
+};
+
+/// A suite on a node with udevd and multipathd.
+const MULTIPATH: Suite = Suite {
+    modules: &[
+        "loop",
+        "xfs",
+        "crc32c_generic",
+        "configfs",
+        "nvmet_tcp",
+        "nvme_tcp",
+        "dm_multipath",
+        "dm_round_robin",
+        "dm_service_time",
+    ],
+    files: &[
+        "mkfs.ext4",
+        "/etc/mke2fs.conf",
+        "e2fsck",
+        "resize2fs",
+        "mkfs.xfs",
+        "xfs_repair",
+        "ip",
+        "nvme",
+        "multipath",
+        "multipathd",
+        // glibc loads it when a thread ends.
+        "/lib/x86_64-linux-gnu/libgcc_s.so.1",
+        "/lib/multipath/libprioconst.so",
+        "/lib/multipath/libprioana.so",
+        "/lib/multipath/libcheckdirectio.so",
+        "/lib/multipath/libchecktur.so",
+        "udevadm",
+        "/lib/udev/rules.d/55-dm.rules",
+        "/lib/udev/rules.d/60-multipath.rules",
+        "/lib/udev/rules.d/60-persistent-storage.rules",
+        "/lib/udev/rules.d/95-dm-notify.rules",
+        "dmsetup",
+        // The rules call these.
+        "/sbin/dmsetup",
+        "/sbin/multipath",
+    ],
+    boot: "nvme_core.multipath=N",
+    ..REMOTE
 };
 
 /// It waits for a stopped server most of the time.
@@ -534,6 +581,7 @@ pub(crate) const SUITES: &[Suite] = &[
         ],
         ..REMOTE
     },
+    Suite { test: "remote_multipath", ..MULTIPATH },
     Suite { only: "hard", ..HANG_NFS },
     Suite { only: "soft", ..HANG_NFS },
     Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },

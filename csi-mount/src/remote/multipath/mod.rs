@@ -30,7 +30,6 @@ use std::time::{Duration, Instant};
 
 use self::daemon::Daemon;
 use self::decide::State;
-pub(in crate::remote) use self::take_away::TakenAway;
 use crate::device::sysfs::Sysfs;
 use crate::{DeviceNumber, Error, ErrorKind, Result};
 
@@ -121,6 +120,12 @@ impl Multipath {
             [path] => Some(*path),
             _ => None,
         })
+    }
+
+    /// Whether all paths of a disk's map are among these. A disk without a map has none.
+    pub(in crate::remote) fn has_only_paths_of(&self, wwid: &str, paths: &[DeviceNumber]) -> Result<bool> {
+        let map = decide::map(&self.sysfs(), wwid)?;
+        Ok(map.is_some_and(|map| map.paths.iter().all(|(path, _)| paths.contains(path))))
     }
 
     /// Makes the map of a disk as large as its paths, which all have this size in bytes already. A disk

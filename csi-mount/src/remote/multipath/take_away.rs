@@ -24,16 +24,9 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(15);
 const WIPE_AFTER: Duration = Duration::from_secs(3);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What became of a map.
-#[derive(Debug, Default)]
-pub(in crate::remote) struct TakenAway {
-    /// Why the last writes are possibly lost.
-    pub(in crate::remote) not_flushed: Option<Error>,
-}
-
 impl Multipath {
     /// Removes the map of a disk: checks that nothing uses it, flushes it, lets reads and writes without a path
-    /// fail, and removes it. Its paths stay. No map is a success.
+    /// fail, and removes it. Its paths stay. No map is a success. Returns why the last writes are possibly lost.
     ///
     /// With dead paths it ends within about a minute and a half, and reports that writes are possibly lost.
     ///
@@ -41,8 +34,8 @@ impl Multipath {
     ///
     /// [`Busy`](ErrorKind::Busy) if the map is in use: it is as before. [`Unresponsive`](ErrorKind::Unresponsive)
     /// if the device mapper does not answer; the paths must not be deleted then, and a repeated call continues.
-    pub(in crate::remote) fn take_away(&self, wwid: &str) -> Result<TakenAway> {
-        let Some(map) = decide::map(&self.sysfs(), wwid)? else { return Ok(TakenAway::default()) };
+    pub(in crate::remote) fn take_away(&self, wwid: &str) -> Result<Option<Error>> {
+        let Some(map) = decide::map(&self.sysfs(), wwid)? else { return Ok(None) };
         let partitions = self.partitions(&map)?;
         let device = BlockDevice::from_number(map.number)?;
         refuse_users(&device, &partitions)?;
@@ -67,7 +60,7 @@ impl Multipath {
         if removed.is_err() && not_flushed.is_none() {
             let _ = self.daemon.command(&format!("restorequeueing map {}", map.device));
         }
-        removed.map(|()| TakenAway { not_flushed })
+        removed.map(|()| not_flushed)
     }
 
     /// The maps of partitions that `kpartx` made over the map, because the volume's content has a table.

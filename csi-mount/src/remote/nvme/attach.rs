@@ -6,28 +6,45 @@ use std::time::{Duration, Instant};
 
 use super::connect;
 use super::decide::{self, Namespace};
+use super::maps::{self, Finder};
 use super::target::{NvmeDisk, NvmeTarget};
-use super::tree::{Tree, has_native_multipath};
+use super::tree::Tree;
+use crate::remote::RemoteDisks;
 use crate::remote::attach::{ATTACH, PAUSES, REFRESH, REFRESH_LIMIT, failed};
+use crate::remote::multipath::SinglePath;
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 /// How often controllers are asked for new namespaces, while the one that is wanted does not come.
 const SCAN_INTERVAL: Duration = Duration::from_secs(2);
 
 pub(in crate::remote) fn validate(sys: &Path, target: &NvmeTarget) -> Result<()> {
-    if target.portals.len() > 1 && !has_native_multipath(sys) {
-        let reason = "the kernel would make one disk for each of several portals";
-        return Err(Error::new(ErrorKind::Unsupported, ATTACH, reason)
-            .at(&target.nqn)
-            .hint("boot with nvme_core.multipath=Y, load nvme-tcp, or give one portal only"));
+    let Some(multipath) = maps::multipath(sys) else { return Ok(()) };
+    if maps::single_path(target) == SinglePath::Refused && !multipath.is_daemon_running() {
+        let reason = "the kernel makes one disk for each of several portals, and multipathd does not run";
+        return Err(Error::new(ErrorKind::Unsupported, ATTACH, reason).at(&target.nqn).hint(
+            "boot with nvme_core.multipath=Y and load nvme-tcp, or start multipathd on the node; a container \
+             needs the node's network to reach it",
+        ));
     }
     Ok(())
 }
 
-/// Connects the portals, and waits for the disk.
-pub(in crate::remote) fn attach(sys: &Path, name: &str, target: &NvmeTarget) -> Result<BlockDevice> {
-    connect_all(sys, name, target)?;
-    wait_for(sys, name, target)
+/// Connects the portals, and waits for the disk. It writes the name of the disk's map into the record: without
+/// a path it is not known any more.
+pub(in crate::remote) fn attach(disks: &RemoteDisks, name: &str, target: &NvmeTarget) -> Result<BlockDevice> {
+    connect_all(&disks.sys, name, target)?;
+    let multipath = maps::multipath(&disks.sys);
+    let mut finder = Finder::new(multipath.as_ref());
+    let device = wait_for(&disks.sys, name, target, &mut finder)?;
+    if let Some(wwid) = finder.wwid {
+        let _lock = disks.records.lock(&target.nqn)?;
+        // Another volume can have handed its portals over.
+        if let Some(mut record) = disks.current(name)?.filter(|record| record.wwid.as_ref() != Some(&wwid)) {
+            record.wwid = Some(wwid);
+            disks.records.put(name, &record)?;
+        }
+    }
+    Ok(device)
 }
 
 /// Connects the portals that have no controller. One is enough.
@@ -65,14 +82,14 @@ fn connect_one(sys: &Path, target: &NvmeTarget, portal: SocketAddr, deadline: In
 }
 
 /// Waits for the namespace, and opens its disk.
-fn wait_for(sys: &Path, name: &str, target: &NvmeTarget) -> Result<BlockDevice> {
+fn wait_for(sys: &Path, name: &str, target: &NvmeTarget, finder: &mut Finder<'_>) -> Result<BlockDevice> {
     let (start, mut pause, disk) = (Instant::now(), PAUSES[0], target.disk());
     let mut next_scan = start + SCAN_INTERVAL;
     loop {
         let tree = Tree::read(sys)?;
-        let found = decide::namespace(&tree, &disk);
+        let found = finder.namespace(&tree, target)?;
         let reason = match found {
-            Namespace::Usable(number) => match open(sys, number, &disk)? {
+            Namespace::Usable(number) => match open(sys, number, target, finder)? {
                 Some(device) => return Ok(device),
                 None => (ErrorKind::NotFound, "its disk has no size yet, or went away".to_owned()),
             },
@@ -127,14 +144,19 @@ fn scan<'n>(sys: &Path, controllers: impl Iterator<Item = &'n str>) {
 
 /// Opens a disk, and asks again whether it is the namespace. None if it has no size yet, or is another
 /// disk now.
-fn open(sys: &Path, number: DeviceNumber, disk: &NvmeDisk) -> Result<Option<BlockDevice>> {
+fn open(
+    sys: &Path,
+    number: DeviceNumber,
+    target: &NvmeTarget,
+    finder: &mut Finder<'_>,
+) -> Result<Option<BlockDevice>> {
     let device = match BlockDevice::from_number(number) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => {
             return Ok(None);
         }
         device => device?,
     };
-    let now = decide::namespace(&Tree::read(sys)?, disk);
+    let now = finder.namespace(&Tree::read(sys)?, target)?;
     let is_same = now == Namespace::Usable(number) && device.size()? > 0;
     Ok(is_same.then_some(device))
 }
@@ -152,7 +174,12 @@ pub(in crate::remote) fn refresh(sys: &Path, name: &str, disk: &NvmeDisk) -> Res
         }
         let common = decide::common_size(live.iter().map(|(_, path)| *path));
         let problem = match common {
-            Ok(size) if reported.iter().all(|other| *other == size) => return Ok(size),
+            Ok(size) if reported.iter().all(|other| *other == size) => {
+                if let (Some(multipath), Some((_, path))) = (maps::multipath(sys), live.first()) {
+                    multipath.resize(&path.ids.wwid, size)?;
+                }
+                return Ok(size);
+            }
             Ok(size) => format!("the node has {size} bytes, the target reports {reported:?}"),
             Err(reason) => reason,
         };

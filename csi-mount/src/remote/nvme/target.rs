@@ -169,6 +169,7 @@ pub struct NvmeTarget {
     pub(in crate::remote) ctrl_loss_tmo: Option<Duration>,
     pub(in crate::remote) reconnect_delay: Option<Duration>,
     pub(in crate::remote) fast_io_fail_tmo: Option<Duration>,
+    pub(in crate::remote) is_single_path_allowed: bool,
     pub(in crate::remote) keys: Keys,
 }
 
@@ -209,18 +210,27 @@ impl NvmeTarget {
             ctrl_loss_tmo: None,
             reconnect_delay: None,
             fast_io_fail_tmo: None,
+            is_single_path_allowed: false,
             keys: Keys::default(),
         })
     }
 
     /// Adds an address at which the subsystem is reached. The usual port is 4420.
     ///
-    /// With several portals the kernel's native multipath is needed (`nvme_core.multipath`); with one, it is
-    /// used if it is on.
+    /// Several portals need the kernel's native multipath (`nvme_core.multipath`, on by default), or multipathd on
+    /// the node.
     pub fn portal(mut self, portal: SocketAddr) -> Self {
         if !self.portals.contains(&portal) {
             self.portals.push(portal);
         }
+        self
+    }
+
+    /// Also uses a disk with one path and no multipath map: where native multipath is off and multipathd does
+    /// not run or makes no map. Without this, only a target with one portal is used in this way. A second
+    /// path that comes later is not used while the volume is attached.
+    pub fn allow_single_path(mut self) -> Self {
+        self.is_single_path_allowed = true;
         self
     }
 

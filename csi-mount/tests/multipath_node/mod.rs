@@ -1,0 +1,80 @@
+//! A node with udevd and multipathd, and NVMe without the kernel's native multipath.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::nvme_target::eventually;
+
+/// The defaults of a node for these tests; tests add their own lines.
+const DEFAULTS: &str = "polling_interval 1\n max_polling_interval 1\n user_friendly_names no\n";
+
+/// Kills its process when it is dropped.
+pub(crate) struct Daemon(Child);
+
+impl Daemon {
+    fn start(command: &mut Command) -> Self {
+        let log = File::options().create(true).append(true).open("/run/daemons.log").unwrap();
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        Self(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        if std::thread::panicking() {
+            let log = fs::read_to_string("/run/daemons.log").unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            println!("{}", lines[lines.len().saturating_sub(60)..].join("\n"));
+        }
+    }
+}
+
+/// Starts udevd with Debian's rules.
+pub(crate) fn udevd() -> Daemon {
+    let mut command = Command::new("udevadm");
+    command.arg0("systemd-udevd");
+    let daemon = Daemon::start(&mut command);
+    eventually("udevd listens", || Path::new("/run/udev/control").exists().then_some(()));
+    daemon
+}
+
+/// Starts multipathd with these additional defaults.
+pub(crate) fn multipathd(defaults: &str) -> Daemon {
+    let config = format!("defaults {{\n {DEFAULTS} {defaults}\n}}\n");
+    fs::create_dir_all("/etc/multipath").unwrap();
+    fs::write("/etc/multipath.conf", config).unwrap();
+    let daemon = Daemon::start(Command::new("multipathd").args(["-d", "-s", "-v3"]));
+    eventually("multipathd answers", || shown(&["show", "daemon"]).contains("idle").then_some(()));
+    daemon
+}
+
+/// What `multipathd` prints.
+pub(crate) fn shown(words: &[&str]) -> String {
+    let output = Command::new("multipathd").args(words).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What `dmsetup` prints.
+pub(crate) fn dmsetup(words: &[&str]) -> String {
+    let output = Command::new("dmsetup").args(words).output().unwrap();
+    assert!(output.status.success(), "{words:?} {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The maps of dm-multipath: names, and UUIDs.
+pub(crate) fn maps() -> Vec<(String, String)> {
+    let listed = dmsetup(&["info", "-c", "--noheadings", "--separator", " ", "-o", "name,uuid"]);
+    let lines = listed.lines().filter_map(|line| line.split_once(' '));
+    let maps = lines.filter(|(_, uuid)| uuid.starts_with("mpath-"));
+    maps.map(|(name, uuid)| (name.to_owned(), uuid.to_owned())).collect()
+}
+
+/// Checks that the machine was started with the option.
+pub(crate) fn assert_no_native_multipath() {
+    let option = fs::read_to_string("/sys/module/nvme_core/parameters/multipath").unwrap();
+    assert_eq!(option.trim(), "N", "boot with nvme_core.multipath=N");
+}
