@@ -16,6 +16,8 @@ const IMAGES: [(&str, &[&str], Base); 4] = [
     ("fuse", &["fuse", "flatfs"], Base::Empty),
     ("fuse-tools", &["fuse", "flatfs"], Base::Tools),
 ];
+/// The image that is built twice: the smallest program, and no other one in the image.
+const REBUILT: &str = "dirs";
 const PACKAGES: [&str; 3] = ["block", "dirs", "fuse"];
 
 /// Builds the images and runs the test. Returns why it was not run.
@@ -46,6 +48,21 @@ fn build(root: &Path, images: &Path) -> Result<(), Failure> {
         let programs = programs.iter().map(path).collect::<Result<Vec<_>, _>>()?;
         let digest = image::write(&images.join(name), &programs, base)?;
         println!("    {name} {digest}");
+        if name == REBUILT {
+            build_again(root, &images.join("again"), base, &digest)?;
+        }
     }
     Ok(())
+}
+
+/// Compiles and links a program a second time. The image must have the same digest.
+fn build_again(root: &Path, to: &Path, base: Base, digest: &str) -> Result<(), Failure> {
+    let (triple, folder) = (target::host_triple()?, target::static_dir()?.display().to_string());
+    let clean = ["clean", "--quiet", "--package", REBUILT, "--target", &triple, "--target-dir", &folder];
+    Step::cargo("clean", clean).run(root)?;
+    let again = image::write(to, &image::programs(root, &["--package", REBUILT])?, base)?;
+    match again == digest {
+        true => Ok(()),
+        false => Err(Failure::new(format!("two builds of {REBUILT} give two images: {digest} and {again}"))),
+    }
 }
