@@ -1,6 +1,6 @@
 //! `cargo xtask container`: the images of the examples, run by `runc` as a kubelet runs a node plugin.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::image::{self, Base};
 use crate::needs::{Privilege, Work};
@@ -38,31 +38,42 @@ pub(crate) fn run(root: &Path) -> Result<Option<String>, Failure> {
 }
 
 fn build(root: &Path, images: &Path) -> Result<(), Failure> {
-    let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
-    let built = image::programs(root, &packages.collect::<Vec<_>>())?;
+    let built = programs(root)?;
+    let mut first = String::new();
     for (name, programs, base) in IMAGES {
-        let path = |program: &&str| {
-            let found = built.iter().find(|path| path.file_name().is_some_and(|name| name == *program));
-            found.cloned().ok_or_else(|| Failure::new(format!("cargo built no program {program}")))
-        };
-        let programs = programs.iter().map(path).collect::<Result<Vec<_>, _>>()?;
-        let digest = image::write(&images.join(name), &programs, base)?;
+        let digest = write(&images.join(name), &built, programs, base)?;
         println!("    {name} {digest}");
         if name == REBUILT {
-            build_again(root, &images.join("again"), base, &digest)?;
+            first = digest;
         }
+    }
+    let again = rebuilt(root, &images.join("again"))?;
+    if again != first {
+        return Err(Failure::new(format!("two builds of {REBUILT} give two images: {first} and {again}")));
     }
     Ok(())
 }
 
-/// Compiles and links a program a second time. The image must have the same digest.
-fn build_again(root: &Path, to: &Path, base: Base, digest: &str) -> Result<(), Failure> {
+/// Builds all programs, with the features that they have together.
+fn programs(root: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
+    image::programs(root, &packages.collect::<Vec<_>>())
+}
+
+/// Writes an image with some of these programs, and returns its digest.
+fn write(to: &Path, built: &[PathBuf], programs: &[&str], base: Base) -> Result<String, Failure> {
+    let path = |program: &&str| {
+        let found = built.iter().find(|path| path.file_name().is_some_and(|name| name == *program));
+        found.cloned().ok_or_else(|| Failure::new(format!("cargo built no program {program}")))
+    };
+    image::write(to, &programs.iter().map(path).collect::<Result<Vec<_>, _>>()?, base)
+}
+
+/// Compiles and links a program a second time, and returns the digest of its image.
+fn rebuilt(root: &Path, to: &Path) -> Result<String, Failure> {
     let (triple, folder) = (target::host_triple()?, target::static_dir()?.display().to_string());
-    let clean = ["clean", "--quiet", "--package", REBUILT, "--target", &triple, "--target-dir", &folder];
+    let clean =
+        ["clean", "--release", "--package", REBUILT, "--target", &triple, "--target-dir", &folder, "--quiet"];
     Step::cargo("clean", clean).run(root)?;
-    let again = image::write(to, &image::programs(root, &["--package", REBUILT])?, base)?;
-    match again == digest {
-        true => Ok(()),
-        false => Err(Failure::new(format!("two builds of {REBUILT} give two images: {digest} and {again}"))),
-    }
+    write(to, &programs(root)?, &[REBUILT], Base::Empty)
 }
