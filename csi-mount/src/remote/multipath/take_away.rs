@@ -99,10 +99,8 @@ fn remove(map: &MultipathMap, is_dead: bool) -> Result<()> {
         if is_dead && !is_wiped && waited > WIPE_AFTER {
             is_wiped = true;
             change(&map.uuid, wipe(map))?;
-            tracing::warn!(
-                "the map {} is still open, and its table was replaced: it has no paths",
-                map.device
-            );
+            let device = &map.device;
+            tracing::warn!("the map {device} is still open, and its table was replaced: it has no paths");
         }
         Ok(())
     })
