@@ -111,7 +111,7 @@ fn ten_volumes_of_one_subsystem_come_and_go_in_any_order() {
         let numbers: Vec<_> = std::thread::scope(|scope| {
             let attach = |index: usize| {
                 let (node, nvmet) = (&node, &nvmet);
-                move || node.disks.attach(&name(index), &nvmet.target(index)).unwrap().number()
+                move || node.disks.attach(&name(index), nvmet.target(index)).unwrap().number()
             };
             let all: Vec<_> = (0..10).map(|index| scope.spawn(attach(index))).collect();
             all.into_iter().map(|one| one.join().unwrap()).collect()
@@ -127,7 +127,7 @@ fn ten_volumes_of_one_subsystem_come_and_go_in_any_order() {
             assert_eq!(detached.disconnected.len(), if position == 9 { 2 } else { 0 }, "{detached}");
             // An attach of another volume meets no disconnect.
             if position == 4 {
-                node.disks.attach(&name(index), &nvmet.target(index)).unwrap();
+                node.disks.attach(&name(index), nvmet.target(index)).unwrap();
                 node.disks.detach(&name(index)).unwrap();
             }
         }
@@ -139,7 +139,7 @@ fn ten_volumes_of_one_subsystem_come_and_go_in_any_order() {
             let (node, nvmet) = (&node, &nvmet);
             scope.spawn(move || {
                 for _ in 0..10 {
-                    let device = node.disks.attach(&name(index), &nvmet.target(index)).unwrap();
+                    let device = node.disks.attach(&name(index), nvmet.target(index)).unwrap();
                     let mut bytes = [0; 4096];
                     fs::File::open(device.path()).unwrap().read_exact_at(&mut bytes, 0).unwrap();
                     drop(device);
@@ -171,15 +171,15 @@ fn what_others_use_stays_connected() {
     let (node, nvmet) = (Node::new(), Nvmet::new("others", 2, 2));
     // A controller that somebody else connected is used, and stays; the other one is this volume's.
     connect_by_hand(&nvmet, 4420);
-    drop(node.disks.attach("own", &nvmet.target(0)).unwrap());
+    drop(node.disks.attach("own", nvmet.target(0)).unwrap());
     assert_eq!(live(), 2);
     let detached = node.disks.detach("own").unwrap();
     assert_eq!((detached.disconnected.len(), live()), (1, 1), "{detached}");
     disconnect_by_hand();
 
     // Another volume of the subsystem, which no record names: mounted, and only open.
-    drop(node.disks.attach("own", &nvmet.target(0)).unwrap());
-    drop(node.disks.attach("other", &nvmet.target(1)).unwrap());
+    drop(node.disks.attach("own", nvmet.target(0)).unwrap());
+    drop(node.disks.attach("other", nvmet.target(1)).unwrap());
     let path = node.disks.device("other").unwrap().unwrap().path().to_owned();
     fs::remove_file(node.directory.path().join("remote/other.disk")).unwrap();
     let staging = node.staging("other");
@@ -190,7 +190,7 @@ fn what_others_use_stays_connected() {
     unstage(&staging, Some(&path)).unwrap();
     disconnect_by_hand();
 
-    drop(node.disks.attach("own", &nvmet.target(0)).unwrap());
+    drop(node.disks.attach("own", nvmet.target(0)).unwrap());
     let other = eventually("the other disk", || {
         disks().into_iter().find(|disk| *disk != node.disks.device("own").unwrap().unwrap().path())
     });
@@ -223,8 +223,8 @@ fn a_reused_number_is_another_volume() {
     println!("{error}");
     node.assert_nothing_left();
     // Under one name there is one namespace.
-    drop(node.disks.attach("pvc", &nvmet.target(8)).unwrap());
-    let error = node.disks.attach("pvc", &nvmet.target(1)).unwrap_err();
+    drop(node.disks.attach("pvc", nvmet.target(8)).unwrap());
+    let error = node.disks.attach("pvc", nvmet.target(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
     node.disks.detach("pvc").unwrap();
     node.assert_nothing_left();
@@ -235,7 +235,7 @@ fn a_namespace_that_comes_late_is_waited_for() {
     let (node, nvmet) = (Node::new(), Nvmet::new("late", 1, 1));
     nvmet.set_enabled(0, false);
     std::thread::scope(|scope| {
-        let attaching = scope.spawn(|| node.disks.attach("pvc", &nvmet.target(0)).unwrap());
+        let attaching = scope.spawn(|| node.disks.attach("pvc", nvmet.target(0)).unwrap());
         eventually("the connection", || (live() == 1).then_some(()));
         nvmet.set_enabled(0, true);
         assert_eq!(attaching.join().unwrap().size().unwrap(), 300 * MIB);
@@ -243,7 +243,7 @@ fn a_namespace_that_comes_late_is_waited_for() {
     node.disks.detach("pvc").unwrap();
     // Nobody listens: nothing is left, and the portal is named.
     nvmet.close(4420);
-    let error = node.disks.attach("pvc", &nvmet.target(0)).unwrap_err();
+    let error = node.disks.attach("pvc", nvmet.target(0)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
     assert!(error.to_string().contains("127.0.0.1:4420"), "{error}");
     node.assert_nothing_left();
@@ -274,10 +274,10 @@ fn paths_go_and_come_back_under_load() {
     let (node, nvmet) = (Node::new(), Nvmet::new("paths", 1, 2));
     // One portal is down: the other is enough, and a later call adds the path.
     nvmet.close(4421);
-    let device = node.disks.attach("pvc", &nvmet.target(0)).unwrap();
+    let device = node.disks.attach("pvc", nvmet.target(0)).unwrap();
     assert_eq!(live(), 1);
     nvmet.open(4421);
-    assert_eq!(node.disks.attach("pvc", &nvmet.target(0)).unwrap().number(), device.number());
+    assert_eq!(node.disks.attach("pvc", nvmet.target(0)).unwrap().number(), device.number());
     assert_eq!(live(), 2);
     under_load(&device, || {
         nvmet.close(4420);
@@ -310,7 +310,7 @@ fn paths_go_and_come_back_under_load() {
     // Without access nothing is returned.
     nvmet.set_access(4420, "inaccessible");
     nvmet.set_access(4421, "inaccessible");
-    let error = node.disks.attach("pvc", &nvmet.target(0).wait_limit(Duration::from_secs(3))).unwrap_err();
+    let error = node.disks.attach("pvc", nvmet.target(0).wait_limit(Duration::from_secs(3))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
     assert!(error.to_string().contains("inaccessible"), "{error}");
     node.assert_nothing_left();
@@ -345,7 +345,7 @@ fn dead_paths_do_not_keep_a_volume() {
 #[test]
 fn an_attachment_of_an_earlier_boot_is_only_forgotten() {
     let (node, nvmet) = (Node::new(), Nvmet::new("boot", 1, 1));
-    drop(node.disks.attach("pvc", &nvmet.target(0)).unwrap());
+    drop(node.disks.attach("pvc", nvmet.target(0)).unwrap());
     let file = node.directory.path().join("remote/pvc.disk");
     let text = fs::read_to_string(&file).unwrap();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -369,7 +369,7 @@ fn keys_are_needed_and_not_printed() {
         assert!(!format!("{error:?}").contains("DHHC"), "{error}");
         node.assert_nothing_left();
     }
-    let device = node.disks.attach("pvc", &plain.dhchap(RIGHT, None).unwrap()).unwrap();
+    let device = node.disks.attach("pvc", plain.dhchap(RIGHT, None).unwrap()).unwrap();
     assert!(device.size().unwrap() > 0);
     drop(device);
     let record = fs::read_to_string(node.directory.path().join("remote/pvc.disk")).unwrap();
@@ -381,7 +381,7 @@ fn keys_are_needed_and_not_printed() {
 #[test]
 fn a_raw_publication_keeps_the_disk() {
     let (node, nvmet) = (Node::new(), Nvmet::new("raw", 1, 1));
-    let device = node.disks.attach("pvc", &nvmet.target(0)).unwrap();
+    let device = node.disks.attach("pvc", nvmet.target(0)).unwrap();
     let target = node.staging("published");
     csi_mount::flow::block::publish_device(device.path(), &target, csi_mount::DeviceAccess::ReadWrite)
         .unwrap();

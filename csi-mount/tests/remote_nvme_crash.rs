@@ -31,7 +31,7 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
     let [step, directory] = words else { panic!("{words:?}") };
     let disks = RemoteDisks::new(*directory);
     match *step {
-        "attach" => disks.attach(NAME, &target()).map(drop),
+        "attach" => disks.attach(NAME, target()).map(drop),
         "detach" => disks.detach(NAME).map(drop),
         other => panic!("{other}"),
     }
@@ -66,13 +66,13 @@ fn killed(test: &str, step: &str) {
     let mut points = Points::with_continuations(200, 2);
     loop {
         if step == "detach" {
-            assert_right(&node.attach(NAME, &target()).unwrap());
+            assert_right(&node.attach(NAME, target()).unwrap());
         }
         let end = job.kill_before(points.call());
         if let End::Killed = end
             && points.continuation() == 0
         {
-            assert_right(&node.attach(NAME, &target()).unwrap());
+            assert_right(&node.attach(NAME, target()).unwrap());
             assert_eq!(live(), 2);
             assert_right(&node.device(NAME).unwrap().expect("it is attached"));
         }
