@@ -120,6 +120,7 @@ fn hostpath_with_everything() {
         "--privileged-controller",
         "--image-pull-secret=registry",
         "--arg=--spec=v1.13",
+        "--controller-arg=--node-id=node-1",
         "--controller-rule=nodes:get,list",
         "--controller-rule=coordination.k8s.io/leases:get,create@namespace",
         "--node-rule=storage.k8s.io/csinodes:get",
@@ -130,8 +131,13 @@ fn hostpath_with_everything() {
 /// Spec v1.12, one controller in a StatefulSet.
 #[test]
 fn hostpath_in_a_stateful_set() {
-    let rest =
-        ["--controller=stateful-set", "--controller-host-path=/var/lib/hostpath", "--privileged-controller"];
+    let rest = [
+        "--controller=stateful-set",
+        "--controller-host-path=/var/lib/hostpath",
+        "--privileged-controller",
+        // The node whose disk it uses.
+        "--controller-arg=--node-id=node-1",
+    ];
     golden("hostpath-stateful-set", &hostpath(&[]), &[&HOSTPATH[..], &rest].concat());
 }
 
@@ -139,8 +145,12 @@ fn hostpath_in_a_stateful_set() {
 #[test]
 fn hostpath_on_each_node() {
     let driver = hostpath(&["--without=attach,expand,modify"]);
-    let rest =
-        ["--controller=node-local", "--storage-class=hostpath", "--env=DRIVER_NAME=hostpath.csi.example.org"];
+    let rest = [
+        "--controller=node-local",
+        "--storage-class=hostpath",
+        "--env=DRIVER_NAME=hostpath.csi.example.org",
+        "--arg=--without=attach,expand,modify",
+    ];
     golden("hostpath-node-local", &driver, &[&HOSTPATH[..], &rest].concat());
 }
 
