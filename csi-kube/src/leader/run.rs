@@ -39,7 +39,8 @@ impl Election {
         }
     }
 
-    /// Like [`run`](Self::run), on this endpoint.
+    /// Like [`run`](Self::run), on this endpoint. For a driver with csi-core's flags, whose pods get the socket as
+    /// a flag and not in `CSI_ENDPOINT`.
     pub async fn run_on(self, endpoint: &Endpoint, plugin: impl FnOnce(&Leadership) -> Plugin) -> ExitCode {
         let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
         let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
