@@ -8,8 +8,8 @@ mod private;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Served, mount_capability};
@@ -28,13 +28,15 @@ struct Disk {
     detached: AtomicU32,
     /// How often the driver recorded that the volume has a filesystem.
     staged: AtomicU32,
+    /// What another process of the driver stages while the disk is attached here.
+    meanwhile: Mutex<Option<(Served, v1::NodeStageVolumeRequest)>>,
 }
 
 impl Disk {
     fn new(device: &LoopDevice) -> Arc<Self> {
         let [detached, staged] = [AtomicU32::new(0), AtomicU32::new(0)];
         let (path, is_there) = (device.path().to_owned(), AtomicBool::new(false));
-        Arc::new(Self { path, is_there, detached, staged })
+        Arc::new(Self { path, is_there, detached, staged, meanwhile: Mutex::new(None) })
     }
 }
 
@@ -45,6 +47,11 @@ impl BlockDevices for Disk {
     }
 
     async fn attach(&self, _: &Attachment) -> Result<PathBuf> {
+        let other = self.meanwhile.lock().unwrap().take();
+        if let Some((other, request)) = other {
+            other.node().node_stage_volume(request).await.unwrap();
+            self.is_there.store(true, Ordering::Relaxed);
+        }
         Ok(self.path.clone())
     }
 
@@ -128,6 +135,29 @@ fn a_device_of_a_failed_stage_is_detached_when_unused() {
         assert_eq!(block::device_of(&staging).unwrap(), other.number(), "which is left as it is");
         unmount(&at).unwrap();
         [device, other].into_iter().for_each(|device| device.detach().unwrap());
+    });
+}
+
+/// During an update the old and the new plugin can stage one volume at the same time. The one that fails does
+/// not undo what the other one has done.
+#[test]
+fn a_failed_stage_leaves_what_another_process_staged_meanwhile() {
+    on_tmpfs(async |place| {
+        let device = loop_device(place, "image");
+        let disk = Disk::new(&device);
+        let (served, staging) = served(place, &disk).await;
+        let mut of_other = stage(&staging);
+        of_other.volume_capability = Some(mount_capability(1));
+        let other = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
+        *disk.meanwhile.lock().unwrap() = Some((Served::start(other).await, of_other));
+
+        // It wants XFS; the other one made ext4.
+        let error = served.node().node_stage_volume(stage(&staging)).await.unwrap_err();
+        assert_eq!(error.code(), Code::AlreadyExists, "{error}");
+        assert_eq!(block::device_of(&staging).unwrap(), device.number());
+        assert_eq!(disk.detached.load(Ordering::Relaxed), 0);
+        unmount(&Target::new(&staging).unwrap()).unwrap();
+        device.detach().unwrap();
     });
 }
 

@@ -174,7 +174,7 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         let was_staged = self.is_staged(&volume, &request.staging_target_path).await?;
         let kept_before = self.keep(&volume, &request.staging_target_path, was_staged).await?;
         let device = self.0.attach(&volume).await?;
-        let place = (request.place(), device.clone());
+        let (path, place) = (request.staging_target_path.clone(), (request.place(), device.clone()));
         let is_mount = plan.is_some();
         let staged = blocking(move || {
             let Some(plan) = plan else {
@@ -186,13 +186,18 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
             Ok(())
         })
         .await;
+        let is_mounted_here = staged.is_ok();
         let staged = match staged {
             Ok(()) if is_mount => self.0.staged(&volume).await,
             other => other,
         };
         // After a final error the caller does not unstage, so the device that this call attached, or an
-        // earlier call that was killed, is detached here.
-        if staged.is_err() && !was_staged {
+        // earlier call that was killed, is detached here. What is staged although this call failed was staged
+        // by another process meanwhile, such as the new plugin of an update, and stays.
+        if staged.is_err()
+            && !was_staged
+            && (is_mounted_here || !self.is_staged(&volume, &path).await.unwrap_or(true))
+        {
             let undone = match self.detach_unstaged(&volume, place).await {
                 Ok(()) => self.keep_again(&volume.volume_id, kept_before).await,
                 failed => failed,
