@@ -7,9 +7,10 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use csi_mount::testing::{Feature, without_features};
+use csi_mount::testing::{Feature, private_mount_namespace, without_features};
 use csi_mount::{
-    BlockDevice, DeviceAccess, DeviceUse, ErrorKind, LoopCache, LoopDevice, LoopLifetime, LoopOptions,
+    Bind, BlockDevice, DeviceAccess, DeviceUse, ErrorKind, LoopCache, LoopDevice, LoopLifetime, LoopOptions,
+    Target, unmount,
 };
 use devices::{Image, MIB, run};
 
@@ -121,6 +122,34 @@ fn many_files_get_one_device_each() {
                     assert_eq!(LoopDevice::find(image.file()).unwrap().len(), 1);
                 }
             });
+        }
+    });
+}
+
+/// As in a container that copied the mounts of a published device: its bind stays after the unpublish, and
+/// would show it the next volume.
+#[test]
+fn a_number_whose_node_is_still_bound_is_not_used_again() {
+    let directory = tempfile::tempdir().unwrap();
+    private_mount_namespace(|| {
+        let nodes = (0..16).map(|number| Path::new("/dev").join(format!("loop{number}")));
+        let nodes: Vec<_> = nodes.filter(|node| node.exists()).collect();
+        assert!(!nodes.is_empty());
+        let targets: Vec<_> = nodes
+            .iter()
+            .map(|node| {
+                let target = Target::new(directory.path().join(node.file_name().unwrap())).unwrap();
+                target.create_file().unwrap();
+                Bind::new(node).at(&target).unwrap();
+                target
+            })
+            .collect();
+        let images = [Image::new(1), Image::new(1)];
+        for image in &images {
+            assert!(!nodes.iter().any(|node| node == image.path()), "{}", image.path().display());
+        }
+        for target in &targets {
+            unmount(target).unwrap();
         }
     });
 }

@@ -120,8 +120,8 @@ impl Mapping {
 
     /// Where the device inside is published raw: such a mapping belongs to its user.
     #[cfg(feature = "luks")]
-    pub(crate) fn published_at(&self) -> Result<Option<PathBuf>> {
-        crate::device::users::published_at(&[self.number])
+    pub(crate) fn published_at(&self) -> Result<Option<crate::MountPlace>> {
+        crate::device::mount_places::bound_at(self.number)
     }
 
     /// Resumes the mapping if it was left in the middle of a change: until then every read and write waits.

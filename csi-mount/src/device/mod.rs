@@ -10,6 +10,7 @@ pub(crate) mod claimed;
 pub(crate) mod disk_source;
 pub(crate) mod loop_device;
 pub(crate) mod mapping;
+pub(crate) mod mount_places;
 pub(crate) mod same_disk;
 pub(crate) mod sysfs;
 pub(crate) mod users;

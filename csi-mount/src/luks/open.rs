@@ -1,7 +1,5 @@
 //! Opens the device inside an encrypted device.
 
-use std::path::Path;
-
 use super::command::{CRYPTSETUP, run};
 use super::format::refuse_small;
 use super::untouched::Beneath;
@@ -12,7 +10,7 @@ use crate::device::users::{self, Tolerated};
 use crate::filesystem::probe::{self, places};
 use crate::filesystem::tool::{Bounds, OpenFile};
 use crate::sys::memory;
-use crate::{BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Probe, Result};
+use crate::{BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, MountPlace, Probe, Result};
 
 const OPEN: &str = "open encrypted device";
 const GROW: &str = "grow the content of encrypted device";
@@ -94,9 +92,8 @@ fn existing_mapping(request: &OpenRequest<'_>) -> Result<Option<Mapping>> {
     }
 }
 
-fn published(mapping: &Mapping, place: &Path, device: &BlockDevice) -> Error {
-    let reason =
-        format!("the device number {} is already published raw at {}", mapping.number(), place.display());
+fn published(mapping: &Mapping, place: &MountPlace, device: &BlockDevice) -> Error {
+    let reason = format!("the device number {} is already published raw at {place}", mapping.number());
     Error::new(ErrorKind::Busy, OPEN, reason).at(device.path()).hint("unpublish it first")
 }
 

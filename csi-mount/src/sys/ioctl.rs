@@ -195,6 +195,7 @@ mod raw {
     nix::ioctl_read_bad!(physical_sector, nix::request_code_none!(0x12, 123), c_uint); // BLKPBSZGET
     nix::ioctl_write_ptr_bad!(zero_out, nix::request_code_none!(0x12, 127), [u64; 2]); // BLKZEROOUT
     nix::ioctl_none_bad!(flush_buffers, nix::request_code_none!(0x12, 97)); // BLKFLSBUF
+    nix::ioctl_write_int_bad!(loop_add, 0x4c80);
     nix::ioctl_none_bad!(loop_get_free, 0x4c82);
     nix::ioctl_write_ptr_bad!(loop_configure, 0x4c0a, LoopConfig);
     nix::ioctl_write_int_bad!(loop_set_fd, 0x4c00);
@@ -298,6 +299,15 @@ pub(crate) fn loop_free_number(control: BorrowedFd<'_>) -> Result<u32> {
     // SAFETY: takes no argument.
     let number = unsafe { raw::loop_get_free(control.as_raw_fd()) }?;
     Ok(u32::try_from(number).unwrap_or(0))
+}
+
+/// `LOOP_CTL_ADD`: makes the loop device with this number, unless it exists.
+pub(crate) fn loop_add(control: BorrowedFd<'_>, number: u32) -> Result<()> {
+    // SAFETY: takes a number.
+    match unsafe { raw::loop_add(control.as_raw_fd(), number.cast_signed()) } {
+        Ok(_) | Err(Errno::EEXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// `LOOP_CONFIGURE` (5.8): binds and sets up a loop device in one step.

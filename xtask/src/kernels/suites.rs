@@ -279,7 +279,7 @@ pub(crate) const SUITES: &[Suite] = &[
         test: "lib",
         only: "needs_root::",
         skip: &[Skip {
-            test: "device::users::own_mounts::needs_root::what_is_left_out_later_is_a_whole_filesystem_on_another_device",
+            test: "device::mount_places::own_mounts::needs_root::what_is_left_out_later_is_a_whole_filesystem_on_another_device",
             from: Version::new(0, 0),
             before: Version::new(6, 13),
             why: "their statmount does not return the source; the table is read each time, as the_list_has_what_the_table_has shows",

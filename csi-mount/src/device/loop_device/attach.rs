@@ -1,7 +1,7 @@
 //! Attaching: opens the backing file, finds a free device, and connects them.
 
 use std::fs::{self, File};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -9,9 +9,10 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::node::Node;
+use super::node::{self, Node};
 use super::table;
 use super::{DETACH_TIME_LIMIT, LoopDevice, LoopLifetime, LoopOptions, POLL_INTERVAL};
+use crate::device::mount_places;
 use crate::path::paths;
 use crate::sys::features::{self, Feature};
 use crate::sys::file_lock;
@@ -20,7 +21,7 @@ use crate::{DeviceAccess, Error, ErrorKind, Result};
 
 const CONTROL: &str = "/dev/loop-control";
 const ATTACH: &str = "attach a loop device to";
-/// How often another process can take the free device first.
+/// How many free devices are tried.
 const MAX_RACES: usize = 64;
 
 pub(super) fn open_backing(backing: &Path, options: &LoopOptions) -> Result<File> {
@@ -59,10 +60,16 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
             }
         })?;
     let failed = |error: nix::Error| Error::os(ATTACH, backing, error);
+    let mut lowest = 0;
     for _ in 0..MAX_RACES {
-        let number = ioctl::loop_free_number(control.as_fd()).map_err(failed)?;
-        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let number = free_number(control.as_fd(), lowest).map_err(failed)?;
+        let path = node_of(number);
         let node = wait_for_node(&path, options.access)?;
+        if let Some(place) = mount_places::bound_at(node.number)? {
+            tracing::info!(device = %path.display(), %place, "a free loop device is not used: its node is bound");
+            lowest = number + 1;
+            continue;
+        }
         match configure(&node, file, options.sector_size, options.info(backing)) {
             Ok(()) => {
                 // From now on it has a new disk sequence number.
@@ -82,8 +89,30 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
             Err(error) => return Err(failed(error)),
         }
     }
-    let reason = format!("{MAX_RACES} free loop devices in a row were taken by other processes");
+    let reason = format!(
+        "{MAX_RACES} free loop devices in a row were taken by other processes, or their nodes are bound somewhere"
+    );
     Err(Error::new(ErrorKind::Busy, ATTACH, reason).at(backing))
+}
+
+/// The number of a free device that is not below `lowest`.
+///
+/// A number whose node is still bound somewhere is not used again, though the device is free: a bound node
+/// keeps nothing attached. A container that copied the mounts of the node has such a bind until it ends. It would give
+/// access to the next volume with the number, and that volume would look as if it were in use.
+fn free_number(control: BorrowedFd<'_>, lowest: u32) -> nix::Result<u32> {
+    let free = ioctl::loop_free_number(control)?;
+    if free >= lowest {
+        return Ok(free);
+    }
+    // The kernel returns no other than its lowest.
+    let number = (lowest..).find(|number| !node::is_attached(&node_of(*number))).unwrap_or(free);
+    ioctl::loop_add(control, number)?;
+    Ok(number)
+}
+
+fn node_of(number: u32) -> PathBuf {
+    format!("/dev/loop{number}").into()
 }
 
 fn configure(node: &Node, backing: &File, sector_size: u32, info: LoopInfo) -> nix::Result<()> {

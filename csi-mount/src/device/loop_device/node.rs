@@ -51,13 +51,18 @@ impl Node {
     }
 }
 
+/// Whether anything is attached, as sysfs shows it, which asks no filesystem.
+pub(super) fn is_attached(path: &Path) -> bool {
+    sysfs(path).is_some_and(|sys| sys.join("loop/backing_file").exists())
+}
+
+fn sysfs(path: &Path) -> Option<PathBuf> {
+    Some(Path::new("/sys/block").join(path.file_name()?))
+}
+
 /// Whether what was attached is gone: nothing is attached, or already something else.
 pub(super) fn is_gone(path: &Path, sequence: Option<u64>) -> bool {
-    let Some(name) = path.file_name() else { return true };
-    let sys = Path::new("/sys/block").join(name);
-    if !sys.join("loop/backing_file").exists() {
-        return true;
-    }
+    let Some(sys) = sysfs(path).filter(|_| is_attached(path)) else { return true };
     let now = fs::read_to_string(sys.join("diskseq")).ok().and_then(|text| text.trim().parse().ok());
     sequence.is_some() && now.is_some() && now != sequence
 }
@@ -65,7 +70,6 @@ pub(super) fn is_gone(path: &Path, sequence: Option<u64>) -> bool {
 /// Whether the device goes away with its last user: the kernel sets this if it is detached while somebody
 /// has it open. A device that is already gone counts too.
 pub(super) fn is_autoclear(path: &Path) -> bool {
-    let Some(name) = path.file_name() else { return true };
-    let flag = fs::read_to_string(Path::new("/sys/block").join(name).join("loop/autoclear"));
-    flag.map_or(true, |flag| flag.trim() != "0")
+    let flag = sysfs(path).and_then(|sys| fs::read_to_string(sys.join("loop/autoclear")).ok());
+    flag.is_none_or(|flag| flag.trim() != "0")
 }

@@ -125,7 +125,6 @@ impl Sysfs {
     }
 
     /// The kernel's name of a device: `sda`. None if it is gone.
-    #[cfg(feature = "remote")]
     pub(crate) fn name(&self, number: DeviceNumber) -> Option<String> {
         Some(fs::canonicalize(self.device(number)).ok()?.file_name()?.to_str()?.to_owned())
     }

@@ -1,18 +1,18 @@
 //! The users of a block device: one answer for every operation that needs the device exclusively.
 
-mod mount_scan;
 mod openers;
-mod own_mounts;
 
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
-pub(crate) use self::mount_scan::published_at;
 use crate::device::loop_device;
+use crate::device::mount_places::{self, UseKind};
 use crate::device::sysfs::{Overlap, Sysfs};
-use crate::{BlockDevice, DeviceAccess, DeviceNumber, DeviceUse, Error, ErrorKind, LoopDevice, Result};
+use crate::{
+    BlockDevice, DeviceAccess, DeviceNumber, DeviceUse, Error, ErrorKind, LoopDevice, MountPlace, Result,
+};
 
 /// How many users an error names.
 const MAX_NAMED: usize = 3;
@@ -53,40 +53,6 @@ pub enum DeviceUser {
     Unknown,
 }
 
-/// Where something is mounted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MountPlace {
-    /// The mount point, relative to the root of its mount namespace.
-    pub path: PathBuf,
-    /// A process in that mount namespace; none if it is the caller's own mount namespace.
-    pub process: Option<NamespaceMember>,
-}
-
-/// A process, and the mount namespace that it is in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NamespaceMember {
-    /// The process's number in this process's pid namespace.
-    pub id: u32,
-    /// The name of its program, at most 15 bytes.
-    pub name: String,
-    /// The mount namespace's inode number, as `lsns(8)` shows it.
-    pub namespace: u64,
-}
-
-impl fmt::Display for MountPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())?;
-        match &self.process {
-            Some(NamespaceMember { id, name, namespace }) => {
-                write!(f, " in another mount namespace ({namespace}, of process {id}, {name})")
-            }
-            None => Ok(()),
-        }
-    }
-}
-
 /// Text for a message: `it is mounted at /mnt`.
 impl fmt::Display for DeviceUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,8 +83,11 @@ impl DeviceUser {
     /// How to end the use.
     fn hint(&self) -> &'static str {
         match self {
-            Self::Mount(MountPlace { process: None, .. }) => "unmount it there",
-            Self::Mount(_) => "stop that process, or unmount it in that mount namespace (nsenter -t PID -m)",
+            Self::Mount(MountPlace { process: Some(_), .. })
+            | Self::Published { place: MountPlace { process: Some(_), .. }, .. } => {
+                "stop that process, or unmount it in that mount namespace (nsenter -t PID -m)"
+            }
+            Self::Mount(_) => "unmount it there",
             Self::Published { .. } => "unpublish it first",
             Self::LoopDevice { .. } => {
                 "unpublish the target that it was made for, even if the target no longer exists, or detach \
@@ -240,9 +209,25 @@ fn identified_users_in(sysfs: &Sysfs, devices: &[DeviceNumber]) -> Result<Vec<De
         }
     }
     // Users at a path are named first.
-    let mut at_places = mount_scan::users(&nodes, sysfs)?;
+    let mut at_places: Vec<DeviceUser> =
+        mount_places::find(&nodes)?.into_iter().map(|(kind, place)| at_place(kind, place, sysfs)).collect();
+    // Of these, writers first: if there are many users, only some are named.
+    at_places.sort_by_key(DeviceUser::is_reader);
     at_places.append(&mut users);
     Ok(at_places)
+}
+
+fn at_place(kind: UseKind, place: MountPlace, sysfs: &Sysfs) -> DeviceUser {
+    match kind {
+        UseKind::Filesystem => DeviceUser::Mount(place),
+        UseKind::Node(number) => {
+            let access = match sysfs.is_read_only(number) {
+                true => DeviceAccess::ReadOnly,
+                false => DeviceAccess::ReadWrite,
+            };
+            DeviceUser::Published { place, access }
+        }
+    }
 }
 
 fn has_common_bytes(overlap: &Overlap, over: &crate::sys::ioctl::LoopInfo) -> bool {

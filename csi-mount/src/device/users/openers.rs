@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use super::DeviceUser;
 use crate::DeviceNumber;
+use crate::device::mount_places::program_name;
 
 /// Time limit for the scan of all processes: some of many are better than a late answer.
 const SCAN_TIME_LIMIT: Duration = Duration::from_secs(1);
@@ -22,16 +23,10 @@ pub(super) fn openers(device: DeviceNumber, max: usize) -> Vec<DeviceUser> {
         }
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         if id != std::process::id() && has_open(&entry.path(), device) {
-            found.push(DeviceUser::Process { id, name: name_of(id) });
+            found.push(DeviceUser::Process { id, name: program_name(id) });
         }
     }
     found
-}
-
-/// The name of a process's program.
-pub(super) fn name_of(id: u32) -> String {
-    // The command line is not read: that waits for the process's memory, which can wait for a filesystem.
-    fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
 fn has_open(process: &Path, device: DeviceNumber) -> bool {

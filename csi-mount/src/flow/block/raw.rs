@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::device::users;
+use crate::device::mount_places;
 use crate::filesystem::format::record;
 use crate::flow::remove_created;
 
@@ -110,9 +110,9 @@ pub(super) fn detach_read_only(target: &Target) -> Result<()> {
         None => found.starts_with(of_path.as_bytes()),
     };
     for (found, _) in LoopDevice::find_marked(is_own)? {
-        match users::published_at(&[found.number()])? {
+        match mount_places::bound_at(found.number())? {
             None => found.detach()?,
-            Some(place) => tracing::debug!(device = %found.path().display(), place = %place.display(),
+            Some(place) => tracing::debug!(device = %found.path().display(), %place,
                 "a loop device with this target's mark is published at another path, and stays"),
         }
     }

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-use super::mount_scan::ANONYMOUS_DEVICE_TYPES;
+use super::scan::ANONYMOUS_DEVICE_TYPES;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, NAMESPACE_ROOT, StatMountPlace};
 use crate::{DeviceNumber, MountEntry, Result, mounts};

@@ -1,5 +1,4 @@
-//! Finds block devices in the mount tables of all visible mount namespaces: filesystems on them, and bound
-//! nodes.
+//! One pass over the mount tables, which looks for some devices.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,84 +7,31 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::openers::name_of;
+use super::UseKind;
 use super::own_mounts::{self, MountedPart};
-use super::{DeviceUser, MountPlace, NamespaceMember};
 use crate::bounded::in_flight::{self, FOREIGN_TIME_LIMIT};
-use crate::device::sysfs::Sysfs;
 use crate::path::lookup;
 use crate::place::on_device::block_device_at;
 use crate::table::details;
-use crate::table::mount_namespaces;
-use crate::{DeviceAccess, DeviceNumber, Result, parse_mountinfo};
+use crate::{DeviceNumber, Result, parse_mountinfo};
 
 /// Filesystems on a block device whose mounts show an anonymous device number.
 pub(super) const ANONYMOUS_DEVICE_TYPES: [&str; 2] = ["btrfs", "bcachefs"];
 
-/// Where these devices, given with their kernel names, are mounted, and where nodes of them are bound.
-pub(super) fn users(devices: &[(DeviceNumber, OsString)], sysfs: &Sysfs) -> Result<Vec<DeviceUser>> {
-    let user = |found: UseKind, path: PathBuf, process: Option<&NamespaceMember>| {
-        let place = MountPlace { path, process: process.cloned() };
-        match found {
-            UseKind::Filesystem => DeviceUser::Mount(place),
-            UseKind::Node(number) => {
-                let access = match sysfs.is_read_only(number) {
-                    true => DeviceAccess::ReadOnly,
-                    false => DeviceAccess::ReadWrite,
-                };
-                DeviceUser::Published { place, access }
-            }
-        }
-    };
-    let mut scan = Scan { devices, files: BTreeMap::new() };
-    let mut found = Vec::new();
-    for (what, path) in scan.in_own_namespace()? {
-        found.push(user(what, path, None));
-    }
-    for namespace in mount_namespaces::others()? {
-        let Some(table) = namespace.table() else { continue };
-        let there = scan.in_namespace_of(table.process, &table.text);
-        if !there.is_empty() {
-            let name = name_of(table.process);
-            let member = NamespaceMember { id: table.process, name, namespace: namespace.id };
-            found.extend(there.into_iter().map(|(what, path)| user(what, path, Some(&member))));
-        }
-    }
-    // Writers first: if there are many users, only some are named.
-    found.sort_by_key(DeviceUser::is_reader);
-    Ok(found)
-}
-
-/// A place where the node of one of these devices is bound. Such a device belongs to its user, even if
-/// nobody has it open: a bound node keeps nothing open, and would give access to the next volume that gets
-/// the number.
-pub(crate) fn published_at(devices: &[DeviceNumber]) -> Result<Option<PathBuf>> {
-    let sysfs = Sysfs::system();
-    let named: Vec<_> =
-        devices.iter().filter_map(|number| sysfs.overlaps(*number).into_iter().next()).collect();
-    let named: Vec<_> = named.into_iter().map(|overlap| (overlap.number, overlap.name)).collect();
-    Ok(users(&named, &sysfs)?.into_iter().find_map(|user| match user {
-        DeviceUser::Published { place, .. } => Some(place.path),
-        _ => None,
-    }))
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum UseKind {
-    Filesystem,
-    /// A bound node of this device.
-    Node(DeviceNumber),
-}
-
-struct Scan<'d> {
+pub(super) struct Scan<'d> {
     devices: &'d [(DeviceNumber, OsString)],
     /// The device number of each file, by its filesystem and its path there: many namespaces have binds of
     /// the same files.
     files: BTreeMap<(DeviceNumber, PathBuf), Option<DeviceNumber>>,
 }
 
-impl Scan<'_> {
-    fn in_own_namespace(&mut self) -> Result<Vec<(UseKind, PathBuf)>> {
+impl<'d> Scan<'d> {
+    /// Looks for these devices, given with their kernel names.
+    pub(super) fn new(devices: &'d [(DeviceNumber, OsString)]) -> Self {
+        Self { devices, files: BTreeMap::new() }
+    }
+
+    pub(super) fn in_own_namespace(&mut self) -> Result<Vec<(UseKind, PathBuf)>> {
         let mut found = Vec::new();
         let mut unknown = Vec::new();
         for entry in own_mounts::candidates(|device| self.is_one_of_devices(device))? {
@@ -110,7 +56,7 @@ impl Scan<'_> {
 
     /// Finds users in another namespace from what the kernel has in memory. It always has the mount points
     /// of local filesystems in memory.
-    fn in_namespace_of(&mut self, process: u32, table: &[u8]) -> Vec<(UseKind, PathBuf)> {
+    pub(super) fn in_namespace_of(&mut self, process: u32, table: &[u8]) -> Vec<(UseKind, PathBuf)> {
         let mut root = None;
         let mut found = Vec::new();
         for line in table.split(|byte| *byte == b'\n') {
