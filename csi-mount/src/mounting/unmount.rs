@@ -19,8 +19,9 @@ use crate::{Error, ErrorKind, MountId, MountState, Result, Target, mounts};
 
 const UNMOUNT: &str = "unmount";
 
-/// How long a busy mount is retried: another process that only looks at it keeps it busy for a moment.
-const BUSY_RETRY_LIMIT: Duration = Duration::from_millis(300);
+/// How long a busy mount is retried: another process that only looks at it, or was just killed, keeps it busy
+/// for a moment, which is longer on a busy node.
+const BUSY_RETRY_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long children of this process that still have copies of its descriptors are waited for before that.
 const DESCRIPTOR_TIME_LIMIT: Duration = Duration::from_secs(5);
