@@ -218,6 +218,36 @@ const REMOTE: Suite = Suite {
     ..MOUNT
 };
 
+/// The same over iSCSI.
+const REMOTE_ISCSI: Suite = Suite {
+    modules: &[
+        "loop",
+        "xfs",
+        "crc32c_generic",
+        "configfs",
+        "sd_mod",
+        "iscsi_tcp",
+        "target_core_mod",
+        "target_core_file",
+        "iscsi_target_mod",
+    ],
+    files: &[
+        "mkfs.ext4",
+        "/etc/mke2fs.conf",
+        "e2fsck",
+        "resize2fs",
+        "mkfs.xfs",
+        "xfs_repair",
+        "ip",
+        "iscsiadm",
+        "iscsid",
+        "umount",
+        "cp",
+        "sleep",
+    ],
+    ..REMOTE
+};
+
 /// A suite on a node with udevd and multipathd.
 const MULTIPATH: Suite = Suite {
     modules: &[
@@ -552,35 +582,8 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { test: "remote_nvme_crash", env: &[("CSI_CRASH_POINTS", "24")], ..REMOTE },
     Suite { package: "nvme-tcp", test: "on_nvmet", seconds: 900, ..REMOTE },
-    Suite {
-        test: "remote_iscsi",
-        modules: &[
-            "loop",
-            "xfs",
-            "crc32c_generic",
-            "configfs",
-            "sd_mod",
-            "iscsi_tcp",
-            "target_core_mod",
-            "target_core_file",
-            "iscsi_target_mod",
-        ],
-        files: &[
-            "mkfs.ext4",
-            "/etc/mke2fs.conf",
-            "e2fsck",
-            "resize2fs",
-            "mkfs.xfs",
-            "xfs_repair",
-            "ip",
-            "iscsiadm",
-            "iscsid",
-            "umount",
-            "cp",
-            "sleep",
-        ],
-        ..REMOTE
-    },
+    Suite { test: "remote_iscsi", ..REMOTE_ISCSI },
+    Suite { package: "iscsi", test: "on_lio", seconds: 900, ..REMOTE_ISCSI },
     Suite { test: "remote_multipath", ..MULTIPATH },
     Suite { only: "hard", ..HANG_NFS },
     Suite { only: "soft", ..HANG_NFS },

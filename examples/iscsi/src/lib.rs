@@ -1,0 +1,238 @@
+//! A complete CSI driver for block volumes over iSCSI. A volume is an image file; its controller makes it a
+//! logical unit of the kernel's own target (LIO), by configfs. Its node attaches that unit over TCP.
+//! The target is on one machine: `lio.rs` is what a real driver replaces by its storage system's API.
+mod lio;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::{fs, io, sync::Arc, sync::Mutex, sync::PoisonError};
+
+use csi_core::mount::Filesystem;
+use csi_core::mount::flow::block::StagePlan;
+use csi_core::mount::remote::{IscsiTarget, LunId};
+use csi_core::{RemoteDisks, Result, prelude::*};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// What is known about a volume. The serial number never belongs to another volume, the LUN can.
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+struct Lun {
+    serial: String,
+    number: u64,
+    had_filesystem: bool,
+}
+
+/// The pool: the images, and the target that serves them.
+#[derive(Clone)]
+struct Pool {
+    images: PathBuf,
+    luns: Records<Lun>,
+    /// Held while a number is chosen.
+    numbers: Arc<Mutex<()>>,
+    portal: SocketAddr,
+    disks: RemoteDisks,
+}
+
+/// The StorageClass accepts no parameters.
+#[derive(serde::Deserialize)]
+struct Params {}
+
+impl Pool {
+    fn image(&self, id: &VolumeId) -> Result<PathBuf> {
+        Ok(self.images.join(id.as_file_name()?))
+    }
+
+    /// Serves the volumes again that a restart of the machine took away.
+    fn start(&self) -> Result<()> {
+        lio::start()?;
+        for (id, lun) in self.luns.list()?.records {
+            let image = self.image(&VolumeId::new(id)?)?;
+            if let Ok(found) = image.metadata() {
+                lio::serve(&image, found.len(), lun.number, &lun.serial)?;
+            }
+        }
+        lio::listen(self.portal)
+    }
+
+    /// The volume's record, made if there is none.
+    fn reserve(&self, id: &VolumeId) -> Result<Lun> {
+        let _alone = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lun) = self.luns.get(id)? {
+            return Ok(lun);
+        }
+        let used: Vec<u64> = self.luns.list()?.records.values().map(|lun| lun.number).collect();
+        let number = (1..).find(|number| !used.contains(number)).unwrap_or(u64::MAX);
+        let serial = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned();
+        let lun = Lun { serial, number, had_filesystem: false };
+        self.luns.put(id, &lun).map(|()| lun)
+    }
+
+    fn volume(&self, id: &VolumeId) -> Result<Option<Volume>> {
+        let (lun, image) = (self.luns.get(id)?, self.image(id)?);
+        let (Some(lun), true) = (lun, image.try_exists().at("look for", &image)?) else { return Ok(None) };
+        let bytes = image.metadata().at("look at", &image)?.len();
+        Ok((bytes > 0).then(|| {
+            Volume::new(id.clone(), bytes)
+                .context("lun", lun.number.to_string())
+                .context("serial", lun.serial)
+                .context("portal", self.portal.to_string())
+        }))
+    }
+
+    fn create(&self, id: &VolumeId, bytes: u64) -> Result<Volume> {
+        let (lun, image) = (self.reserve(id)?, self.image(id)?);
+        let file = fs::File::options().create(true).truncate(false).write(true).open(&image);
+        let file = file.at("create", &image)?;
+        if file.metadata().at("look at", &image)?.len() == 0 {
+            file.set_len(bytes).at("size", &image)?;
+        }
+        let bytes = file.metadata().at("look at", &image)?.len();
+        lio::serve(&image, bytes, lun.number, &lun.serial)?;
+        self.volume(id)?.ok_or_else(|| Error::Internal("the volume was deleted meanwhile".into()))
+    }
+
+    fn delete(&self, id: &VolumeId) -> Result<()> {
+        if let Some(lun) = self.luns.get(id)? {
+            lio::withdraw(lun.number)?;
+        }
+        let image = self.image(id)?;
+        match fs::remove_file(&image) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.at("remove", &image)?,
+        }
+        self.luns.remove(id).map(drop)
+    }
+
+    fn grow(&self, id: &VolumeId, range: &CapacityRange) -> Result<u64> {
+        let gone = || Error::VolumeNotFound(id.clone());
+        let (now, lun) =
+            (self.volume(id)?.ok_or_else(gone)?.capacity_bytes, self.luns.get(id)?.ok_or_else(gone)?);
+        let (wanted, image) = (range.choose(now, MIB)?.max(now), self.image(id)?);
+        fs::File::options()
+            .write(true)
+            .open(&image)
+            .and_then(|file| file.set_len(wanted))
+            .at("grow", &image)?;
+        lio::grow(lun.number, wanted).map(|()| wanted)
+    }
+
+    /// Runs `work` on a thread that is allowed to block.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let pool = self.clone();
+        blocking(move || work(&pool)).await
+    }
+
+    /// The whole of what the node must know: this volume is this target.
+    fn target(&self, volume: &Attachment) -> Result<IscsiTarget> {
+        let context = &volume.volume_context;
+        let invalid = |reason: &str| Error::invalid("volume_context", reason);
+        let portal = context.require("portal")?.parse().map_err(|_| invalid("portal is not an address"))?;
+        let number = context.require("lun")?.parse().map_err(|_| invalid("lun is not a number"))?;
+        let serial = LunId::serial(context.require("serial")?)?;
+        Ok(IscsiTarget::new(lio::IQN, number, serial)?.portal(portal))
+    }
+}
+
+#[async_trait]
+impl Controller for Pool {
+    async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
+        let id = id.clone();
+        self.run(move |pool| pool.volume(&id)).await
+    }
+
+    fn supports(&self, capability: &VolumeCapability) -> bool {
+        let known = capability.fs_type().is_none_or(|name| name.parse::<Filesystem>().is_ok());
+        known && !capability.access_mode.is_multi_node()
+    }
+}
+
+#[async_trait]
+impl CreateDeleteVolume for Pool {
+    async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
+        let Params {} = request.parameters.parse()?;
+        let filesystems = request.volume_capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
+        let least = filesystems.map(Filesystem::min_size).max().unwrap_or(MIB);
+        let wanted = request.capacity_range.at_least(least).choose(GIB, MIB)?;
+        let id = VolumeId::from_name(&request.name)?;
+        self.run(move |pool| pool.create(&id, wanted)).await
+    }
+
+    async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
+        // On several machines the target's own list of connected hosts says this.
+        if let Some(device) = self.disks.device(&Attachment::new(request.volume_id.clone())).await? {
+            return Err(Error::InUse(format!("attached as {}", device.display()).into()));
+        }
+        self.run(move |pool| pool.delete(&request.volume_id)).await
+    }
+}
+
+#[async_trait]
+impl ControllerExpandVolume for Pool {
+    async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
+        let grown = self.run(move |pool| pool.grow(&request.volume_id, &request.capacity_range)).await?;
+        Ok(Expanded::node_expansion_required(grown))
+    }
+}
+
+#[async_trait]
+impl BlockDevices for Pool {
+    async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
+        if self.luns.get(&volume.volume_id)?.is_none() {
+            return Err(Error::VolumeNotFound(volume.volume_id.clone()));
+        }
+        self.disks.attach(volume, self.target(volume)?).await
+    }
+
+    async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
+        self.disks.device(volume).await
+    }
+
+    async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
+        let plan = stage_plan(capability)?.expect(self.target(volume)?.expected());
+        let lun = self.luns.get(&volume.volume_id)?;
+        Ok(if lun.is_some_and(|lun| lun.had_filesystem) { plan.never_format() } else { plan })
+    }
+
+    async fn staged(&self, volume: &Attachment) -> Result<()> {
+        let id = volume.volume_id.clone();
+        self.run(move |pool| match pool.luns.get(&id)? {
+            Some(lun) if !lun.had_filesystem => pool.luns.put(&id, &Lun { had_filesystem: true, ..lun }),
+            _ => Ok(()),
+        })
+        .await
+    }
+
+    async fn refresh(&self, volume: &Attachment) -> Result<()> {
+        self.disks.refresh(volume).await
+    }
+
+    async fn detach(&self, volume: &Attachment) -> Result<()> {
+        self.disks.detach(volume).await
+    }
+}
+
+/// Returns the driver, which keeps its images and records in `pool` and serves them at `portal`.
+///
+/// # Errors
+/// Those of the target's configuration: the modules `iscsi_target_mod`, `target_core_file` and `iscsi_tcp`, configfs
+/// and open-iscsi are needed.
+pub fn plugin(pool: PathBuf, portal: SocketAddr) -> Result<Plugin> {
+    let images = pool.join("images");
+    fs::create_dir_all(&images).at("create", &images)?;
+    let luns = Records::open(pool.join("luns"))?;
+    let disks = RemoteDisks::new(pool.join("attached"));
+    let volumes = Arc::new(Pool { images, luns, numbers: Arc::default(), portal, disks });
+    volumes.start()?;
+    let controller = ControllerService::new(volumes.clone())
+        .create_delete_volume()
+        .expand_volume(Expansion::Online)
+        .single_node_multi_writer();
+    Ok(Plugin::new("iscsi.csi.example.org", env!("CARGO_PKG_VERSION"))
+        .own_directory(pool)
+        .controller(controller)
+        .node(BlockNode::service(volumes).single_node_multi_writer()))
+}

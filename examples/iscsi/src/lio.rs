@@ -1,0 +1,98 @@
+//! The storage system: the kernel's own iSCSI target (LIO), set up through configfs. A real driver calls the API of
+//! its storage system here.
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use csi_core::{IoContext as _, Result};
+
+pub(crate) const IQN: &str = "iqn.2026-01.org.example:csi-pool";
+const LIO: &str = "/sys/kernel/config/target";
+/// Every node that knows the target's name has access.
+const SETTINGS: [(&str, &str); 4] = [
+    ("authentication", "0"),
+    ("generate_node_acls", "1"),
+    ("cache_dynamic_acls", "1"),
+    ("demo_mode_write_protect", "0"),
+];
+
+fn group() -> PathBuf {
+    Path::new(LIO).join(format!("iscsi/{IQN}/tpgt_1"))
+}
+
+fn disk(number: u64) -> PathBuf {
+    Path::new(LIO).join(format!("core/fileio_0/csi-{number}"))
+}
+
+fn set(attribute: impl AsRef<Path>, value: &str) -> Result<()> {
+    fs::write(&attribute, value).at("set", attribute.as_ref())
+}
+
+/// Makes a directory in configfs, unless it exists.
+fn make(directory: &Path) -> Result<()> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.at("make", directory),
+    }
+}
+
+/// Makes the target.
+pub(crate) fn start() -> Result<()> {
+    for place in ["core/fileio_0", "iscsi"].map(|place| Path::new(LIO).join(place)) {
+        make(&place)?;
+    }
+    make(&Path::new(LIO).join("iscsi").join(IQN))?;
+    make(&group())?;
+    SETTINGS.iter().try_for_each(|(name, value)| set(group().join("attrib").join(name), value))
+}
+
+/// Serves the target at this address.
+pub(crate) fn listen(portal: SocketAddr) -> Result<()> {
+    make(&group().join(format!("np/{portal}")))?;
+    enable(&group())
+}
+
+/// Older kernels refuse this for what is enabled.
+fn enable(place: &Path) -> Result<()> {
+    if is_enabled(place) { Ok(()) } else { set(place.join("enable"), "1") }
+}
+
+fn is_enabled(place: &Path) -> bool {
+    fs::read_to_string(place.join("enable")).is_ok_and(|enabled| enabled.trim() == "1")
+}
+
+/// Makes an image a unit with this number and this serial number, unless it is one.
+pub(crate) fn serve(image: &Path, bytes: u64, number: u64, serial: &str) -> Result<()> {
+    let disk = disk(number);
+    make(&disk)?;
+    if !is_enabled(&disk) {
+        // Buffered writes are faster, and a flush of the node reaches the image.
+        let image = image.display();
+        set(disk.join("control"), &format!("fd_dev_name={image},fd_dev_size={bytes},fd_buffered_io=1"))?;
+        set(disk.join("wwn/vpd_unit_serial"), serial)?;
+        enable(&disk)?;
+    }
+    let unit = group().join(format!("lun/lun_{number}"));
+    make(&unit)?;
+    match std::os::unix::fs::symlink(disk, unit.join("disk")) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        linked => linked.at("map", &unit),
+    }
+}
+
+/// Takes the unit with this number away, if it exists.
+pub(crate) fn withdraw(number: u64) -> Result<()> {
+    let unit = group().join(format!("lun/lun_{number}"));
+    let done = |removed: io::Result<()>, place: &Path| match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.at("remove", place),
+    };
+    done(fs::remove_file(unit.join("disk")), &unit)?;
+    done(fs::remove_dir(&unit), &unit)?;
+    done(fs::remove_dir(disk(number)), &disk(number))
+}
+
+/// Lets the target show the new size of an image.
+pub(crate) fn grow(number: u64, bytes: u64) -> Result<()> {
+    set(disk(number).join("control"), &format!("fd_dev_size={bytes}"))
+}
