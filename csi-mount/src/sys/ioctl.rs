@@ -196,6 +196,8 @@ mod raw {
     nix::ioctl_write_ptr_bad!(zero_out, nix::request_code_none!(0x12, 127), [u64; 2]); // BLKZEROOUT
     nix::ioctl_none_bad!(flush_buffers, nix::request_code_none!(0x12, 97)); // BLKFLSBUF
     nix::ioctl_write_int_bad!(loop_add, 0x4c80);
+    #[cfg(test)]
+    nix::ioctl_write_int_bad!(loop_remove, 0x4c81);
     nix::ioctl_none_bad!(loop_get_free, 0x4c82);
     nix::ioctl_write_ptr_bad!(loop_configure, 0x4c0a, LoopConfig);
     nix::ioctl_write_int_bad!(loop_set_fd, 0x4c00);
@@ -308,6 +310,13 @@ pub(crate) fn loop_add(control: BorrowedFd<'_>, number: u32) -> Result<()> {
         Ok(_) | Err(Errno::EEXIST) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// `LOOP_CTL_REMOVE`: removes the loop device with this number, to which nothing is attached.
+#[cfg(test)]
+pub(crate) fn loop_remove(control: BorrowedFd<'_>, number: u32) -> Result<()> {
+    // SAFETY: takes a number.
+    unsafe { raw::loop_remove(control.as_raw_fd(), number.cast_signed()) }.map(drop)
 }
 
 /// `LOOP_CONFIGURE` (5.8): binds and sets up a loop device in one step.

@@ -27,6 +27,11 @@ use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 const BLOCK: &str = "/sys/block";
 const PARTITIONS: &str = "/proc/partitions";
 const ASK: &str = "read the status of loop device";
+/// How many bytes are asked for at once: more than the kernel returns.
+const PIECE: usize = 64 * 1024;
+/// How often a table is read that changes each time. A disk that stays is missing in all of them only if another
+/// one is removed at the same point of each read.
+const MAX_TABLES: usize = 10;
 
 /// An attached loop device, as sysfs lists it.
 #[derive(Debug, Clone)]
@@ -276,9 +281,36 @@ fn ask(listed: &ListedDevice) -> Result<Answer> {
 /// The loop devices that have a size: few of the nodes are attached, and `/proc/partitions` names just
 /// these.
 fn list() -> Result<Vec<ListedDevice>> {
-    let table = fs::read_to_string(PARTITIONS).map_err(failed_to_list)?;
+    let tables = read_tables(PIECE).map_err(failed_to_list)?;
+    let listed: BTreeMap<_, _> = tables.iter().flat_map(|table| numbered(table)).collect();
     let read = |(number, name)| ListedDevice::read(name, number).map_err(failed_to_list);
-    numbered(&table).map(read).collect()
+    listed.into_iter().map(read).collect()
+}
+
+/// Reads the table until it is whole, or the same twice; together the tables have all that stayed.
+///
+/// One read returns at most a page, and the next one continues after a *number* of disks. If one of those is
+/// removed in between, the table lacks a disk that stays. The standard library's reads begin with 32 bytes.
+fn read_tables(at_once: usize) -> io::Result<Vec<String>> {
+    let (mut tables, mut piece) = (Vec::<String>::new(), vec![0; at_once]);
+    while tables.len() < MAX_TABLES {
+        let (mut table, mut pieces, mut file) = (Vec::new(), 0, fs::File::open(PARTITIONS)?);
+        loop {
+            let length = file.read(&mut piece)?;
+            if length == 0 {
+                break;
+            }
+            table.extend_from_slice(&piece[..length]);
+            pieces += 1;
+        }
+        let table = String::from_utf8_lossy(&table).into_owned();
+        let is_last = pieces < 2 || tables.last() == Some(&table);
+        tables.push(table);
+        if is_last {
+            break;
+        }
+    }
+    Ok(tables)
 }
 
 fn failed_to_list(error: io::Error) -> Error {
@@ -329,5 +361,84 @@ mod tests {
             found,
             [("7:0".to_owned(), OsStr::new("loop0")), ("7:11".to_owned(), OsStr::new("loop11"))]
         );
+    }
+}
+
+#[cfg(test)]
+mod needs_root {
+    use std::os::fd::BorrowedFd;
+
+    use super::*;
+    use crate::LoopOptions;
+
+    /// How many disks are removed while the others are listed.
+    const REMOVED: u32 = 24;
+    const STAYING: u32 = 8;
+
+    /// Loop devices with numbers that nothing else uses; the last ones are attached.
+    struct Disks {
+        first: u32,
+        attached: Vec<fs::File>,
+    }
+
+    impl Disks {
+        fn new(control: BorrowedFd<'_>, backing: &fs::File) -> Self {
+            let first = 10_000 + std::process::id() % 1000 * 500;
+            (first..first + REMOVED + STAYING).for_each(|number| ioctl::loop_add(control, number).unwrap());
+            let mut disks = Self { first, attached: Vec::new() };
+            for number in first + REMOVED..first + REMOVED + STAYING {
+                let node =
+                    fs::File::options().read(true).write(true).open(format!("/dev/loop{number}")).unwrap();
+                let info = LoopOptions::new().info(Path::new("staying"));
+                ioctl::loop_set_up_in_steps(node.as_fd(), backing.as_fd(), 0, info).unwrap();
+                disks.attached.push(node);
+            }
+            disks
+        }
+    }
+
+    impl Drop for Disks {
+        fn drop(&mut self) {
+            self.attached.drain(..).for_each(|node| _ = ioctl::loop_clear(node.as_fd()));
+            let control = fs::File::open("/dev/loop-control").unwrap();
+            for number in self.first..self.first + REMOVED + STAYING {
+                // A detached device is free a moment later.
+                for _ in 0..1000 {
+                    match ioctl::loop_remove(control.as_fd(), number) {
+                        Err(nix::Error::EBUSY) => std::thread::sleep(std::time::Duration::from_millis(5)),
+                        _ => break,
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_is_listed_while_other_disks_are_removed() {
+        let control = fs::File::open("/dev/loop-control").unwrap();
+        let backing = tempfile::tempfile().unwrap();
+        backing.set_len(1 << 20).unwrap();
+        let disks = Disks::new(control.as_fd(), &backing);
+        std::thread::scope(|scope| {
+            let removed = scope.spawn(|| {
+                (disks.first..disks.first + REMOVED).for_each(|number| {
+                    ioctl::loop_remove(control.as_fd(), number).unwrap();
+                });
+            });
+            while !removed.is_finished() {
+                // As with a table of many pages, and as it is.
+                for at_once in [64, PIECE] {
+                    let tables = read_tables(at_once).unwrap();
+                    let listed: Vec<_> = tables.iter().flat_map(|table| numbered(table)).collect();
+                    for number in disks.first + REMOVED..disks.first + REMOVED + STAYING {
+                        let name = format!("loop{number}");
+                        assert!(
+                            listed.iter().any(|(_, listed)| *listed == &*name),
+                            "{name} is missing: {tables:?}"
+                        );
+                    }
+                }
+            }
+        });
     }
 }
