@@ -197,6 +197,8 @@ fn dead_paths_that_queue_do_not_keep_a_volume() {
         nvmet.close(4421);
         if ctrl_loss == 3 {
             eventually("the kernel gives up", || controllers().is_empty().then_some(()));
+            // multipathd removes a map that loses its last path, unless it is open.
+            eventually("multipathd has heard of it", || (maps().len() == 1 && paths() == 0).then_some(()));
         } else {
             eventually("no path is left", || (live() == 0).then_some(()));
         }

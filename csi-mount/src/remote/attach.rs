@@ -33,8 +33,8 @@ impl RemoteDisks {
     /// - [`WrongDevice`](ErrorKind::WrongDevice): another disk is attached under this name, another volume is
     ///   attached with this LUN, or the kernel made several disks of this one.
     /// - [`Unsupported`](ErrorKind::Unsupported): the kernel lacks NVMe over TCP or DH-HMAC-CHAP; several
-    ///   NVMe portals without native multipath, and multipathd does not run; several portals of an iSCSI
-    ///   target without [`single_path`](super::IscsiTarget::single_path).
+    ///   portals of NVMe without native multipath, or of iSCSI without
+    ///   [`single_path`](super::IscsiTarget::single_path), and multipathd does not run.
     /// - [`PermissionDenied`](ErrorKind::PermissionDenied) or [`Io`](ErrorKind::Io): the target refuses this
     ///   host or its keys. Not every kernel says which.
     /// - [`NotFound`](ErrorKind::NotFound): the target did not show the disk within the limit, or shows
@@ -114,7 +114,7 @@ impl RemoteDisks {
         }
         match target {
             RemoteTarget::Nvme(target) => nvme::attach::validate(&self.sys, target)?,
-            RemoteTarget::Iscsi(target) => iscsi::attach::validate(target)?,
+            RemoteTarget::Iscsi(target) => iscsi::attach::validate(&self.sys, target)?,
         }
         Ok(portals)
     }
@@ -137,6 +137,19 @@ impl RemoteDisks {
     pub(super) fn current(&self, name: &str) -> Result<Option<Record>> {
         let boot = boot()?;
         Ok(self.records.get(name)?.filter(|record| record.boot == boot))
+    }
+
+    /// Writes the kernel's name for a disk into its record, if it is known.
+    pub(super) fn put_wwid(&self, name: &str, target: &str, wwid: Option<String>) -> Result<()> {
+        if wwid.is_none() {
+            return Ok(());
+        }
+        let _lock = self.records.lock(target)?;
+        // Another volume can have handed its portals over.
+        match self.current(name)? {
+            Some(record) if record.wwid != wwid => self.records.put(name, &Record { wwid, ..record }),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn disk_of(&self, record: &Record) -> Result<Option<BlockDevice>> {

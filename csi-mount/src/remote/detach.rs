@@ -54,9 +54,11 @@ impl RemoteDisks {
         let Recorded { all, unreadable } = self.records.list()?;
         let mut others: Vec<(String, Record)> = all.into_iter().filter(|(other, _)| other != name).collect();
         others.retain(|(_, found)| found.disk.shares_connections(&record.disk));
-        let mut done = Detached { not_flushed: self.flush(&record)?, ..Detached::default() };
+        // The same disk can be attached under two names.
+        let is_last = !others.iter().any(|(_, other)| other.disk == record.disk);
+        let mut done = Detached { not_flushed: self.flush(&record, is_last)?, ..Detached::default() };
         if let Disk::Iscsi(disk) = &record.disk
-            && !others.iter().any(|(_, other)| other.disk == record.disk)
+            && is_last
         {
             iscsi::detach::delete_paths(&self.sys, disk, &record.portals, done.not_flushed.as_ref())?;
         }
@@ -76,11 +78,16 @@ impl RemoteDisks {
     }
 
     /// Refuses a disk with users, and flushes it. Returns why its last writes are possibly lost.
-    fn flush(&self, record: &Record) -> Result<Option<Error>> {
-        if let Disk::Nvme(disk) = &record.disk
-            && let Some(error) = nvme::maps::take_away(&self.sys, disk, record.wwid.as_deref())?
-        {
-            return Ok(Some(error));
+    /// The map of a disk that nothing else needs is removed.
+    fn flush(&self, record: &Record, is_last: bool) -> Result<Option<Error>> {
+        let wwid = record.wwid.as_deref();
+        let not_flushed = match &record.disk {
+            _ if !is_last => None,
+            Disk::Nvme(disk) => nvme::maps::take_away(&self.sys, disk, wwid)?,
+            Disk::Iscsi(disk) => iscsi::maps::take_away(&self.sys, disk, &record.portals, wwid)?,
+        };
+        if not_flushed.is_some() {
+            return Ok(not_flushed);
         }
         if let Some(device) = self.disk_of(record)? {
             users::refuse(&device, DETACH, Tolerated::None)?;
@@ -102,9 +109,10 @@ impl RemoteDisks {
             Disk::Nvme(disk) => nvme::decide::connections(&self.sys, disk, &record.portals)?,
             Disk::Iscsi(disk) => iscsi::detach::connections(&self.sys, disk, &record.portals)?,
         };
-        if let Disk::Nvme(_) = &record.disk {
-            let names: Vec<&str> = connections.iter().map(|connection| &*connection.name).collect();
-            nvme::maps::take_away_others(&self.sys, &names)?;
+        let names: Vec<&str> = connections.iter().map(|connection| &*connection.name).collect();
+        match &record.disk {
+            Disk::Nvme(_) => nvme::maps::take_away_others(&self.sys, &names)?,
+            Disk::Iscsi(_) => iscsi::maps::take_away_others(&self.sys, &names)?,
         }
         let own = match &record.disk {
             Disk::Nvme(disk) => nvme::maps::path_numbers(&self.sys, disk)?,

@@ -58,7 +58,6 @@ mod attach;
 mod detach;
 mod disk;
 mod iscsi;
-#[allow(dead_code, unused_imports, reason = "the transports use it next")]
 mod multipath;
 mod nvme;
 mod record;

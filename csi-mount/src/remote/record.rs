@@ -46,7 +46,7 @@ impl Record {
     pub(super) fn number(&self, sys: &Path) -> Result<Option<DeviceNumber>> {
         match &self.disk {
             Disk::Nvme(disk) => nvme::maps::number(sys, disk, self.wwid.as_deref()),
-            Disk::Iscsi(disk) => iscsi::decide::number(sys, disk, &self.portals),
+            Disk::Iscsi(disk) => iscsi::maps::number(sys, disk, &self.portals, self.wwid.as_deref()),
         }
     }
 

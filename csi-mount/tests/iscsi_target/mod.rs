@@ -16,6 +16,8 @@ use crate::devices::{Image, MIB, run};
 
 const CONFIG: &str = "/sys/kernel/config/target";
 const DISKS: &str = "core/fileio_0";
+/// Of a target with two networks.
+pub(crate) const ADDRESSES: [[u8; 4]; 2] = [[10, 1, 0, 1], [10, 2, 0, 1]];
 
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(120);
@@ -142,16 +144,26 @@ fn prepare() {
 pub(crate) struct Lio {
     pub(crate) iqn: String,
     pub(crate) images: Vec<Image>,
-    ports: Vec<u16>,
+    portals: Vec<SocketAddr>,
     name: String,
 }
 
 impl Lio {
     pub(crate) fn new(name: &str, units: usize, ports: u16) -> Self {
         prepare();
+        Self::at(name, units, (3260..3260 + ports).map(address).collect())
+    }
+
+    /// A target whose two portals have addresses of their own, which can go.
+    pub(crate) fn on_two_addresses(name: &str, units: usize) -> Self {
+        prepare();
+        ADDRESSES.iter().for_each(|address| set_address(*address, true));
+        Self::at(name, units, ADDRESSES.map(|address| SocketAddr::from((address, 3260))).to_vec())
+    }
+
+    fn at(name: &str, units: usize, portals: Vec<SocketAddr>) -> Self {
         let iqn = format!("iqn.2026-01.org.example:{name}");
-        let ports = (3260..3260 + ports).collect();
-        let mut target = Self { iqn, images: Vec::new(), ports, name: name.to_owned() };
+        let mut target = Self { iqn, images: Vec::new(), portals, name: name.to_owned() };
         make(target.target());
         make(target.group());
         for (name, value) in [
@@ -162,9 +174,7 @@ impl Lio {
         ] {
             set(target.group().join("attrib").join(name), value);
         }
-        for port in target.ports.clone() {
-            target.open(port);
-        }
+        target.portals.iter().for_each(|portal| target.open_at(*portal));
         for _ in 0..units {
             target.add(300);
         }
@@ -191,11 +201,15 @@ impl Lio {
 
     /// Lets the target listen at this port.
     pub(crate) fn open(&self, port: u16) {
-        make(self.group().join("np").join(format!("127.0.0.1:{port}")));
+        self.open_at(address(port));
+    }
+
+    fn open_at(&self, portal: SocketAddr) {
+        make(self.group().join("np").join(portal.to_string()));
     }
 
     pub(crate) fn close(&self, port: u16) {
-        fs::remove_dir(self.group().join("np").join(format!("127.0.0.1:{port}"))).unwrap();
+        fs::remove_dir(self.group().join("np").join(address(port).to_string())).unwrap();
     }
 
     /// Ends all connections and refuses new ones, or accepts them.
@@ -263,8 +277,14 @@ impl Lio {
             _ => LunId::wwid(&wwid(&serial)).unwrap(),
         };
         let target = IscsiTarget::new(&self.iqn, lun, id).unwrap().wait_limit(Duration::from_secs(60));
-        self.ports.iter().fold(target, |target, port| target.portal(address(*port)))
+        self.portals.iter().fold(target, |target, portal| target.portal(*portal))
     }
+}
+
+/// Gives this machine an address, or takes it away: no packet of its connections arrives then.
+pub(crate) fn set_address(address: [u8; 4], exists: bool) {
+    let address = format!("{}/32", std::net::Ipv4Addr::from(address));
+    run("ip", &["addr", if exists { "replace" } else { "del" }, &address, "dev", "lo"]);
 }
 
 pub(crate) fn address(port: u16) -> SocketAddr {

@@ -1,11 +1,12 @@
-//! A node with udevd and multipathd, and NVMe without the kernel's native multipath.
+//! A node with udevd and multipathd.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::nvme_target::eventually;
+use crate::eventually;
 
 /// The defaults of a node for these tests; tests add their own lines.
 const DEFAULTS: &str = "polling_interval 1\n max_polling_interval 1\n user_friendly_names no\n";
@@ -42,14 +43,25 @@ pub(crate) fn udevd() -> Daemon {
     daemon
 }
 
-/// Starts multipathd with these additional defaults.
-pub(crate) fn multipathd(defaults: &str) -> Daemon {
-    let config = format!("defaults {{\n {DEFAULTS} {defaults}\n}}\n");
+/// Starts multipathd with these additional defaults, and these settings for disks of LIO. Their usual hardware
+/// handler is a module that the kernel of these tests lacks.
+pub(crate) fn multipathd_for(defaults: &str, lio: &str) -> Daemon {
+    let device = format!(
+        "vendor LIO-ORG\n product \".*\"\n hardware_handler 0\n prio const\n detect_prio no\n \
+         path_grouping_policy failover\n {lio}"
+    );
+    let config =
+        format!("defaults {{\n {DEFAULTS} {defaults}\n}}\ndevices {{\n device {{\n {device}\n }}\n}}\n");
     fs::create_dir_all("/etc/multipath").unwrap();
     fs::write("/etc/multipath.conf", config).unwrap();
     let daemon = Daemon::start(Command::new("multipathd").args(["-d", "-s", "-v3"]));
     eventually("multipathd answers", || shown(&["show", "daemon"]).contains("idle").then_some(()));
     daemon
+}
+
+/// Starts multipathd with these additional defaults.
+pub(crate) fn multipathd(defaults: &str) -> Daemon {
+    multipathd_for(defaults, "")
 }
 
 /// What `multipathd` prints.

@@ -292,6 +292,52 @@ const MULTIPATH: Suite = Suite {
     ..REMOTE
 };
 
+/// A suite over iSCSI on a node with udevd and multipathd.
+const ISCSI_MULTIPATH: Suite = Suite {
+    modules: &[
+        "loop",
+        "xfs",
+        "crc32c_generic",
+        "configfs",
+        "sd_mod",
+        "iscsi_tcp",
+        "target_core_mod",
+        "target_core_file",
+        "iscsi_target_mod",
+        "dm_multipath",
+        "dm_round_robin",
+        "dm_service_time",
+    ],
+    files: &[
+        "mkfs.ext4",
+        "/etc/mke2fs.conf",
+        "e2fsck",
+        "resize2fs",
+        "mkfs.xfs",
+        "xfs_repair",
+        "ip",
+        "iscsiadm",
+        "iscsid",
+        "multipath",
+        "multipathd",
+        // glibc loads it when a thread ends.
+        "/lib/x86_64-linux-gnu/libgcc_s.so.1",
+        "/lib/multipath/libprioconst.so",
+        "/lib/multipath/libchecktur.so",
+        "udevadm",
+        "/lib/udev/scsi_id",
+        "/lib/udev/rules.d/55-dm.rules",
+        "/lib/udev/rules.d/60-multipath.rules",
+        "/lib/udev/rules.d/60-persistent-storage.rules",
+        "/lib/udev/rules.d/95-dm-notify.rules",
+        "dmsetup",
+        // The rules call these.
+        "/sbin/dmsetup",
+        "/sbin/multipath",
+    ],
+    ..REMOTE
+};
+
 /// It waits for a stopped server most of the time.
 const HANG_NFS: Suite = Suite {
     test: "hang_nfs",
@@ -585,6 +631,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "remote_iscsi", ..REMOTE_ISCSI },
     Suite { package: "iscsi", test: "on_lio", seconds: 900, ..REMOTE_ISCSI },
     Suite { test: "remote_multipath", ..MULTIPATH },
+    Suite { test: "remote_iscsi_multipath", ..ISCSI_MULTIPATH },
     Suite { only: "hard", ..HANG_NFS },
     Suite { only: "soft", ..HANG_NFS },
     Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },

@@ -6,12 +6,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::decide::{self, Lun};
+use super::maps::{self, Finder};
 use super::target::{IscsiDisk, IscsiTarget};
 use super::tree::{Session, Tree};
 use super::{detach, login};
 use crate::remote::RemoteDisks;
 use crate::remote::ask;
 use crate::remote::attach::{ATTACH, PAUSES, REFRESH, REFRESH_LIMIT, failed};
+use crate::remote::multipath::Multipath;
 use crate::remote::record::{Portal, Record};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
@@ -23,33 +25,76 @@ const RESCAN_LIMIT: Duration = Duration::from_secs(15);
 /// How often a session is scanned, while the unit that is wanted does not come.
 const SCAN_INTERVAL: Duration = Duration::from_secs(2);
 
-pub(in crate::remote) fn validate(target: &IscsiTarget) -> Result<()> {
+pub(in crate::remote) fn validate(sys: &Path, target: &IscsiTarget) -> Result<()> {
     if target.chap.target.is_some() && target.chap.node.is_none() {
         let reason = "mutual CHAP needs the node's own name and secret";
         return Err(Error::new(ErrorKind::InvalidInput, ATTACH, reason).at(&target.iqn));
     }
-    if target.portals.len() > 1 && !target.is_single_path {
-        let reason = "the kernel would make one disk for each of several portals";
-        return Err(Error::new(ErrorKind::Unsupported, ATTACH, reason)
-            .at(&target.iqn)
-            .hint("give one portal only, or say that a single path is enough"));
+    if target.has_several_paths() && !Multipath::new(sys).is_daemon_running() {
+        let reason = "the kernel makes one disk for each of several portals, and multipathd does not run";
+        return Err(Error::new(ErrorKind::Unsupported, ATTACH, reason).at(&target.iqn).hint(
+            "start multipathd on the node, or say that a single path is enough; a container needs the node's \
+             network to reach it",
+        ));
     }
     Ok(())
 }
 
-/// Logs in where no session exists, and waits for the disk.
+/// Logs in where no session exists, and waits for the disk. It writes the name of the disk's map into the record:
+/// without a path it is not known any more.
 pub(in crate::remote) fn attach(
     disks: &RemoteDisks,
     name: &str,
     target: &IscsiTarget,
     record: &mut Record,
 ) -> Result<BlockDevice> {
-    log_in(disks, name, target, record)?;
-    wait_for(disks, name, target, &record.portals)
+    match target.has_several_paths() {
+        true => log_in_at_all(disks, name, target, &record.portals)?,
+        false => log_in_at_one(disks, name, target, record)?,
+    }
+    let multipath = Multipath::new(&disks.sys);
+    let mut finder = Finder::new(&multipath);
+    let device = wait_for(disks, name, target, &record.portals, &mut finder)?;
+    disks.put_wwid(name, &target.iqn, finder.wwid)?;
+    Ok(device)
+}
+
+/// Logs in at each portal without a session. One session that works is enough: `iscsid` logs in again where one
+/// was lost.
+fn log_in_at_all(disks: &RemoteDisks, name: &str, target: &IscsiTarget, portals: &[Portal]) -> Result<()> {
+    let (tree, disk) = (Tree::read(&disks.sys)?, target.disk());
+    let is_lost = |portal: &&Portal| {
+        let session = decide::sessions(&tree, &disk, std::slice::from_ref(*portal)).next();
+        session.is_some_and(|session| !session.is_live())
+    };
+    let (lost, others): (Vec<&Portal>, Vec<&Portal>) = portals.iter().partition(is_lost);
+    let (mut errors, mut live) = (Vec::new(), 0);
+    for portal in others.iter().chain(&lost) {
+        // These are waited for only if nothing else works.
+        if live > 0 && lost.contains(portal) {
+            tracing::warn!(name, portal = %portal.address, "a session of a remote disk is lost");
+            continue;
+        }
+        match log_in_at(disks, target, portal.address) {
+            Ok(()) => live += 1,
+            Err(error) => errors.push(error),
+        }
+    }
+    if live > 0 {
+        errors.iter().for_each(|error| tracing::warn!(name, "a path to a remote disk is missing: {error}"));
+        return Ok(());
+    }
+    Err(all_failed(name, errors))
+}
+
+fn all_failed(name: &str, errors: Vec<Error>) -> Error {
+    let mut errors = errors.into_iter();
+    let first = errors.next().unwrap_or_else(|| failed(ErrorKind::NotFound, name, "no portal"));
+    errors.fold(first, Error::add_reason)
 }
 
 /// Logs in at the portals in order, until one answers.
-fn log_in(disks: &RemoteDisks, name: &str, target: &IscsiTarget, record: &mut Record) -> Result<()> {
+fn log_in_at_one(disks: &RemoteDisks, name: &str, target: &IscsiTarget, record: &mut Record) -> Result<()> {
     let mut errors = Vec::new();
     for portal in record.portals.clone() {
         match log_in_at(disks, target, portal.address) {
@@ -64,9 +109,7 @@ fn log_in(disks: &RemoteDisks, name: &str, target: &IscsiTarget, record: &mut Re
             Err(error) => errors.push(error),
         }
     }
-    let mut errors = errors.into_iter();
-    let first = errors.next().unwrap_or_else(|| failed(ErrorKind::NotFound, name, "no portal"));
-    Err(errors.fold(first, Error::add_reason))
+    Err(all_failed(name, errors))
 }
 
 fn log_in_at(disks: &RemoteDisks, target: &IscsiTarget, portal: SocketAddr) -> Result<()> {
@@ -111,6 +154,7 @@ fn wait_for(
     name: &str,
     target: &IscsiTarget,
     portals: &[Portal],
+    finder: &mut Finder<'_>,
 ) -> Result<BlockDevice> {
     let (disk, sys) = (target.disk(), disks.sys.as_path());
     let (start, mut pause) = (Instant::now(), PAUSES[0]);
@@ -119,13 +163,13 @@ fn wait_for(
     let (mut scanned, mut is_asked) = (BTreeSet::new(), false);
     loop {
         let tree = Tree::read(sys)?;
-        let (kind, reason) = match decide::state(&tree, &disk, portals) {
-            Lun::Usable(_) if !is_asked => {
-                ask_again(sys, &disk, portals)?;
-                is_asked = true;
-                continue;
-            }
-            Lun::Usable(number) => match open(sys, number, &disk, portals)? {
+        if !is_asked && !maps::paths(&tree, &disk, portals).usable.is_empty() {
+            ask_again(sys, &disk, portals)?;
+            is_asked = true;
+            continue;
+        }
+        let (kind, reason) = match finder.lun(&tree, target, portals)? {
+            Lun::Usable(number) => match open(sys, number, target, portals, finder)? {
                 Some(device) => return Ok(device),
                 None => (ErrorKind::NotFound, "its disk has no size yet, or went away".to_owned()),
             },
@@ -196,8 +240,9 @@ pub(in crate::remote) fn ask_again(sys: &Path, disk: &IscsiDisk, portals: &[Port
 fn open(
     sys: &Path,
     number: DeviceNumber,
-    disk: &IscsiDisk,
+    target: &IscsiTarget,
     portals: &[Portal],
+    finder: &mut Finder<'_>,
 ) -> Result<Option<BlockDevice>> {
     let device = match BlockDevice::from_number(number) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => {
@@ -205,7 +250,7 @@ fn open(
         }
         device => device?,
     };
-    let now = decide::state(&Tree::read(sys)?, disk, portals);
+    let now = finder.lun(&Tree::read(sys)?, target, portals)?;
     let is_same = now == Lun::Usable(number) && device.size()? > 0;
     Ok(is_same.then_some(device))
 }
@@ -227,7 +272,10 @@ pub(in crate::remote) fn refresh(
         let tree = Tree::read(sys)?;
         let live = decide::paths(&tree, disk, portals).filter(|(session, _)| session.is_live());
         let problem = match decide::common_size(live.map(|(_, unit)| unit)) {
-            Ok(size) => return Ok(size),
+            Ok(size) => {
+                maps::resize(sys, disk, portals, size)?;
+                return Ok(size);
+            }
             Err(problem) => problem,
         };
         if start.elapsed() > REFRESH_LIMIT {

@@ -107,15 +107,6 @@ pub(super) fn sessions_to_scan<'t>(
     sessions(tree, disk, portals).filter(|session| session.is_live()).filter(lacks)
 }
 
-/// The disk of an attachment, usable or not.
-pub(in crate::remote) fn number(
-    sys: &Path,
-    disk: &IscsiDisk,
-    portals: &[Portal],
-) -> Result<Option<DeviceNumber>> {
-    Ok(paths(&Tree::read(sys)?, disk, portals).find_map(|(_, unit)| unit.number))
-}
-
 /// Whether a disk whose flush failed can be deleted: only if no path to it works, so that its unwritten data
 /// is lost anyway.
 pub(super) fn are_paths_dead(tree: &Tree, disk: &IscsiDisk, portals: &[Portal]) -> bool {

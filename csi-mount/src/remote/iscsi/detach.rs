@@ -27,11 +27,15 @@ pub(in crate::remote) fn delete_paths(
 ) -> Result<()> {
     let tree = Tree::read(sys)?;
     if let Some(error) = not_flushed.filter(|_| !decide::are_paths_dead(&tree, disk, portals)) {
-        let reason = format!("the disk does not take its last writes: {error}");
-        return Err(Error::new(ErrorKind::Unresponsive, DETACH, reason).at(disk.iqn.as_str()));
+        return Err(not_written(disk, error));
     }
     let mut paths = decide::paths(&tree, disk, portals);
     paths.try_for_each(|(_, unit)| delete(unit))
+}
+
+pub(super) fn not_written(disk: &IscsiDisk, error: &Error) -> Error {
+    let reason = format!("the disk does not take its last writes: {error}");
+    Error::new(ErrorKind::Unresponsive, DETACH, reason).at(disk.iqn.as_str())
 }
 
 /// Deletes a unit, if it is no disk that somebody uses. What the target has stays as it is.

@@ -169,8 +169,9 @@ impl IscsiTarget {
         })
     }
 
-    /// Adds an address at which the target is reached. The usual port is 3260. Several are refused without
-    /// [`single_path`](Self::single_path), because the kernel makes one disk for each.
+    /// Adds an address at which the target is reached. The usual port is 3260. The kernel makes one disk for
+    /// each of several, and multipathd must run on the node to make one of them, unless a
+    /// [`single_path`](Self::single_path) is enough.
     pub fn portal(mut self, portal: SocketAddr) -> Self {
         if !self.portals.contains(&portal) {
             self.portals.push(portal);
@@ -245,6 +246,11 @@ impl IscsiTarget {
             Name::Wwid(name) => ExpectedDevice::new().wwn(name),
             Name::Serial(name) => ExpectedDevice::new().serial(name),
         }
+    }
+
+    /// Whether the node logs in at several portals.
+    pub(super) fn has_several_paths(&self) -> bool {
+        self.portals.len() > 1 && !self.is_single_path
     }
 
     pub(in crate::remote) fn disk(&self) -> IscsiDisk {

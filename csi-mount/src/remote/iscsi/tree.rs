@@ -48,6 +48,8 @@ pub(super) struct Unit {
     pub(super) number: Option<DeviceNumber>,
     /// In bytes.
     pub(super) size: u64,
+    /// The world-wide name that the kernel prefers.
+    pub(super) wwid: Option<String>,
     /// Its world-wide names, in the kernel's notation.
     pub(super) names: Vec<String>,
     pub(super) serial: Option<String>,
@@ -145,12 +147,14 @@ fn unit(sys: &Path, place: PathBuf) -> Option<Unit> {
     let block = disk.as_ref().map(|disk| sys.join("block").join(disk));
     let of_block = |file: &str| text(&block.as_ref()?.join(file));
     let mut names = fs::read(place.join("vpd_pg83")).map(|page| designators(&page)).unwrap_or_default();
-    names.extend(text(&place.join("wwid")).filter(|name| !names.contains(name)));
+    let wwid = text(&place.join("wwid")).filter(|name| !name.is_empty());
+    names.extend(wwid.clone().filter(|name| !names.contains(name)));
     Some(Unit {
         lun,
         state: text(&place.join("state"))?,
         number: of_block("dev").and_then(|number| DeviceNumber::parse(&number)),
         size: of_block("size").and_then(|size| size.parse::<u64>().ok()).unwrap_or(0) * 512,
+        wwid,
         names,
         serial: scsi_serial(&place.join("vpd_pg80")),
         disk,

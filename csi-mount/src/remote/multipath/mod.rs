@@ -9,6 +9,7 @@
 //! | the disk of an attachment | [`Multipath::disk`] |
 //! | grow, after each path has the new size | [`Multipath::resize`] |
 //! | detach, before any path is deleted | [`Multipath::take_away`], then [`Multipath::forget`] |
+//! | disconnect | [`Multipath::take_away_unused`] |
 //!
 //! multipathd makes the maps and looks after them, and this code does not compete with it: a table that another
 //! process loads is replaced at the next event of a path, with the size that multipathd remembers. So paths
@@ -120,12 +121,6 @@ impl Multipath {
             [path] => Some(*path),
             _ => None,
         })
-    }
-
-    /// Whether all paths of a disk's map are among these. A disk without a map has none.
-    pub(in crate::remote) fn has_only_paths_of(&self, wwid: &str, paths: &[DeviceNumber]) -> Result<bool> {
-        let map = decide::map(&self.sysfs(), wwid)?;
-        Ok(map.is_some_and(|map| map.paths.iter().all(|(path, _)| paths.contains(path))))
     }
 
     /// Makes the map of a disk as large as its paths, which all have this size in bytes already. A disk

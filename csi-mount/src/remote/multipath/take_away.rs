@@ -1,5 +1,6 @@
 //! The end of a map: nothing uses it, everything is written, and its paths are free.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::device::users::{self, DeviceUser, Tolerated};
 use crate::remote::ask::{ask, checked, flush, number_of};
 use crate::sys::device_call::DeviceCall;
 use crate::sys::device_mapper::Change;
-use crate::{BlockDevice, Error, ErrorKind, Result};
+use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const REMOVE: &str = "remove the multipath map";
 /// For one change. Removing waits until path groups that are being activated are ready.
@@ -35,9 +36,8 @@ impl Multipath {
     /// [`Busy`](ErrorKind::Busy) if the map is in use: it is as before. [`Unresponsive`](ErrorKind::Unresponsive)
     /// if the device mapper does not answer; the paths must not be deleted then, and a repeated call continues.
     pub(in crate::remote) fn take_away(&self, wwid: &str) -> Result<Option<Error>> {
-        let Some(map) = decide::map(&self.sysfs(), wwid)? else { return Ok(None) };
+        let Some((map, device)) = self.open(wwid)? else { return Ok(None) };
         let partitions = self.partitions(&map)?;
-        let device = BlockDevice::from_number(map.number)?;
         refuse_users(&device, &partitions)?;
         for partition in &partitions {
             self.remove_partition(partition)?;
@@ -61,6 +61,45 @@ impl Multipath {
             let _ = self.daemon.command(&format!("restorequeueing map {}", map.device));
         }
         removed.map(|()| not_flushed)
+    }
+
+    /// The map of a disk, open.
+    fn open(&self, wwid: &str) -> Result<Option<(MultipathMap, BlockDevice)>> {
+        let start = Instant::now();
+        loop {
+            let Some(map) = decide::map(&self.sysfs(), wwid)? else { return Ok(None) };
+            match BlockDevice::from_number(map.number) {
+                // multipathd removes a map whose paths are gone, as soon as nobody has it open.
+                Err(error) if error.kind() == ErrorKind::NotFound && start.elapsed() < REMOVE_LIMIT => {
+                    std::thread::sleep(POLL_INTERVAL);
+                }
+                device => return Ok(Some((map, device?))),
+            }
+        }
+    }
+
+    /// Takes away the unused maps over paths that are deleted next, each with the name of its disk: multipathd
+    /// makes a map of each disk that it sees, attached or not. A map that is used or has other paths stays, and
+    /// keeps the connection.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`take_away`](Self::take_away), except that the map is in use.
+    pub(in crate::remote) fn take_away_unused(&self, ending: &[(DeviceNumber, &str)]) -> Result<()> {
+        let paths: Vec<DeviceNumber> = ending.iter().map(|(number, _)| *number).collect();
+        let names: BTreeSet<&str> = ending.iter().map(|(_, wwid)| *wwid).collect();
+        for wwid in names {
+            let map = decide::map(&self.sysfs(), wwid)?;
+            if !map.is_some_and(|map| map.paths.iter().all(|(path, _)| paths.contains(path))) {
+                continue;
+            }
+            match self.take_away(wwid) {
+                Err(error) if error.kind() != ErrorKind::Busy => return Err(error),
+                _ => {}
+            }
+        }
+        self.forget(&paths);
+        Ok(())
     }
 
     /// The maps of partitions that `kpartx` made over the map, because the volume's content has a table.

@@ -36,14 +36,7 @@ pub(in crate::remote) fn attach(disks: &RemoteDisks, name: &str, target: &NvmeTa
     let multipath = maps::multipath(&disks.sys);
     let mut finder = Finder::new(multipath.as_ref());
     let device = wait_for(&disks.sys, name, target, &mut finder)?;
-    if let Some(wwid) = finder.wwid {
-        let _lock = disks.records.lock(&target.nqn)?;
-        // Another volume can have handed its portals over.
-        if let Some(mut record) = disks.current(name)?.filter(|record| record.wwid.as_ref() != Some(&wwid)) {
-            record.wwid = Some(wwid);
-            disks.records.put(name, &record)?;
-        }
-    }
+    disks.put_wwid(name, &target.nqn, finder.wwid)?;
     Ok(device)
 }
 

@@ -1,7 +1,6 @@
 //! NVMe without the kernel's native multipath: each path to a namespace is a disk, and dm-multipath makes one
 //! disk of them.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use super::decide::{self, Namespace};
 use super::target::{NvmeDisk, NvmeTarget};
 use super::tree::{Controller, Tree, has_native_multipath};
 use crate::remote::multipath::{Found, Multipath, Search, SinglePath};
-use crate::{DeviceNumber, Error, ErrorKind, Result};
+use crate::{DeviceNumber, Error, Result};
 
 /// How long a live controller has to show a namespace that another one shows already.
 const LATE_PATH: Duration = Duration::from_secs(5);
@@ -130,24 +129,12 @@ pub(in crate::remote) fn take_away(
     }
 }
 
-/// Takes away the unused maps over namespaces of these controllers, which are disconnected next: multipathd
-/// makes one of each namespace that it sees, whether it is attached or not. A map that is used or has other
-/// paths stays, and keeps the connection.
+/// Takes away the unused maps over namespaces of these controllers, which are disconnected next.
 pub(in crate::remote) fn take_away_others(sys: &Path, controllers: &[&str]) -> Result<()> {
     let Some(multipath) = multipath(sys) else { return Ok(()) };
     let tree = Tree::read(sys)?;
     let ending = tree.controllers.iter().filter(|controller| controllers.contains(&&*controller.name));
-    let paths: Vec<_> = ending.flat_map(|controller| &controller.paths).collect();
-    let numbers: Vec<DeviceNumber> = paths.iter().filter_map(|path| path.number).collect();
-    let names: BTreeSet<&str> = paths.iter().map(|path| &*path.ids.wwid).collect();
-    for wwid in names {
-        if multipath.has_only_paths_of(wwid, &numbers)? {
-            match multipath.take_away(wwid) {
-                Err(error) if error.kind() != ErrorKind::Busy => return Err(error),
-                _ => {}
-            }
-        }
-    }
-    multipath.forget(&numbers);
-    Ok(())
+    let paths = ending.flat_map(|controller| &controller.paths);
+    let named = paths.filter_map(|path| Some((path.number?, &*path.ids.wwid)));
+    multipath.take_away_unused(&named.collect::<Vec<_>>())
 }

@@ -7,6 +7,7 @@ use super::*;
 use crate::remote::LunId;
 use crate::remote::attach::own_portals;
 use crate::remote::disk::Disk;
+use crate::remote::iscsi::maps;
 use crate::remote::record::Record;
 
 const IQN: &str = "iqn.2026-01.org.example:s";
@@ -111,7 +112,8 @@ fn a_unit_is_usable_in_a_live_session_and_by_its_name_and_number() {
         fake.session(1, IQN, 1, session);
         fake.unit(1, 3, WWID, unit, size);
         assert!(matches!(fake.state(&[1]), Lun::Unusable(_)), "{session} {unit}");
-        assert_eq!(number(fake.0.path(), &disk(), &portals(&[1], true)).unwrap().unwrap().minor, 103);
+        let number = maps::number(fake.0.path(), &disk(), &portals(&[1], true), None).unwrap();
+        assert_eq!(number.unwrap().minor, 103);
     }
 }
 
@@ -229,4 +231,33 @@ fn another_volume_with_the_same_number_is_in_the_way() {
     ] {
         assert_eq!(found.has_address_of(&one), is_in_the_way, "{found}");
     }
+}
+
+#[test]
+fn the_map_over_all_sessions_is_the_disk() {
+    let (fake, portals) = (Fake::new(), portals(&[1, 2], true));
+    let number = |recorded| maps::number(fake.0.path(), &disk(), &portals, recorded).unwrap();
+    fake.session(1, IQN, 1, "LOGGED_IN");
+    fake.unit(1, 3, WWID, "running", 1 << 20);
+    fake.session(2, IQN, 2, "LOGGED_IN");
+    let paths = maps::paths(&fake.tree(), &disk(), &portals);
+    assert_eq!((paths.usable.len(), paths.without), (1, vec!["session2".to_owned()]));
+    assert_eq!(number(None), Some(DeviceNumber::new(8, 103)), "the only path");
+    fake.unit(2, 3, WWID, "blocked", 1 << 20);
+    let paths = maps::paths(&fake.tree(), &disk(), &portals);
+    assert_eq!((paths.all.len(), paths.usable.len(), paths.without), (2, 1, vec![]));
+    assert_eq!(number(None), None, "several paths and no map");
+    let uuid = format!("mpath-3{}\n", WWID.trim_start_matches("naa."));
+    for (file, text) in
+        [("dev", "253:7"), ("size", "2048"), ("dm/uuid", &*uuid), ("slaves/sd13/dev", "8:103")]
+    {
+        fake.set(&format!("block/dm-7/{file}"), text);
+    }
+    let map = Some(DeviceNumber::new(253, 7));
+    assert_eq!(number(None), map);
+    // Without a session only the record has the name.
+    for index in [1, 2] {
+        fs::remove_dir_all(fake.0.path().join(format!("class/iscsi_session/session{index}"))).unwrap();
+    }
+    assert_eq!((number(None), number(Some(WWID))), (None, map));
 }
