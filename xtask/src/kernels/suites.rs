@@ -629,6 +629,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "remote_nvme_crash", env: &[("CSI_CRASH_POINTS", "24")], ..REMOTE },
     Suite { package: "nvme-tcp", test: "on_nvmet", seconds: 900, ..REMOTE },
     Suite { test: "remote_iscsi", ..REMOTE_ISCSI },
+    Suite { test: "remote_iscsi_storage", ..REMOTE_ISCSI },
     Suite { package: "iscsi", test: "on_lio", seconds: 900, ..REMOTE_ISCSI },
     Suite { test: "remote_multipath", ..MULTIPATH },
     Suite { test: "remote_iscsi_multipath", ..ISCSI_MULTIPATH },
