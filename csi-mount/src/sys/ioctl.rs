@@ -1,11 +1,15 @@
 //! The ioctls of block devices, loop devices and filesystems, each as a safe function.
 #![allow(unsafe_code, reason = "ioctl(2) is a raw system call")]
 
+use std::ffi::CStr;
+use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::Result;
 use nix::errno::Errno;
+use rustix::fs::Access;
 
+use super::device_number::DeviceNumber;
 use super::features::{self, Feature};
 
 /// `struct loop_info64` of linux/loop.h.
@@ -227,13 +231,28 @@ pub(crate) fn block_size_in_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
 
 /// `BLKGETDISKSEQ` (5.15): a number that no other disk gets until the next boot.
 pub(crate) fn disk_sequence(fd: BorrowedFd<'_>) -> Result<u64> {
-    if !features::has(Feature::DiskSequence) {
+    if !features::has(Feature::DiskSequence) || is_mapping_without_sequence(fd) {
         return Err(Errno::ENOTTY);
     }
     let mut number = 0;
     // SAFETY: the kernel writes one u64.
     unsafe { raw::disk_sequence(fd.as_raw_fd(), &raw mut number) }?;
     Ok(number)
+}
+
+/// Whether this is a device mapper device of a kernel before 5.15. There the unknown ioctl goes to the device
+/// mapper, where it waits without limit for a path of a multipath map that queues. It allocates nothing, because
+/// forked children call it.
+fn is_mapping_without_sequence(fd: BorrowedFd<'_>) -> bool {
+    let Ok(found) = rustix::fs::fstat(fd) else { return false };
+    let number = DeviceNumber::from_dev_t(found.st_rdev);
+    let exists = |file: &str| {
+        let mut path = [0; 64];
+        let written = write!(&mut path[..], "/sys/dev/block/{number}/{file}\0");
+        let path = CStr::from_bytes_until_nul(&path).ok().filter(|_| written.is_ok());
+        path.is_some_and(|path| rustix::fs::access(path, Access::EXISTS).is_ok())
+    };
+    exists("dm") && !exists("diskseq")
 }
 
 /// `BLKROGET`: whether the device refuses writes.
