@@ -46,7 +46,8 @@ pub enum ErrorKind {
     Damaged,
     /// This kernel, filesystem or build does not support the operation.
     Unsupported,
-    /// The key does not open the encrypted device, or a required key was not given.
+    /// The key does not open the encrypted device, or a required key was not given; or the server refuses the
+    /// user and the password of an SMB mount.
     WrongKey,
     /// A required program is not on `PATH`. The message names its Debian package.
     MissingTool,

@@ -34,7 +34,7 @@ pub(crate) fn context_log(context: &OwnedFd, options: &MountOptions) -> Vec<Stri
 
 /// Hides the values of options in the message. Values too short for a secret stay, because replacing them
 /// would break words apart.
-fn hidden(message: &str, options: &MountOptions) -> String {
+pub(crate) fn hidden(message: &str, options: &MountOptions) -> String {
     let values = options.filesystem().iter().filter_map(FsOption::value).filter(|value| value.len() > 3);
     values.fold(message.to_owned(), |message, value| message.replace(value, "***"))
 }

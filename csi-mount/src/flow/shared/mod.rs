@@ -14,13 +14,13 @@
 //! mount is removed and the others stay as they are.
 //!
 //! The kernel mounts directly, without a helper program: a password is an option that only the kernel gets.
-//! For NFS the flow finds the values that a helper would find ([`SharedSource::nfs`]). For other
-//! filesystems the driver provides them: SMB needs `ip=` and a source `//server/share`, CephFS its monitors
-//! in the source or in `mon_addr=`. Anything else that a helper would do is up to the driver.
+//! For NFS and SMB the flow finds the values that a helper would find ([`SharedSource::nfs`],
+//! [`SharedSource::smb`]). For other filesystems the driver provides them: CephFS needs its monitors in the
+//! source or in `mon_addr=`. Anything else that a helper would do is up to the driver.
 //!
-//! The toolkit's tests run this flow against NFS servers, v3 and v4.2, on kernels that have a client.
+//! The toolkit's tests run this flow against NFS servers, v3 and v4.2, and Samba, on kernels that have a client.
 //! Elsewhere they use tmpfs, overlay and ext4 for the mounting, and, in place of a server, FUSE filesystems
-//! whose daemon hangs or is gone. They do not run it against SMB or Ceph servers.
+//! whose daemon hangs or is gone. They do not run it against Ceph servers.
 //!
 //! ```no_run
 //! use csi_mount::flow::shared::{SharedSource, publish, stage, unpublish, unstage};
@@ -38,7 +38,10 @@
 //! # Ok::<(), csi_mount::Error>(())
 //! ```
 
+mod address;
+mod kernel_log;
 mod nfs;
+mod smb;
 mod source;
 
 use std::path::Path;
@@ -55,6 +58,7 @@ use crate::{
     UNMOUNT_TIME_LIMIT, Unmount, Unmounted,
 };
 
+use kernel_log::KernelLog;
 pub use source::SharedSource;
 
 const PUBLISH: &str = "publish";
@@ -116,11 +120,13 @@ fn mount(target: &Target, source: &SharedSource) -> Result<Outcome> {
 }
 
 fn prepared(source: &SharedSource, target: &Target) -> Result<Prepared> {
-    let options = nfs::complete(source)?;
+    let options = smb::complete(source, nfs::complete(source)?)?;
+    let log = KernelLog::from_now();
     Mount::new(&source.fs_type, &source.source)
         .options(&options)
         .time_limit(source.time_limit)
         .prepared(target)
+        .map_err(|error| smb::explained(source, error, log))
 }
 
 /// Mounts the shared filesystem detached and returns its root directory, for work of the driver itself.

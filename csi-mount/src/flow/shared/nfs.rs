@@ -1,9 +1,8 @@
 //! Mount options that `mount.nfs` would otherwise find out for the kernel: the server's address and the NFS
 //! version.
 
-use std::net::{IpAddr, ToSocketAddrs};
-
 use super::SharedSource;
+use super::address::{self, address};
 use crate::path::paths;
 use crate::{Error, ErrorKind, MountOptions, Result};
 
@@ -31,9 +30,7 @@ impl SharedSource {
             |what: &str, why: &str| Err(Error::new(ErrorKind::InvalidInput, OPERATION, why).at(what));
         let host = server.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(server);
         let is_address = host.contains(':');
-        if host.is_empty()
-            || host.contains(|c: char| c.is_whitespace() || c.is_control() || "/,[]".contains(c))
-        {
+        if !address::is_host(host) {
             return refuse(server, "it is not a name or address of a server");
         }
         let path = paths::absolute(OPERATION, export.as_ref())?;
@@ -55,7 +52,7 @@ pub(super) fn complete(source: &SharedSource) -> Result<MountOptions> {
     let options = if has_address {
         options
     } else {
-        options.with_option("addr", &address(server(&source.source)?)?.to_string())?
+        options.with_option("addr", &address(OPERATION, server(&source.source)?)?.to_string())?
     };
     if has_version { Ok(options) } else { options.with_option("vers", VERSION) }
 }
@@ -75,18 +72,6 @@ fn server(source: &str) -> Result<&str> {
     server.filter(|server| !server.is_empty()).ok_or_else(|| {
         Error::new(ErrorKind::InvalidInput, OPERATION, "it does not have the form server:/export").at(source)
     })
-}
-
-/// The first address that the system's resolver returns: the resolver sorts them by how well they can be
-/// reached. The resolver has its own time limits (`resolv.conf(5)`).
-fn address(server: &str) -> Result<IpAddr> {
-    let unknown = |why: &str| {
-        Error::new(ErrorKind::Unresponsive, OPERATION, format!("its name could not be resolved: {why}"))
-            .at(server)
-            .hint("check the name resolution of this host, or use an address")
-    };
-    let found = (server, 0).to_socket_addrs().map_err(|error| unknown(&error.to_string()))?;
-    found.map(|address| address.ip()).next().ok_or_else(|| unknown("no address"))
 }
 
 #[cfg(test)]
