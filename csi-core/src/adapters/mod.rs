@@ -139,7 +139,7 @@ serve!(v1::controller_server::Controller, controller: ControllerTable;
     delete_volume: DeleteVolumeRequest -> DeleteVolumeResponse =
         |table| table.create_delete_volume.clone() => |driver, request| {
             // A volume that does not exist counts as deleted, so that no driver has to check it.
-            match driver.lookup(&request.volume_id).await? {
+            match driver.lookup_with_secrets(&request.volume_id, &request.secrets).await? {
                 Some(_) => driver.delete_volume(request).await,
                 None => Ok(()),
             }

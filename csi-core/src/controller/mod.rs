@@ -77,6 +77,15 @@ pub trait Controller: Send + Sync + 'static {
     /// A failed query must never be reported as "does not exist".
     async fn lookup(&self, volume_id: &VolumeId) -> Result<Option<Volume>>;
 
+    /// [`lookup`](Self::lookup) with the secrets of the call, for a driver that reaches its storage only with
+    /// them. The framework calls this method; the default calls `lookup`.
+    ///
+    /// # Errors
+    /// As for [`lookup`](Self::lookup).
+    async fn lookup_with_secrets(&self, volume_id: &VolumeId, _secrets: &Secrets) -> Result<Option<Volume>> {
+        self.lookup(volume_id).await
+    }
+
     /// Whether this driver's volumes support this capability: block or mount access, access mode,
     /// filesystem.
     ///
@@ -174,7 +183,7 @@ impl ValidateVolumeCapabilitiesRequest {
         controller: &dyn Controller,
         offered: &BTreeSet<ControllerCapability>,
     ) -> Result<Validated> {
-        let Some(volume) = controller.lookup(&self.volume_id).await? else {
+        let Some(volume) = controller.lookup_with_secrets(&self.volume_id, &self.secrets).await? else {
             return Err(Error::VolumeNotFound(self.volume_id));
         };
         let context = &self.raw.volume_context;

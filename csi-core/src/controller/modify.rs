@@ -47,7 +47,7 @@ impl ControllerModifyVolumeRequest {
         if self.mutable_parameters.iter().next().is_some() {
             return driver.modify_volume(self).await;
         }
-        match driver.lookup(&self.volume_id).await? {
+        match driver.lookup_with_secrets(&self.volume_id, &self.secrets).await? {
             Some(_) => Ok(()),
             None => Err(Error::VolumeNotFound(self.volume_id)),
         }

@@ -53,7 +53,7 @@ pub trait SharedFilesystems: Send + Sync + 'static {
     ///     if let Some(group) = volume.mount_group()? {
     ///         options = options.with_option("gid", &group.to_string())?.with_option("file_mode", "0770")?;
     ///     }
-    ///     Ok(SharedSource::new("cifs", volume.volume_context.require("share")?).options(options))
+    ///     Ok(SharedSource::smb(volume.volume_context.require("share")?)?.options(options))
     /// }
     /// ```
     ///
