@@ -89,6 +89,18 @@ fn nfs() {
     golden("nfs", &driver, &[&flags[..], &classes].concat());
 }
 
+#[test]
+fn smb() {
+    let driver = facts(smb::plugin(&driver_args(&[])));
+    let classes = [
+        "--storage-class=smb,source=//smb.example.org/share",
+        "--secret=provisioner=smb-csi/smb",
+        "--secret=node-stage=smb-csi/smb",
+    ];
+    let flags = ["--namespace=smb-csi", "--host-network", "--privileged-controller"];
+    golden("smb", &driver, &[&flags[..], &classes].concat());
+}
+
 const HOSTPATH: [&str; 3] =
     ["--arg=--data=/var/lib/hostpath", "--devices", "--node-host-path=/var/lib/hostpath"];
 
@@ -161,5 +173,5 @@ fn the_same_input_gives_the_same_bytes() {
     let [one, other] = [(); 2].map(|()| manifests(&driver, &options).expect("manifests"));
     assert_eq!(one, other);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    assert_eq!(std::fs::read_dir(golden).expect("the files").count(), 8, "one file for each test above");
+    assert_eq!(std::fs::read_dir(golden).expect("the files").count(), 9, "one file for each test above");
 }

@@ -59,6 +59,8 @@ const EMULATION: &[(&str, &str)] = &[
     ("multipath", "multipath-tools"),
     ("multipathd", "multipath-tools"),
     ("udevadm", "udev"),
+    ("smbd", "samba"),
+    ("smbpasswd", "samba-common-bin"),
     ("blkdiscard", "util-linux"),
     ("grep", "grep"),
     ("cksum", "coreutils"),

@@ -197,6 +197,24 @@ const OLD_HAS_A_ROW: &str = "a separate row has more of its points";
 /// The modules of the NFS client and server, for all versions.
 pub(crate) const NFS: &[&str] = &["nfs", "nfsv3", "nfsv4", "nfsd"];
 
+/// The modules of the SMB client. It looks up its ciphers and its character set by name.
+const SMB: &[&str] = &[
+    "cifs",
+    "nls_utf8",
+    "md4",
+    "ctr",
+    "ccm",
+    "gcm",
+    "ghash_generic",
+    "cmac",
+    "ecb",
+    "sha512_generic",
+    "des_generic",
+];
+
+/// The programs of the SMB server.
+const SMBD: &[&str] = &["ip", "smbd", "smbpasswd"];
+
 /// A suite with a target on the network of the machine itself.
 const REMOTE: Suite = Suite {
     modules: &["loop", "xfs", "crc32c_generic", "configfs", "nvmet_tcp", "nvme_tcp"],
@@ -642,6 +660,16 @@ pub(crate) const SUITES: &[Suite] = &[
         modules: NFS,
         files: &["ip"],
         seconds: 300,
+        is_on_request: true,
+        ..SUITE
+    },
+    Suite {
+        package: "smb",
+        test: "mounted",
+        modules: SMB,
+        files: SMBD,
+        seconds: 900,
+        prints_output: true,
         is_on_request: true,
         ..SUITE
     },

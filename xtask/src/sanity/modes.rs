@@ -158,7 +158,8 @@ const NO_CONTROLLER: Skip = Skip {
     why: "its volumes are inline: it has no Controller service, and the suite publishes only what it created",
 };
 
-/// Every mode of every example. `nfs` needs a kernel with NFS and is tested in the emulated machine.
+/// Every mode of every example. `nfs` and `smb` need a kernel with their client and are tested in the emulated
+/// machine.
 pub(crate) const MODES: &[Mode] = &[
     Mode {
         driver: "dirs",

@@ -1,0 +1,110 @@
+//! Shared by the tests: the driver on a socket, and short forms of the calls with secrets.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command, FromArgMatches};
+use csi_core::client::{Client, VolumeUse};
+use csi_core::proto::v1;
+use csi_core::{DriverArgs, Plugin};
+use tonic::Status;
+use v1::volume_capability::{AccessType, MountVolume, access_mode::Mode};
+
+pub(crate) type Answer<T> = Result<T, Status>;
+
+/// The driver, configured by flags.
+pub(crate) fn driver() -> Plugin {
+    let command = DriverArgs::augment_args(Command::new("smb"));
+    let matches = command.get_matches_from(["smb", "--node-id=node-1"]);
+    smb::plugin(&DriverArgs::from_arg_matches(&matches).unwrap())
+}
+
+pub(crate) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// A capability with these mount flags, and with a group.
+pub(crate) fn capability(flags: &[&str], group: &str) -> v1::VolumeCapability {
+    v1::VolumeCapability {
+        access_type: Some(AccessType::Mount(MountVolume {
+            mount_flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+            volume_mount_group: group.to_owned(),
+            ..Default::default()
+        })),
+        ..v1::VolumeCapability::mount(Mode::MultiNodeMultiWriter)
+    }
+}
+
+/// A volume, its places, and the secrets that each call gets.
+pub(crate) struct Use {
+    pub(crate) volume: VolumeUse,
+    pub(crate) target: PathBuf,
+    pub(crate) secrets: BTreeMap<String, String>,
+}
+
+impl Use {
+    /// Below this directory are the staging and the target path.
+    pub(crate) fn new(
+        id: &str,
+        context: BTreeMap<String, String>,
+        capability: v1::VolumeCapability,
+        directory: &Path,
+        secrets: &BTreeMap<String, String>,
+    ) -> Self {
+        let mut volume = VolumeUse::new(id, capability).staged_at(directory.join("staging"));
+        volume.volume_context = context;
+        Self { volume, target: directory.join("target"), secrets: secrets.clone() }
+    }
+
+    pub(crate) fn staging(&self) -> PathBuf {
+        self.volume.staging_path.clone().unwrap()
+    }
+
+    pub(crate) async fn stage(&self, client: &Client) -> Answer<()> {
+        let mut request = self.volume.node_stage_volume();
+        request.secrets = self.secrets.clone();
+        client.node().node_stage_volume(request).await.map(drop)
+    }
+
+    pub(crate) async fn publish(&self, client: &Client) -> Answer<()> {
+        client.node().node_publish_volume(self.volume.node_publish_volume(&self.target)).await.map(drop)
+    }
+
+    pub(crate) async fn stats(&self, client: &Client) -> Answer<v1::NodeGetVolumeStatsResponse> {
+        let request = self.volume.node_get_volume_stats(&self.target);
+        client.node().node_get_volume_stats(request).await.map(tonic::Response::into_inner)
+    }
+
+    /// Unpublishes and unstages.
+    pub(crate) async fn take_off(&self, client: &Client) -> Answer<()> {
+        client.node().node_unpublish_volume(self.volume.node_unpublish_volume(&self.target)).await?;
+        client.node().node_unstage_volume(self.volume.node_unstage_volume()).await.map(drop)
+    }
+}
+
+pub(crate) async fn create(
+    client: &Client,
+    name: &str,
+    source: &str,
+    flags: &[&str],
+    secrets: &BTreeMap<String, String>,
+) -> Answer<v1::Volume> {
+    let request = v1::CreateVolumeRequest {
+        name: name.to_owned(),
+        parameters: map(&[("source", source)]),
+        volume_capabilities: vec![capability(flags, "")],
+        secrets: secrets.clone(),
+        ..Default::default()
+    };
+    Ok(client.controller().create_volume(request).await?.into_inner().volume.unwrap())
+}
+
+pub(crate) async fn delete(
+    client: &Client,
+    volume_id: &str,
+    secrets: &BTreeMap<String, String>,
+) -> Answer<()> {
+    let request = v1::DeleteVolumeRequest { volume_id: volume_id.to_owned(), secrets: secrets.clone() };
+    client.controller().delete_volume(request).await.map(drop)
+}
