@@ -24,7 +24,7 @@ const STATIC: &str = "block";
 const STATIC_TEST: &str = "root_chroot";
 
 /// The targets of clippy's steps. `--all-targets` does not include targets with `test = false`, which run
-/// only in an emulated machine. A pattern selects those.
+/// only in an emulated machine or on request. A pattern selects those.
 const LINTED: [(&str, &[&str]); 2] =
     [("clippy", &["--all-targets"]), ("clippy of every test program", &["--test", "*"])];
 

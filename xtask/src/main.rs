@@ -24,6 +24,7 @@ mod sanity;
 mod step;
 mod svg;
 mod system;
+mod systems;
 mod target;
 mod templates;
 mod test;
@@ -53,6 +54,9 @@ Usage: cargo xtask <command>
                       run them on one kernel, on `newest` or `all`, or on `ends`: the oldest and the newest,
                       without long tests, as in `ci`; only suites with SUITE in `package/program`, several
                       separated by commas
+  test --systems NAME run tests with other people's programs and servers, which no other command runs; without
+                      a name it lists the names. As root on this machine's kernel; a missing program is
+                      installed (openssh-server among them, whose service Debian starts)
   ci                  all checks: missing packages as for `test`, format, generated code, clippy, tests,
                       docs, each feature alone, the archives of the published crates, a static build, the
                       templates, csi-sanity (if there is a Go toolchain), the tests on the oldest and the
@@ -152,6 +156,9 @@ fn main() -> ExitCode {
                 Some(name) => kernels::Choice::Named(name),
             };
             kernels::run(&root, &choice, rest.get(1).unwrap_or(&""), Install::Missing).map(drop)
+        }
+        ["test", "--systems", rest @ ..] if rest.len() < 2 => {
+            systems::run(&root, rest.first().copied(), Install::Missing)
         }
         ["image", options @ ..] => image::run(&root, options),
         ["container"] => needs::provide(&[needs::Work::Containers], Install::Missing)

@@ -66,14 +66,27 @@ const EMULATION: &[(&str, &str)] = &[
     ("cksum", "coreutils"),
 ];
 
+/// FUSE programs, the servers behind them, and what makes their keys, for `cargo xtask test --systems fuse`.
+const FUSE_PROGRAMS: &[(&str, &str)] = &[
+    ("sshfs", "sshfs"),
+    ("ssh", "openssh-client"),
+    ("ssh-keygen", "openssh-client"),
+    ("sshd", "openssh-server"),
+    ("rclone", "rclone"),
+    ("gocryptfs", "gocryptfs"),
+    ("bindfs", "bindfs"),
+    ("fuse-overlayfs", "fuse-overlayfs"),
+    ("fusermount3", "fuse3"),
+];
+
 /// Runs the containers of `cargo xtask container`.
 const CONTAINERS: &[(&str, &str)] = &[("runc", "runc")];
 
+const FUSE: (&str, &str) = ("/dev/fuse", "load the module `fuse`; in a container pass --device /dev/fuse");
+
 /// A device that tests open, and how to get it.
-const DEVICES: &[(&str, &str)] = &[
-    ("/dev/loop-control", "load the module `loop`; in a container run it with --privileged"),
-    ("/dev/fuse", "load the module `fuse`; in a container pass --device /dev/fuse"),
-];
+const DEVICES: &[(&str, &str)] =
+    &[("/dev/loop-control", "load the module `loop`; in a container run it with --privileged"), FUSE];
 
 /// Debian's folders for the administrator's programs, which are not on an ordinary user's PATH.
 const ADMIN_PATH: &[&str] = &["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -111,6 +124,8 @@ pub(crate) enum Work {
     Tests,
     /// The tests on other kernels, which need neither root nor a device.
     Kernels,
+    /// The tests with FUSE programs that others wrote.
+    FusePrograms,
     /// The tests of the images.
     Containers,
     /// Counting instructions, as the gate does.
@@ -124,6 +139,7 @@ impl Work {
         let (first, second): (&[_], &[_]) = match self {
             Self::Tests => (PROGRAMS, &[]),
             Self::Kernels => (PROGRAMS, EMULATION),
+            Self::FusePrograms => (FUSE_PROGRAMS, &[]),
             Self::Containers => (CONTAINERS, &[]),
             Self::Counting => (&[], &MEASUREMENT[..1]),
             Self::Measurement => (PROGRAMS, MEASUREMENT),
@@ -168,6 +184,16 @@ pub(crate) fn provide(work: &[Work], install: Install) -> Result<(), Failure> {
 
 /// What the tests on this machine's kernel lack, one line each.
 pub(crate) fn missing() -> Result<Vec<String>, Failure> {
+    missing_to_mount(Work::Tests, DEVICES)
+}
+
+/// What the tests with FUSE programs lack, one line each.
+pub(crate) fn missing_for_fuse() -> Result<Vec<String>, Failure> {
+    missing_to_mount(Work::FusePrograms, &[FUSE])
+}
+
+/// What this work lacks, if it mounts on this machine's kernel.
+fn missing_to_mount(work: Work, devices: &[(&str, &str)]) -> Result<Vec<String>, Failure> {
     let mut missing = Vec::new();
     match Privilege::of_this_process()? {
         Privilege::Mount => {}
@@ -176,8 +202,8 @@ pub(crate) fn missing() -> Result<Vec<String>, Failure> {
         }
         Privilege::Ordinary => missing.push("root: run it with sudo, or as root in a virtual machine".into()),
     }
-    missing.extend(missing_programs(Work::Tests));
-    for (device, remedy) in DEVICES {
+    missing.extend(missing_programs(work));
+    for (device, remedy) in devices {
         if let Err(e) = File::options().read(true).write(true).open(device) {
             missing.push(format!("{device} ({e}): {remedy}"));
         }
@@ -194,12 +220,12 @@ pub(crate) fn missing_programs(work: Work) -> Vec<String> {
 
 /// Prints every need and whether it is met. Fails if one is not.
 pub(crate) fn report() -> Result<(), Failure> {
-    for (program, package) in PROGRAMS.iter().chain(EMULATION).chain(CONTAINERS).chain(MEASUREMENT) {
+    for (program, package) in [PROGRAMS, EMULATION, FUSE_PROGRAMS, CONTAINERS, MEASUREMENT].concat() {
         let place = find(program).map_or("missing".to_owned(), |path| path.display().to_string());
         println!("{program:<18} {package:<12} {place}");
     }
     let mut missing = missing()?;
-    for work in [Work::Kernels, Work::Containers, Work::Measurement] {
+    for work in [Work::Kernels, Work::FusePrograms, Work::Containers, Work::Measurement] {
         missing.extend(missing_programs(work));
     }
     missing.sort();

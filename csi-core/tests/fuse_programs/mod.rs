@@ -1,0 +1,233 @@
+//! A driver for FUSE programs that others wrote. Each program is one row of every `match`.
+
+mod servers;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use csi_core::mount::flow::fuse::FuseDaemon;
+use csi_core::*;
+
+pub(crate) use servers::{Server, signal};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    Sshfs,
+    RcloneLocal,
+    RcloneWebdav,
+    Gocryptfs,
+    Bindfs,
+    FuseOverlayfs,
+}
+
+impl Program {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::RcloneLocal => "rclone, a directory",
+            Self::RcloneWebdav => "rclone, WebDAV",
+            _ => self.command(),
+        }
+    }
+
+    /// The name of its process.
+    pub(crate) fn command(self) -> &'static str {
+        match self {
+            Self::Sshfs => "sshfs",
+            Self::RcloneLocal | Self::RcloneWebdav => "rclone",
+            Self::Gocryptfs => "gocryptfs",
+            Self::Bindfs => "bindfs",
+            Self::FuseOverlayfs => "fuse-overlayfs",
+        }
+    }
+
+    /// The line of its output that has its version.
+    pub(crate) fn version(self) -> String {
+        let argument = match self {
+            Self::RcloneLocal | Self::RcloneWebdav => "version",
+            Self::Gocryptfs => "-version",
+            _ => "--version",
+        };
+        let output = Command::new(self.command()).arg(argument).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let is_own = |line: &&str| line.to_lowercase().starts_with(self.command());
+        text.lines().find(is_own).unwrap_or(&text).to_owned()
+    }
+}
+
+/// The driver. Everything that it makes is below one directory.
+pub(crate) struct Vendor {
+    pub(crate) program: Program,
+    place: PathBuf,
+    pub(crate) server: Option<Server>,
+    secret: String,
+}
+
+impl Vendor {
+    /// Starts the program's server, if it has one.
+    pub(crate) fn start(program: Program, place: &Path) -> Self {
+        for directory in ["volumes", "state"] {
+            fs::create_dir(place.join(directory)).unwrap();
+        }
+        let (state, volumes) = (place.join("state"), place.join("volumes"));
+        let (server, secret) = match program {
+            Program::Sshfs => {
+                let (server, key) = servers::sshd(&state);
+                (Some(server), key)
+            }
+            Program::RcloneWebdav => {
+                let password = "correct-horse-battery".to_owned();
+                (Some(servers::webdav(&volumes, &password)), password)
+            }
+            _ => (None, "correct-horse-battery".to_owned()),
+        };
+        Self { program, place: place.to_owned(), server, secret }
+    }
+
+    /// What the caller sends with each stage and publish.
+    pub(crate) fn secrets(&self) -> BTreeMap<String, String> {
+        [("key".to_owned(), self.secret.clone())].into()
+    }
+
+    /// Where the volumes' data is.
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.place.join("volumes")
+    }
+
+    fn volume(&self, id: &str) -> PathBuf {
+        self.volumes().join(id)
+    }
+
+    /// The program's own files: keys and caches.
+    fn state(&self, name: &str) -> PathBuf {
+        self.place.join("state").join(name)
+    }
+
+    /// Where a file of the volume is stored; none if it can't be read there.
+    pub(crate) fn stored(&self, id: &str, file: &str) -> Option<PathBuf> {
+        match self.program {
+            Program::Gocryptfs => None,
+            Program::FuseOverlayfs => Some(self.volume(id).join("upper").join(file)),
+            _ => Some(self.volume(id).join(file)),
+        }
+    }
+
+    /// Makes an empty volume, as CreateVolume would.
+    pub(crate) fn create(&self, id: &str) {
+        let volume = self.volume(id);
+        fs::create_dir(&volume).unwrap();
+        match self.program {
+            Program::Gocryptfs => {
+                // The key is derived in a time that a test can wait for.
+                let mut init = Command::new("gocryptfs");
+                init.args(["-init", "-q", "-scryptn", "10"]).arg(&volume);
+                answered(&mut init, &self.secret);
+            }
+            Program::FuseOverlayfs => {
+                for part in ["lower", "upper", "work"] {
+                    fs::create_dir(volume.join(part)).unwrap();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn sshfs(&self, id: &str, secret: &str, at: &Path) -> FuseDaemon {
+        let key = self.state(&format!("{id}.key"));
+        write_private(&key, secret);
+        let server = self.server.as_ref().unwrap();
+        let known_hosts = self.state("known_hosts");
+        FuseDaemon::new("sshfs")
+            .args(["-f", "-F", "/dev/null", "-p", &server.port.to_string()])
+            .args(["-o", "allow_other,default_permissions", "-o", "IdentitiesOnly=yes,BatchMode=yes"])
+            // Without these a server that does not answer keeps its client waiting for ever.
+            .args(["-o", "ConnectTimeout=5,ServerAliveInterval=2,ServerAliveCountMax=2"])
+            .args(["-o", "StrictHostKeyChecking=yes", "-o"])
+            .arg(format!("IdentityFile={},UserKnownHostsFile={}", key.display(), known_hosts.display()))
+            .arg(format!("root@127.0.0.1:{}", self.volume(id).display()))
+            .arg(at)
+    }
+
+    fn rclone(&self, id: &str, source: String, at: &Path) -> FuseDaemon {
+        FuseDaemon::new("rclone")
+            .args(["mount", "--allow-other", "--vfs-cache-mode", "writes"])
+            // By default it stores a file five seconds after its close, and an unmount does not wait for that.
+            .args(["--vfs-write-back", "0s"])
+            .args(["--timeout", "5s", "--contimeout", "5s", "--retries", "1", "--low-level-retries", "1"])
+            .arg("--cache-dir")
+            .arg(self.state(&format!("{id}.cache")))
+            .arg(source)
+            .arg(at)
+    }
+
+    fn webdav(&self, id: &str, secret: &str, at: &Path) -> FuseDaemon {
+        let server = self.server.as_ref().unwrap();
+        let password = answered(Command::new("rclone").args(["obscure", "-"]), secret);
+        let (port, user, password) = (server.port, servers::USER, password.trim());
+        let configuration = format!(
+            "[store]\ntype = webdav\nvendor = other\nurl = http://localhost:{port}\nuser = {user}\n\
+             pass = {password}\n"
+        );
+        // Not by the environment: the name of the cache would then contain a hash of the obscured password,
+        // which differs at each start, and what was not stored yet would never be.
+        let file = self.state(&format!("{id}.conf"));
+        write_private(&file, &configuration);
+        self.rclone(id, format!("store:{id}"), at).arg("--config").arg(file)
+    }
+}
+
+#[async_trait]
+impl FuseFilesystems for Vendor {
+    async fn info(&self) -> Result<NodeInfo> {
+        NodeInfo::new("n")
+    }
+
+    async fn daemon(&self, volume: &Attachment, flags: &MountFlags, at: &Path) -> Result<FuseDaemon> {
+        let (id, secret) = (volume.volume_id.as_str(), volume.secrets.require("key")?);
+        let source = self.volume(id);
+        let daemon = match self.program {
+            Program::Sshfs => self.sshfs(id, secret, at),
+            Program::RcloneLocal => self.rclone(id, source.display().to_string(), at).args(["--config", ""]),
+            Program::RcloneWebdav => self.webdav(id, secret, at),
+            Program::Gocryptfs => FuseDaemon::new("gocryptfs")
+                .args(["-fg", "-q", "-nosyslog", "-allow_other"])
+                .arg(source)
+                .arg(at)
+                .secret(format!("{secret}\n")),
+            Program::Bindfs => FuseDaemon::new("bindfs").arg("-f").arg(source).arg(at),
+            Program::FuseOverlayfs => {
+                let [lower, upper, work] = ["lower", "upper", "work"].map(|part| source.join(part));
+                let (lower, upper, work) = (lower.display(), upper.display(), work.display());
+                FuseDaemon::new("fuse-overlayfs")
+                    .args(["-f", "-o", "allow_other", "-o"])
+                    .arg(format!("lowerdir={lower},upperdir={upper},workdir={work}"))
+                    .arg(at)
+            }
+        };
+        let daemon = daemon.args(flags.iter().flat_map(|flag| ["-o", flag]));
+        Ok(daemon.ready_time_limit(Duration::from_secs(10)))
+    }
+
+    fn unmount_time_limit(&self) -> Duration {
+        Duration::from_secs(5)
+    }
+}
+
+fn write_private(path: &Path, text: &str) {
+    let mut file =
+        fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+/// Runs a command with this on its standard input, and returns what it printed.
+fn answered(command: &mut Command, input: &str) -> String {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    writeln!(child.stdin.take().unwrap(), "{input}").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}

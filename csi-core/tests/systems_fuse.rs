@@ -1,0 +1,473 @@
+//! FUSE programs as Debian ships them, through the whole plugin. Needs root, and the programs:
+//! `cargo xtask test --systems fuse`. The rows that the tests print are those of docs/fuse.md.
+#![cfg(all(feature = "mount", target_os = "linux"))]
+
+mod common;
+mod fuse_programs;
+mod private;
+
+use std::fs::{self, File};
+use std::future::Future;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{Served, eventually, mount_capability};
+use csi_core::mount::{Mount, MountOptions, Target};
+use csi_core::*;
+use csi_proto::v1;
+use fuse_programs::{Program, Vendor, signal};
+use private::on_tmpfs;
+use tokio::task::spawn_blocking;
+use tonic::{Code, Status};
+use v1::volume_capability::AccessType;
+
+/// A step that takes longer is not bounded for a caller.
+const LIMIT: Duration = Duration::from_secs(60);
+
+macro_rules! tests {
+    ($($name:ident: $program:ident),*) => {$(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn goes_the_whole_way() {
+                on_bed(Program::$program, whole_way);
+            }
+
+            #[test]
+            fn is_killed() {
+                on_bed(Program::$program, killed);
+            }
+
+            #[test]
+            fn is_stopped() {
+                on_bed(Program::$program, stopped);
+            }
+
+            #[test]
+            fn has_twenty_volumes() {
+                on_bed(Program::$program, twenty_volumes);
+            }
+
+            #[test]
+            fn has_a_full_disk() {
+                on_bed(Program::$program, full_disk);
+            }
+        }
+    )*};
+}
+
+tests! {
+    sshfs: Sshfs,
+    rclone_local: RcloneLocal,
+    rclone_webdav: RcloneWebdav,
+    gocryptfs: Gocryptfs,
+    bindfs: Bindfs,
+    fuse_overlayfs: FuseOverlayfs
+}
+
+/// A driver with its program's server, and a plugin that serves it.
+struct Bed<'a> {
+    place: &'a Path,
+    vendor: Arc<Vendor>,
+    served: Served,
+    mount_flags: Vec<String>,
+}
+
+fn on_bed(program: Program, test: impl AsyncFnOnce(&mut Bed<'_>) + Send) {
+    on_tmpfs(async |place| {
+        let _no_daemons = NoDaemons(place);
+        let vendor = Arc::new(Vendor::start(program, place));
+        let served = Served::start(plugin(&vendor)).await;
+        let mut bed = Bed { place, vendor, served, mount_flags: Vec::new() };
+        test(&mut bed).await;
+        bed.nothing_is_left();
+    });
+}
+
+fn plugin(vendor: &Arc<Vendor>) -> Plugin {
+    Plugin::new("fuse.csi.example.org", "1").spec(Spec::V1_13).node(FuseNode::service(Arc::clone(vendor)))
+}
+
+impl Bed<'_> {
+    fn staging(&self, id: &str) -> PathBuf {
+        self.place.join(format!("staging-{id}"))
+    }
+
+    fn pod(&self, id: &str) -> PathBuf {
+        self.place.join(format!("pod-{id}"))
+    }
+
+    fn row(&self, what: &str, found: &str) {
+        println!("{} | {what} | {found}", self.vendor.program.name());
+    }
+
+    fn capability(&self) -> Option<v1::VolumeCapability> {
+        let mut capability = mount_capability(5);
+        if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
+            mount.mount_flags.clone_from(&self.mount_flags);
+        }
+        Some(capability)
+    }
+
+    async fn stage(&self, id: &str) -> Result<(), Status> {
+        let request = v1::NodeStageVolumeRequest {
+            volume_id: id.into(),
+            staging_target_path: text(&self.staging(id)),
+            volume_capability: self.capability(),
+            secrets: self.vendor.secrets(),
+            ..Default::default()
+        };
+        self.served.node().node_stage_volume(request).await.map(drop)
+    }
+
+    async fn publish(&self, id: &str, pod: &Path) -> Result<(), Status> {
+        let request = v1::NodePublishVolumeRequest {
+            volume_id: id.into(),
+            staging_target_path: text(&self.staging(id)),
+            target_path: text(pod),
+            volume_capability: self.capability(),
+            secrets: self.vendor.secrets(),
+            ..Default::default()
+        };
+        self.served.node().node_publish_volume(request).await.map(drop)
+    }
+
+    async fn unpublish(&self, id: &str, pod: &Path) -> Result<(), Status> {
+        let request = v1::NodeUnpublishVolumeRequest { volume_id: id.into(), target_path: text(pod) };
+        self.served.node().node_unpublish_volume(request).await.map(drop)
+    }
+
+    async fn unstage(&self, id: &str) -> Result<(), Status> {
+        let staging_target_path = text(&self.staging(id));
+        let request = v1::NodeUnstageVolumeRequest { volume_id: id.into(), staging_target_path };
+        self.served.node().node_unstage_volume(request).await.map(drop)
+    }
+
+    async fn stats(&self, id: &str) -> Result<(), Status> {
+        let request = v1::NodeGetVolumeStatsRequest {
+            volume_id: id.into(),
+            volume_path: text(&self.pod(id)),
+            ..Default::default()
+        };
+        self.served.node().node_get_volume_stats(request).await.map(drop)
+    }
+
+    /// The reasons why the volume is not healthy.
+    async fn health(&self, id: &str) -> Result<Vec<String>, Status> {
+        let request = v1::NodeGetVolumeHealthRequest {
+            volume_id: id.into(),
+            volume_publish_path: text(&self.pod(id)),
+            staging_target_path: text(&self.staging(id)),
+        };
+        let answer = self.served.node().node_get_volume_health(request).await?.into_inner();
+        let entries = answer.volume_health.unwrap().health_statuses;
+        Ok(entries.into_iter().map(|entry| entry.reason).collect())
+    }
+
+    /// Makes a volume, and brings it to a pod.
+    async fn bring(&self, id: &str) {
+        self.vendor.create(id);
+        fs::create_dir(self.staging(id)).unwrap();
+        self.stage(id).await.unwrap();
+        self.publish(id, &self.pod(id)).await.unwrap();
+    }
+
+    async fn take_away(&self, id: &str) {
+        self.unpublish(id, &self.pod(id)).await.unwrap();
+        self.unstage(id).await.unwrap();
+    }
+
+    /// The processes that serve a volume: the program itself, without what it started.
+    fn daemons(&self) -> Vec<u32> {
+        let is_program = |pid: &u32| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim() == self.vendor.program.command()
+        };
+        processes(self.place).into_iter().filter(is_program).collect()
+    }
+
+    /// Stops what the program depends on: its server, or the program itself.
+    fn server(&self, name: &str) -> &'static str {
+        match &self.vendor.server {
+            Some(server) => {
+                server.signal(name);
+                "server"
+            }
+            None => {
+                signal(name, &self.daemons());
+                "daemon"
+            }
+        }
+    }
+
+    fn nothing_is_left(&self) {
+        assert!(!mount_table().contains(" - fuse"), "{}", mount_table());
+        assert_eq!(processes(self.place), [0_u32; 0], "no process is left");
+        let names = fs::read_dir(self.place).unwrap().map(|entry| entry.unwrap().file_name());
+        let names: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("pod-")).collect();
+        assert!(names.is_empty(), "{names:?}");
+    }
+}
+
+async fn whole_way(bed: &mut Bed<'_>) {
+    let (pod, begun) = (bed.pod("v"), Instant::now());
+    bed.bring("v").await;
+    let staged = begun.elapsed();
+    let table = mount_table();
+    let mounted = table.lines().find(|line| line.contains(&text(&pod))).unwrap();
+    assert!(mounted.contains("allow_other"), "a pod that is not root can't use it: {mounted}");
+    write(&pod.join("early"), "early").unwrap();
+    let mut other = Command::new("cat");
+    let read = other.arg(pod.join("early")).uid(65534).gid(65534).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&read.stdout), "early", "{read:?}");
+
+    let secret = bed.vendor.secrets().remove("key").unwrap();
+    for pid in processes(bed.place) {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        assert!(!String::from_utf8_lossy(&arguments).contains(&secret), "the arguments have the secret");
+    }
+
+    // Another process of the plugin goes on with what this one staged.
+    let daemons = bed.daemons();
+    bed.served = Served::start(plugin(&bed.vendor)).await;
+    bed.stage("v").await.unwrap();
+    bed.stats("v").await.unwrap();
+    assert_eq!(bed.health("v").await.unwrap(), [""; 0]);
+    assert_eq!(bed.daemons(), daemons, "the daemon is the same");
+    // Not synchronized: the end of the daemon has to do that.
+    fs::write(pod.join("late"), "late").unwrap();
+    let begun = Instant::now();
+    bed.take_away("v").await;
+    let ended = begun.elapsed();
+    bed.nothing_is_left();
+    for file in ["early", "late"] {
+        if let Some(stored) = bed.vendor.stored("v", file) {
+            assert_eq!(fs::read_to_string(&stored).unwrap_or_default(), file, "{}", stored.display());
+        }
+    }
+    bed.stage("v").await.unwrap();
+    bed.publish("v", &pod).await.unwrap();
+    assert_eq!(fs::read_to_string(pod.join("late")).unwrap(), "late");
+    bed.take_away("v").await;
+    bed.row("version", &bed.vendor.program.version());
+    bed.row("whole life", &format!("staged and published in {staged:.1?}, ended in {ended:.1?}"));
+}
+
+async fn killed(bed: &mut Bed<'_>) {
+    let pod = bed.pod("v");
+    bed.bring("v").await;
+    write(&pod.join("before"), "before").unwrap();
+    let mut open = File::create(pod.join("open")).unwrap();
+    let daemons = bed.daemons();
+    assert_eq!(daemons.len(), 1, "one process has this name");
+    signal("KILL", &daemons);
+    let staging = bed.staging("v");
+    eventually("it is lost", || csi_core::mount::flow::fuse::is_lost(&staging).unwrap()).await;
+    let seen = [open.write_all(b"x").and_then(|()| open.sync_all()), write(&pod.join("new"), "x")];
+    let health = bed.health("v").await.unwrap();
+    assert_eq!(health, ["FilesystemDead"]);
+
+    bed.stage("v").await.unwrap();
+    assert_eq!(bed.health("v").await.unwrap(), ["FilesystemDead"], "the target is still the old one");
+    bed.publish("v", &pod).await.unwrap();
+    assert_eq!(bed.health("v").await.unwrap(), [""; 0]);
+    assert_eq!(fs::read_to_string(pod.join("before")).unwrap(), "before");
+    write(&pod.join("after"), "after").unwrap();
+    let old = open.write_all(b"x").and_then(|()| open.sync_all());
+    let seen: Vec<String> = seen.iter().chain([&old]).map(said).collect();
+    assert!(seen.iter().all(|seen| seen.contains("107")), "{seen:?}");
+    drop(open);
+    bed.take_away("v").await;
+    bed.row("kill -9", &format!("open file: {}; health: {health:?}; stage and publish repair it", seen[0]));
+}
+
+/// With this option of libfuse, `fusermount3` unmounts what a killed daemon leaves: the staging directory,
+/// not the targets.
+#[test]
+fn a_killed_daemon_with_auto_unmount_is_replaced() {
+    on_bed(Program::Sshfs, async |bed| {
+        bed.mount_flags.push("auto_unmount".to_owned());
+        let pod = bed.pod("v");
+        bed.bring("v").await;
+        write(&pod.join("before"), "before").unwrap();
+        signal("KILL", &bed.daemons());
+        let staging = text(&bed.staging("v"));
+        eventually("it is unmounted", || !mount_table().contains(&staging)).await;
+        let health = bed.health("v").await.unwrap();
+        let published = bed.publish("v", &pod).await;
+        bed.stage("v").await.unwrap();
+        bed.publish("v", &pod).await.unwrap();
+        assert_eq!(fs::read_to_string(pod.join("before")).unwrap(), "before");
+        bed.take_away("v").await;
+        let published = published.map_or_else(|status| format!("{:?}", status.code()), |()| "ok".to_owned());
+        bed.row("kill -9 with auto_unmount", &format!("health: {health:?}; publish: {published}"));
+    });
+}
+
+async fn stopped(bed: &mut Bed<'_>) {
+    let (pod, second) = (bed.pod("v"), bed.place.join("pod-second"));
+    bed.vendor.create("w");
+    fs::create_dir(bed.staging("w")).unwrap();
+    bed.bring("v").await;
+    write(&pod.join("file"), "file").unwrap();
+    let what = bed.server("STOP");
+    let mut found = Vec::new();
+    let new = pod.join("new");
+    let workload = spawn_blocking(move || {
+        let begun = Instant::now();
+        let written = write(&new, "new");
+        (written, begun.elapsed())
+    });
+    let health = async || bed.health("v").await.map(|reasons| reasons.join(" "));
+    found.push(bounded("stats", bed.stats("v")).await);
+    found.push(bounded("health", health()).await);
+    found.push(bounded("publish again", bed.publish("v", &second)).await);
+    found.push(bounded("unpublish it", bed.unpublish("v", &second)).await);
+    found.push(bounded("stage again", bed.stage("v")).await);
+    if bed.vendor.server.is_some() {
+        found.push(bounded("stage another", bed.stage("w")).await);
+        found.push(bounded("unstage another", bed.unstage("w")).await);
+    }
+    found.push(bounded("unpublish", bed.unpublish("v", &pod)).await);
+    found.push(bounded("unstage", bed.unstage("v")).await);
+    bed.row(&format!("{what} stopped"), &found.join("; "));
+    bed.server("CONT");
+    let (written, took) = tokio::time::timeout(LIMIT, workload).await.expect("the workload ends").unwrap();
+    bed.row("its workload", &format!("{} after {took:.1?}", said(&written)));
+    // What was refused while the workload used it is done now.
+    for id in ["v", "w"] {
+        bed.take_away(id).await;
+    }
+    bed.nothing_is_left();
+    bed.stage("v").await.unwrap();
+    bed.publish("v", &pod).await.unwrap();
+    // A program with a cache acknowledges what it has not stored. After its next start it stores that, and
+    // shows it only then.
+    let acknowledged = ["file", "new"].into_iter().filter(|file| *file == "file" || written.is_ok());
+    for file in acknowledged {
+        eventually("it is there", || fs::read_to_string(pod.join(file)).is_ok_and(|text| text == file)).await;
+        if let Some(stored) = bed.vendor.stored("v", file) {
+            eventually("it is stored", || fs::read_to_string(&stored).is_ok_and(|text| text == file)).await;
+        }
+    }
+    bed.take_away("v").await;
+}
+
+async fn twenty_volumes(bed: &mut Bed<'_>) {
+    let ids: Vec<String> = (0..20).map(|number| format!("v{number}")).collect();
+    let begun = Instant::now();
+    let mut all: Vec<_> = ids.iter().map(|id| Box::pin(bed.bring(id))).collect();
+    together(&mut all).await;
+    let brought = begun.elapsed();
+    for id in &ids {
+        write(&bed.pod(id).join("file"), id).unwrap();
+    }
+    for id in &ids {
+        assert_eq!(fs::read_to_string(bed.pod(id).join("file")).unwrap(), *id);
+    }
+    let memory: u64 = processes(bed.place).into_iter().map(own_memory).sum();
+    let begun = Instant::now();
+    let mut all: Vec<_> = ids.iter().map(|id| Box::pin(bed.take_away(id))).collect();
+    together(&mut all).await;
+    let taken = begun.elapsed();
+    let each = memory / 20;
+    bed.row("20 volumes", &format!("brought in {brought:.1?}, ended in {taken:.1?}, {each} KiB each"));
+}
+
+async fn full_disk(bed: &mut Bed<'_>) {
+    let small = MountOptions::parse(["size=2m"]).unwrap();
+    Mount::new("tmpfs", "small").options(&small).at(&Target::new(bed.vendor.volumes()).unwrap()).unwrap();
+    bed.bring("v").await;
+    let file = bed.pod("v").join("big");
+    // It says which call failed: a write, the fsync or the close.
+    let mut dd = Command::new("dd");
+    dd.args(["if=/dev/zero", "bs=64k", "count=64", "conv=fsync", "status=none"]).env("LC_ALL", "C");
+    let output = dd.arg(format!("of={}", file.display())).output().unwrap();
+    let seen = String::from_utf8_lossy(&output.stderr).replace(&text(&file), "FILE");
+    let seen = seen.lines().next().unwrap_or("no error");
+    let is_cached = matches!(bed.vendor.program, Program::RcloneLocal | Program::RcloneWebdav);
+    assert_eq!(output.status.success(), is_cached, "{seen}");
+    let health = bed.health("v").await.unwrap();
+    fs::remove_file(&file).unwrap();
+    write(&bed.pod("v").join("small"), "small").unwrap();
+    assert_eq!(fs::read_to_string(bed.pod("v").join("small")).unwrap(), "small");
+    bed.take_away("v").await;
+    bed.row("disk full", &format!("dd: {seen}; health: {health:?}"));
+}
+
+/// Waits for all of them, which run at the same time.
+async fn together<F: Future<Output = ()> + Unpin>(all: &mut Vec<F>) {
+    std::future::poll_fn(|context| {
+        all.retain_mut(|one| std::pin::Pin::new(one).poll(context).is_pending());
+        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}
+
+/// Does a step in bounded time, and says how it ended.
+async fn bounded<T: std::fmt::Debug>(name: &str, step: impl Future<Output = Result<T, Status>>) -> String {
+    let begun = Instant::now();
+    let result = tokio::time::timeout(LIMIT, step).await;
+    let result = result.unwrap_or_else(|_| panic!("{name} takes more than {LIMIT:?}"));
+    let said = match &result {
+        Ok(value) => format!("ok {value:?}").replace(" ()", ""),
+        Err(status) if matches!(status.code(), Code::Unknown | Code::Unimplemented) => {
+            panic!("{name}: {status}")
+        }
+        Err(status) => format!("{:?}", status.code()),
+    };
+    format!("{name} {said} {:.1?}", begun.elapsed())
+}
+
+fn said<T>(result: &io::Result<T>) -> String {
+    result.as_ref().err().map_or("ok".to_owned(), io::Error::to_string)
+}
+
+fn write(path: &Path, content: &str) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(content.as_bytes())?;
+    file.sync_all()
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn mount_table() -> String {
+    fs::read_to_string("/proc/thread-self/mountinfo").unwrap()
+}
+
+/// The processes that were started for a place below this one, and what they started.
+fn processes(place: &Path) -> Vec<u32> {
+    let mark = format!("CSI_MOUNT_FUSE_AT={}/", place.display());
+    let all = fs::read_dir("/proc").unwrap();
+    let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_marked = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(mark.as_bytes()))
+    };
+    numbers.filter(is_marked).collect()
+}
+
+/// The memory that only this process has, in KiB (proc_pid_smaps(5)).
+fn own_memory(process: u32) -> u64 {
+    let map = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
+    let own = map.lines().filter(|line| line.starts_with("Private_"));
+    own.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+}
+
+/// Kills the daemons of a failed test, which would otherwise keep its output open.
+struct NoDaemons<'a>(&'a Path);
+
+impl Drop for NoDaemons<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            signal("KILL", &processes(self.0));
+        }
+    }
+}
