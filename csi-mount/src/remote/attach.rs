@@ -73,7 +73,8 @@ impl RemoteDisks {
         let records: Vec<&Record> = all.iter().map(|(_, record)| record).collect();
         let portals = own_portals(&addresses, &disk.connected(&self.sys)?, &disk, &records);
         let wwid = before.and_then(|before| before.wwid.clone());
-        let mut record = Record { boot: boot()?, disk, portals, wwid };
+        let not_flushed = before.and_then(|before| before.not_flushed.clone());
+        let mut record = Record { boot: boot()?, disk, portals, wwid, not_flushed };
         if before != Some(&record) {
             self.records.put(name, &record)?;
         }

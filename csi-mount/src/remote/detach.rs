@@ -31,7 +31,7 @@ impl RemoteDisks {
     /// A controller or session is disconnected only if an attachment of this directory connected it, no other
     /// one of the same target is recorded, and no disk of it is mounted, published raw, held or open. A disk
     /// whose paths are dead is detached too: the flush ends after 30 seconds, and
-    /// [`not_flushed`](Detached::not_flushed) says so.
+    /// [`not_flushed`](Detached::not_flushed) says so, also if an earlier call failed after that flush.
     ///
     /// An attachment of an earlier boot is only forgotten.
     ///
@@ -50,18 +50,28 @@ impl RemoteDisks {
         };
         let _lock = self.records.lock(record.disk.target())?;
         // Another process can have detached it, or changed it, before the lock was taken.
-        let Some(record) = self.current(name)? else { return Ok(Detached::default()) };
+        let Some(mut record) = self.current(name)? else { return Ok(Detached::default()) };
         let Recorded { all, unreadable } = self.records.list()?;
         let mut others: Vec<(String, Record)> = all.into_iter().filter(|(other, _)| other != name).collect();
         others.retain(|(_, found)| found.disk.shares_connections(&record.disk));
         // The same disk can be attached under two names.
         let is_last = !others.iter().any(|(_, other)| other.disk == record.disk);
-        let mut done = Detached { not_flushed: self.flush(&record, is_last)?, ..Detached::default() };
+        let not_flushed = self.flush(&record, is_last)?;
+        if let Some(error) = &not_flushed {
+            // What follows can fail, and the kernel does not report it again.
+            record.not_flushed = Some(error.to_string());
+            self.records.put(name, &record)?;
+        }
         if let Disk::Iscsi(disk) = &record.disk
             && is_last
         {
-            iscsi::detach::delete_paths(&self.sys, disk, &record.portals, done.not_flushed.as_ref())?;
+            iscsi::detach::delete_paths(&self.sys, disk, &record.portals, not_flushed.as_ref())?;
         }
+        let before = || {
+            let reason = format!("an earlier detach: {}", record.not_flushed.as_ref()?);
+            Some(Error::new(ErrorKind::Io, DETACH, reason))
+        };
+        let mut done = Detached { not_flushed: not_flushed.or_else(before), ..Detached::default() };
         if let Some((other, found)) = others.first() {
             self.hand_over(&record.portals, other, found)?;
             done.kept = Some(format!("{} other volumes of the target are attached", others.len()));
@@ -180,5 +190,36 @@ pub(super) fn claim(number: DeviceNumber) -> Result<Option<OwnedFd>> {
         Ok(file) => Ok(Some(file)),
         Err(Errno::NXIO | Errno::NODEV | Errno::NOENT) => Ok(None),
         Err(error) => Err(Error::os(DETACH, device.path(), error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remote::iscsi::target::IscsiDisk;
+    use crate::remote::record::boot;
+    use crate::remote::{LunId, RemoteDisks};
+
+    #[test]
+    fn a_failed_flush_is_reported_by_the_detach_that_succeeds() {
+        let directory = tempfile::tempdir().unwrap();
+        let disks = RemoteDisks { sys: directory.path().join("sys"), ..RemoteDisks::new(directory.path()) };
+        let id = LunId::serial("1").unwrap();
+        let disk = Disk::Iscsi(IscsiDisk { iqn: "iqn.s".to_owned(), interface: None, lun: 3, id });
+        let portals = Vec::new();
+        let not_flushed = Some("flush /dev/sda: Input/output error".to_owned());
+        for not_flushed in [None, not_flushed] {
+            let record = Record {
+                boot: boot().unwrap(),
+                disk: disk.clone(),
+                portals: portals.clone(),
+                wwid: None,
+                not_flushed,
+            };
+            disks.records.put("pvc", &record).unwrap();
+            let detached = disks.detach("pvc").unwrap();
+            assert_eq!(detached.not_flushed.is_some(), record.not_flushed.is_some(), "{detached}");
+            assert!(disks.records.get("pvc").unwrap().is_none());
+        }
     }
 }

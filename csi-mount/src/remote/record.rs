@@ -31,6 +31,9 @@ pub(super) struct Record {
     pub(super) portals: Vec<Portal>,
     /// The kernel's name for the disk, by which its multipath map is found. None if it needs no map.
     pub(super) wwid: Option<String>,
+    /// Why a detach that failed afterwards could not flush the disk. The kernel reports this once only: the next
+    /// flush succeeds.
+    pub(super) not_flushed: Option<String>,
 }
 
 /// An address of the target.
@@ -51,13 +54,15 @@ impl Record {
     }
 
     fn to_text(&self) -> String {
-        let Self { boot, disk, portals, wwid } = self;
+        let Self { boot, disk, portals, wwid, not_flushed } = self;
         let mut text = format!("{FIRST_LINE}\nboot={boot}\n{}", disk.to_text());
         for Portal { address, is_own } in portals {
             text.push_str(&format!("portal={address} {}\n", if *is_own { "own" } else { "shared" }));
         }
-        if let Some(wwid) = wwid {
-            text.push_str(&format!("wwid={wwid}\n"));
+        for (key, value) in [("wwid", wwid), ("not_flushed", not_flushed)] {
+            if let Some(value) = value {
+                text.push_str(&format!("{key}={}\n", value.replace('\n', " ")));
+            }
         }
         text.push_str("end\n");
         text
@@ -67,18 +72,20 @@ impl Record {
         let mut lines = text.strip_prefix(FIRST_LINE)?.strip_prefix('\n')?.strip_suffix("\nend\n")?.lines();
         let boot = lines.next()?.strip_prefix("boot=")?.to_owned();
         let disk = Disk::parse(&mut lines)?;
-        let portal = |line: &str| {
-            let (address, kind) = line.strip_prefix("portal=")?.split_once(' ')?;
+        let portal = |value: &str| {
+            let (address, kind) = value.split_once(' ')?;
             Some(Portal { address: address.parse().ok()?, is_own: kind == "own" })
         };
-        let (portals, rest): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.starts_with("portal="));
-        let portals = portals.into_iter().map(portal).collect::<Option<_>>()?;
-        let wwid = match rest[..] {
-            [] => None,
-            [line] => Some(line.strip_prefix("wwid=")?.to_owned()),
-            _ => return None,
-        };
-        Some(Self { boot, disk, portals, wwid })
+        let mut record = Self { boot, disk, portals: Vec::new(), wwid: None, not_flushed: None };
+        for line in lines {
+            match line.split_once('=')? {
+                ("portal", value) => record.portals.push(portal(value)?),
+                ("wwid", value) => record.wwid = Some(value.to_owned()),
+                ("not_flushed", value) => record.not_flushed = Some(value.to_owned()),
+                _ => return None,
+            }
+        }
+        Some(record)
     }
 }
 
@@ -247,6 +254,7 @@ mod tests {
             }),
             portals: vec![portal("10.0.0.1:4420", true), portal("[fd00::1]:4420", false)],
             wwid: None,
+            not_flushed: None,
         }
     }
 
@@ -268,7 +276,8 @@ mod tests {
             assert_eq!(records.get("iscsi").unwrap(), Some(record));
         }
         records.remove("iscsi").unwrap();
-        let with_map = Record { wwid: Some("uuid.9f1b".to_owned()), ..record() };
+        let not_flushed = Some("flush /dev/sda: Input/output error".to_owned());
+        let with_map = Record { wwid: Some("uuid.9f1b".to_owned()), not_flushed, ..record() };
         records.put("map", &with_map).unwrap();
         assert_eq!(records.get("map").unwrap(), Some(with_map));
         records.remove("map").unwrap();
