@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 
 use crate::place::target::OpenTarget;
-use crate::table::mountinfo;
+use crate::table::facts::FdInfo;
+use crate::table::{mountinfo, smb_root};
 use crate::{DeviceNumber, MountEntry, MountId, MountState, Result, Target, parse_mountinfo};
 
 /// The time limit of the scan: some users of many are better than a late answer.
@@ -122,8 +124,16 @@ enum Distance {
 fn nearest(place: &MountRoot, process: &Path) -> Option<Distance> {
     let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|file| file.path());
     let others = ["cwd", "root", "exe"].map(|name| process.join(name));
-    let mounts = others.into_iter().chain(files).filter_map(|link| mount_on_device(place, &link));
-    let mounts: BTreeSet<MountId> = mounts.collect();
+    let on_smb = if smb_root::can_exist() { smb_mounts(process) } else { Vec::new() };
+    let mount = |link: PathBuf| match on_smb.is_empty() {
+        true => mount_on_device(place, &link),
+        // Their server is not asked.
+        false => match on_smb.iter().find(|entry| Some(entry.id) == mount_in_proc(&link)) {
+            Some(entry) => (entry.device == place.device).then_some(entry.id),
+            None => mount_on_device(place, &link),
+        },
+    };
+    let mounts: BTreeSet<MountId> = others.into_iter().chain(files).filter_map(mount).collect();
     if mounts.contains(&place.mount) {
         return Some(Distance::Mount);
     }
@@ -143,6 +153,24 @@ fn mount_on_device(place: &MountRoot, link: &Path) -> Option<MountId> {
     let device = DeviceNumber { major: found.stx_dev_major, minor: found.stx_dev_minor };
     let knows_mount = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
     (knows_mount && device == place.device).then_some(MountId(found.stx_mnt_id))
+}
+
+/// The SMB mounts of a process's namespace.
+fn smb_mounts(process: &Path) -> Vec<MountEntry> {
+    let table = fs::read(process.join("mountinfo")).ok().and_then(|table| parse_mountinfo(&table).ok());
+    table.into_iter().flatten().filter(|entry| smb_root::is_smb(&entry.fs_type)).collect()
+}
+
+/// The mount of a process's file, as /proc reports it.
+fn mount_in_proc(link: &Path) -> Option<MountId> {
+    let (directory, name) = (link.parent()?, link.file_name()?);
+    if directory.ends_with("fd") {
+        let text = fs::read_to_string(directory.with_file_name("fdinfo").join(name)).ok()?;
+        return Some(FdInfo::parse(&text).ok()?.mount);
+    }
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let file = rustix::fs::open(link, flags, Mode::empty()).ok()?;
+    Some(FdInfo::read(file.as_fd()).ok()?.mount)
 }
 
 fn loop_devices(mount_point: &Path) -> Vec<MountUser> {

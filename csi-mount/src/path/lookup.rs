@@ -17,6 +17,7 @@ use crate::sys::child::Open;
 use crate::sys::features::{self, Feature};
 use crate::table::details::Details;
 use crate::table::facts::{self, Facts};
+use crate::table::smb_root;
 use crate::{DeviceNumber, MountId, MountState};
 
 /// The facts of the file with that name in a directory, or of what is mounted over it. A symbolic link is not
@@ -33,7 +34,8 @@ pub(crate) fn facts_at(directory: impl AsFd, name: &OsStr) -> io::Result<Facts> 
 /// This is one lookup of the whole path instead of one for the directory and one for the name. None if a
 /// filesystem must be asked, and for a path that is not clean.
 pub(crate) fn quick_state(path: &Path) -> Option<MountState> {
-    if !features::has(Feature::StatxMount) || !paths::is_clean(path.as_os_str().as_bytes()) {
+    let is_possible = features::has(Feature::StatxMount) && !smb_root::can_exist();
+    if !is_possible || !paths::is_clean(path.as_os_str().as_bytes()) {
         return None;
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, StatMount, StatMountBasic};
-use crate::table::facts;
 use crate::table::mountinfo::{self, MountEntry};
+use crate::table::{facts, smb_root};
 use crate::{DeviceNumber, Error, MountAttributes, MountId, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,6 +179,9 @@ pub(crate) fn is_remote(fs_type: &str) -> bool {
 }
 
 pub(crate) fn unique_id(fd: impl AsFd) -> io::Result<Option<u64>> {
+    if smb_root::facts(fd.as_fd())?.is_some() {
+        return Ok(None);
+    }
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let found = rustix::fs::statx(fd, c"", flags, StatxFlags::from_bits_retain(MNT_ID_UNIQUE))?;
     Ok((found.stx_mask & MNT_ID_UNIQUE != 0).then_some(found.stx_mnt_id))

@@ -1,4 +1,5 @@
-//! What the kernel knows about a file without asking its filesystem, so nothing here can hang.
+//! What the kernel knows about a file without asking its filesystem, so nothing here can hang. The exception is a
+//! file on SMB that is not the root of its mount; see `smb_root`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
@@ -6,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags};
 
 use crate::sys::features::{self, Feature};
-use crate::table::mountinfo;
+use crate::table::{mountinfo, smb_root};
 use crate::{DeviceNumber, MountId};
 
 /// What the kernel has in memory about a file.
@@ -49,6 +50,9 @@ impl Facts {
 /// The facts of an open file.
 pub(crate) fn from_fd(fd: impl AsFd) -> io::Result<Facts> {
     let fd = fd.as_fd();
+    if let Some(found) = smb_root::facts(fd)? {
+        return Ok(found);
+    }
     let flags =
         AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::EMPTY_PATH;
     let Ok(statx) = rustix::fs::statx(fd, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID) else {
@@ -58,7 +62,7 @@ pub(crate) fn from_fd(fd: impl AsFd) -> io::Result<Facts> {
         (MountId(statx.stx_mnt_id), statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     } else {
         // A descriptor alone does not show whether it is the root of a mount. It counts as not being one.
-        (fdinfo_mount(fd)?, false)
+        (FdInfo::read(fd)?.mount, false)
     };
     Ok(from_statx(&statx, mount, is_mount_root))
 }
@@ -84,7 +88,7 @@ pub(crate) fn from_statx(statx: &Statx, mount: MountId, is_mount_root: bool) -> 
 
 /// A filesystem that shut down can refuse `statx` (XFS), but must still be unmounted.
 fn facts_of_broken(fd: BorrowedFd<'_>) -> io::Result<Facts> {
-    let mount = fdinfo_mount(fd)?;
+    let mount = FdInfo::read(fd)?.mount;
     let entry = mountinfo::mount_by_id(mount).map_err(io::Error::other)?;
     let device = entry.map_or(DeviceNumber { major: 0, minor: 0 }, |entry| entry.device);
     let (file_type, inode, node) = (FileType::Unknown, 0, DeviceNumber { major: 0, minor: 0 });
@@ -101,13 +105,29 @@ fn facts_of_broken(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     })
 }
 
-/// Reads the mount id from /proc, for what statx does not report before Linux 5.8.
-fn fdinfo_mount(fd: BorrowedFd<'_>) -> io::Result<MountId> {
-    let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
-    // Drops the error number: a missing /proc must not look like a missing file.
-    let unknown =
-        |error| io::Error::other(format!("{path} cannot be read; mount /proc into the container: {error}"));
-    let text = std::fs::read_to_string(&path).map_err(unknown)?;
-    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    id.map(MountId).ok_or_else(|| io::Error::other("fdinfo has no mnt_id"))
+/// What /proc reports about a descriptor, without its filesystem.
+pub(crate) struct FdInfo {
+    pub(crate) mount: MountId,
+    /// From Linux 5.14.
+    pub(crate) inode: Option<u64>,
+}
+
+impl FdInfo {
+    pub(crate) fn read(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
+        // Drops the error number: a missing /proc must not look like a missing file.
+        let unknown = |error| {
+            io::Error::other(format!("{path} cannot be read; mount /proc into the container: {error}"))
+        };
+        Self::parse(&std::fs::read_to_string(&path).map_err(unknown)?)
+    }
+
+    /// Reads `/proc/PID/fdinfo/FD`.
+    pub(crate) fn parse(text: &str) -> io::Result<Self> {
+        let number = |key: &str| {
+            text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')?.trim().parse().ok())
+        };
+        let mount = number("mnt_id").map(MountId).ok_or_else(|| io::Error::other("fdinfo has no mnt_id"))?;
+        Ok(Self { mount, inode: number("ino") })
+    }
 }

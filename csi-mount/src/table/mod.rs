@@ -1,7 +1,7 @@
 //! What the kernel reports about mounts and the files on them, without asking a filesystem.
 //!
 //! [`mountinfo`] is the whole table of a namespace. [`details`] is one mount's row, from `statmount(2)` if
-//! the kernel has it. [`facts`] is one open file.
+//! the kernel has it. [`facts`] is one open file; [`smb_root`] is why SMB is different.
 //!
 //! Imports from the folders below it: `sys`, `error`, `bounded`.
 
@@ -10,4 +10,5 @@ pub(crate) mod facts;
 pub(crate) mod mount_namespaces;
 pub(crate) mod mountinfo;
 pub(crate) mod siblings;
+pub(crate) mod smb_root;
 pub(crate) mod state;

@@ -1,0 +1,110 @@
+//! The facts of the root of an SMB mount, which its server is not asked for.
+//!
+//! `statx` with `AT_STATX_DONT_SYNC` reads only memory on other filesystems. The SMB client asks the server with
+//! it too if it has marked the attributes as old (`cifs_getattr` in `fs/smb/client/inode.c`), as after a name in the
+//! directory was removed. If the server is silent, that call waits without limit.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use rustix::fs::{FileType, Mode, OFlags};
+
+use crate::DeviceNumber;
+use crate::table::facts::{Facts, FdInfo};
+use crate::table::mountinfo;
+
+/// How long an answer that the kernel has no SMB client holds, in milliseconds: its module is loaded by the first
+/// mount.
+const NONE_HOLDS: u64 = 100;
+
+/// Whether any SMB filesystem can be mounted now: the kernel has the client.
+pub(crate) fn can_exist() -> bool {
+    /// The time from which the answer must be looked for again; the client was there if it is 0.
+    static LOOK_FROM: AtomicU64 = AtomicU64::new(1);
+    static START: OnceLock<Instant> = OnceLock::new();
+    let now = || 1 + START.get_or_init(Instant::now).elapsed().as_millis() as u64;
+    match LOOK_FROM.load(Ordering::Relaxed) {
+        0 => true,
+        later if later > 1 && now() < later => false,
+        _ => {
+            let is_there = Path::new("/sys/module/cifs").exists();
+            LOOK_FROM.store(if is_there { 0 } else { now() + NONE_HOLDS }, Ordering::Relaxed);
+            is_there
+        }
+    }
+}
+
+/// The facts of an open file, if it is the root of an attached SMB mount. Before Linux 5.14 the kernel does not
+/// report the inode number otherwise; then this is None.
+pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Option<Facts>> {
+    if can_exist() { facts_of_root(fd, is_smb) } else { Ok(None) }
+}
+
+fn facts_of_root(fd: BorrowedFd<'_>, is_meant: impl Fn(&str) -> bool) -> io::Result<Option<Facts>> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // Not a directory. Neither call asks a server: the names are no names of it.
+    let Ok(above) = rustix::fs::openat(fd, c"..", flags, Mode::empty()) else { return Ok(None) };
+    let found = FdInfo::read(fd)?;
+    let Some(inode) =
+        found.inode.filter(|_| FdInfo::read(above.as_fd()).is_ok_and(|above| above.mount != found.mount))
+    else {
+        return Ok(None);
+    };
+    let entry = mountinfo::mount_by_id(found.mount).map_err(io::Error::other)?;
+    let Some(entry) = entry.filter(|entry| is_meant(&entry.fs_type)) else { return Ok(None) };
+    Ok(Some(Facts {
+        file_type: FileType::Directory,
+        device: entry.device,
+        inode,
+        node: DeviceNumber { major: 0, minor: 0 },
+        size: 0,
+        links: 0,
+        owner: (0, 0),
+        mount: found.mount,
+        is_mount_root: true,
+    }))
+}
+
+pub(crate) fn is_smb(fs_type: &str) -> bool {
+    matches!(fs_type, "cifs" | "smb3")
+}
+
+#[cfg(test)]
+mod needs_root {
+    use super::*;
+    use crate::table::facts::from_fd;
+    use crate::testing::private_mount_namespace;
+    use crate::{Bind, Mount, Target};
+
+    #[test]
+    fn the_facts_are_those_of_statx() {
+        let directory = tempfile::tempdir().unwrap();
+        private_mount_namespace(|| {
+            let target = Target::new(directory.path()).unwrap();
+            Mount::new("tmpfs", "x").at(&target).unwrap();
+            for name in ["below", "bound"] {
+                std::fs::create_dir(directory.path().join(name)).unwrap();
+            }
+            let bound = Target::new(directory.path().join("bound")).unwrap();
+            Bind::new(&directory.path().join("below")).at(&bound).unwrap();
+            let is_meant = |fs_type: &str| fs_type == "tmpfs";
+            for root in [&target, &bound] {
+                let opened = root.open("look").unwrap();
+                let found =
+                    facts_of_root(opened.fd.as_fd(), is_meant).unwrap().expect("it is the root of a mount");
+                let statx = from_fd(&opened.fd).unwrap();
+                let known = |facts: Facts| {
+                    (facts.file_type, facts.device, facts.inode, facts.mount, facts.is_mount_root)
+                };
+                assert_eq!(known(found), known(statx));
+                assert_eq!(facts_of_root(opened.fd.as_fd(), is_smb).unwrap(), None, "of another type");
+            }
+            let below = std::fs::File::open(directory.path().join("below")).unwrap();
+            assert_eq!(facts_of_root(below.as_fd(), is_meant).unwrap(), None, "not a root");
+        });
+    }
+}
