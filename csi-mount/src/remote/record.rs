@@ -31,8 +31,8 @@ pub(super) struct Record {
     pub(super) portals: Vec<Portal>,
     /// The kernel's name for the disk, by which its multipath map is found. None if it needs no map.
     pub(super) wwid: Option<String>,
-    /// Why a detach that failed afterwards could not flush the disk. The kernel reports this once only: the next
-    /// flush succeeds.
+    /// Why a detach that failed afterwards could not flush the disk. The kernel reports this once only: the
+    /// next flush succeeds.
     pub(super) not_flushed: Option<String>,
 }
 

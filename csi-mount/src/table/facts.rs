@@ -1,5 +1,5 @@
-//! What the kernel knows about a file without asking its filesystem, so nothing here can hang. The exception is a
-//! file on SMB that is not the root of its mount; see `smb_root`.
+//! What the kernel knows about a file without asking its filesystem, so nothing here can hang. The exception
+//! is a file on SMB that is not the root of its mount; see `smb_root`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};

@@ -1,8 +1,8 @@
 //! The facts of the root of an SMB mount, which its server is not asked for.
 //!
-//! `statx` with `AT_STATX_DONT_SYNC` reads only memory on other filesystems. The SMB client asks the server with
-//! it too if it has marked the attributes as old (`cifs_getattr` in `fs/smb/client/inode.c`), as after a name in the
-//! directory was removed. If the server is silent, that call waits without limit.
+//! `statx` with `AT_STATX_DONT_SYNC` reads only memory on other filesystems. The SMB client asks the server
+//! with it too if it has marked the attributes as old (`cifs_getattr` in `fs/smb/client/inode.c`), as after a
+//! name in the directory was removed. If the server is silent, that call waits without limit.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -17,8 +17,8 @@ use crate::DeviceNumber;
 use crate::table::facts::{Facts, FdInfo};
 use crate::table::mountinfo;
 
-/// How long an answer that the kernel has no SMB client holds, in milliseconds: its module is loaded by the first
-/// mount.
+/// How long an answer that the kernel has no SMB client holds, in milliseconds: its module is loaded by the
+/// first mount.
 const NONE_HOLDS: u64 = 100;
 
 /// Whether any SMB filesystem can be mounted now: the kernel has the client.
@@ -38,8 +38,8 @@ pub(crate) fn can_exist() -> bool {
     }
 }
 
-/// The facts of an open file, if it is the root of an attached SMB mount. Before Linux 5.14 the kernel does not
-/// report the inode number otherwise; then this is None.
+/// The facts of an open file, if it is the root of an attached SMB mount. Before Linux 5.14 the kernel does
+/// not report the inode number otherwise; then this is None.
 pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Option<Facts>> {
     if can_exist() { facts_of_root(fd, is_smb) } else { Ok(None) }
 }

@@ -98,8 +98,8 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
 /// The number of a free device that is not below `lowest`.
 ///
 /// A number whose node is still bound somewhere is not used again, though the device is free: a bound node
-/// keeps nothing attached. A container that copied the mounts of the node has such a bind until it ends. It would give
-/// access to the next volume with the number, and that volume would look as if it were in use.
+/// keeps nothing attached. A container that copied the mounts of the node has such a bind until it ends. It
+/// would give access to the next volume with the number, and that volume would look as if it were in use.
 fn free_number(control: BorrowedFd<'_>, lowest: u32) -> nix::Result<u32> {
     let free = ioctl::loop_free_number(control)?;
     if free >= lowest {

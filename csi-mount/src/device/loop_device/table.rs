@@ -29,8 +29,8 @@ const PARTITIONS: &str = "/proc/partitions";
 const ASK: &str = "read the status of loop device";
 /// How many bytes are asked for at once: more than the kernel returns.
 const PIECE: usize = 64 * 1024;
-/// How often a table is read that changes each time. A disk that stays is missing in all of them only if another
-/// one is removed at the same point of each read.
+/// How often a table is read that changes each time. A disk that stays is missing in all of them only if
+/// another one is removed at the same point of each read.
 const MAX_TABLES: usize = 10;
 
 /// An attached loop device, as sysfs lists it.
@@ -142,8 +142,8 @@ pub(crate) fn attached(
             }
         }
     }
-    // The answer of a known one is still true, so nothing else is read of it: every volume's steps come here, and
-    // there can be many devices.
+    // The answer of a known one is still true, so nothing else is read of it: every volume's steps come here,
+    // and there can be many devices.
     let mut attached = Vec::new();
     for listed in unknown {
         if listed.read_backing().map_err(failed_to_list)?.is_some() {

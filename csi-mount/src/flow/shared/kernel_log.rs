@@ -1,5 +1,5 @@
-//! What the kernel writes to its log while it mounts. The SMB client writes the server's status there, and not
-//! to its filesystem context.
+//! What the kernel writes to its log while it mounts. The SMB client writes the server's status there, and
+//! not to its filesystem context.
 
 use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
 use rustix::io::{Errno, read};

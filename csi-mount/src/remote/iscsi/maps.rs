@@ -118,8 +118,8 @@ pub(super) fn resize(sys: &Path, disk: &IscsiDisk, portals: &[Portal], bytes: u6
 ///
 /// # Errors
 ///
-/// Those of [`Multipath::take_away`]; [`Unresponsive`](crate::ErrorKind::Unresponsive) if a path works and the
-/// map does not take its last writes: it stays.
+/// Those of [`Multipath::take_away`]; [`Unresponsive`](crate::ErrorKind::Unresponsive) if a path works and
+/// the map does not take its last writes: it stays.
 pub(in crate::remote) fn take_away(
     sys: &Path,
     disk: &IscsiDisk,
