@@ -1,7 +1,8 @@
 //! Block devices: which one it is, who uses it, and loop devices.
 //!
 //! [`BlockDevice`](block_device::BlockDevice) is open and stays the same device. [`users`] is the only
-//! place that finds out who uses it. [`sysfs`] is the kernel's description of it.
+//! place that finds out who uses it; [`mount_places`] is the part of it that [`loop_device`] needs too.
+//! [`sysfs`] is the kernel's description of it.
 //!
 //! Imports from `mounted` and the layers below it, and not from `mounting`.
 

@@ -87,8 +87,8 @@ impl RemoteDisks {
         Ok(done)
     }
 
-    /// Refuses a disk with users, and flushes it. Returns why its last writes are possibly lost.
-    /// The map of a disk that nothing else needs is removed.
+    /// Refuses a disk with users, flushes it, and removes its map if this attachment is its last. Returns why
+    /// its last writes are possibly lost.
     fn flush(&self, record: &Record, is_last: bool) -> Result<Option<Error>> {
         let wwid = record.wwid.as_deref();
         let not_flushed = match &record.disk {
@@ -206,13 +206,12 @@ mod tests {
         let disks = RemoteDisks { sys: directory.path().join("sys"), ..RemoteDisks::new(directory.path()) };
         let id = LunId::serial("1").unwrap();
         let disk = Disk::Iscsi(IscsiDisk { iqn: "iqn.s".to_owned(), interface: None, lun: 3, id });
-        let portals = Vec::new();
         let not_flushed = Some("flush /dev/sda: Input/output error".to_owned());
         for not_flushed in [None, not_flushed] {
             let record = Record {
                 boot: boot().unwrap(),
                 disk: disk.clone(),
-                portals: portals.clone(),
+                portals: Vec::new(),
                 wwid: None,
                 not_flushed,
             };

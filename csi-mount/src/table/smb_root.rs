@@ -38,15 +38,15 @@ pub(crate) fn can_exist() -> bool {
     }
 }
 
-/// The facts of an open file, if it is the root of an attached SMB mount. Before Linux 5.14 the kernel does
-/// not report the inode number otherwise; then this is None.
+/// The facts of an open file, if it is the root of an attached SMB mount. None before Linux 5.14, where
+/// fdinfo has no inode number.
 pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Option<Facts>> {
     if can_exist() { facts_of_root(fd, is_smb) } else { Ok(None) }
 }
 
 fn facts_of_root(fd: BorrowedFd<'_>, is_meant: impl Fn(&str) -> bool) -> io::Result<Option<Facts>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // Not a directory. Neither call asks a server: the names are no names of it.
+    // The kernel has the directory above in memory. There is none if this is a file.
     let Ok(above) = rustix::fs::openat(fd, c"..", flags, Mode::empty()) else { return Ok(None) };
     let found = FdInfo::read(fd)?;
     let Some(inode) =
@@ -69,6 +69,7 @@ fn facts_of_root(fd: BorrowedFd<'_>, is_meant: impl Fn(&str) -> bool) -> io::Res
     }))
 }
 
+/// Whether this type of filesystem is the kernel's SMB client.
 pub(crate) fn is_smb(fs_type: &str) -> bool {
     matches!(fs_type, "cifs" | "smb3")
 }

@@ -209,7 +209,7 @@ fn a_server_that_was_stopped_or_killed_is_used_again() {
 
             remove_a_name();
             fail(server);
-            // The first call has the client's attributes marked as old, too.
+            // The first call marks the attributes as old, so the second one tests that too.
             for _ in 0..2 {
                 let start = Instant::now();
                 let error = used.stats(client).await.unwrap_err();

@@ -7,6 +7,7 @@ use super::address::{self, address};
 use super::kernel_log::KernelLog;
 use crate::mounting::diagnose;
 use crate::path::paths;
+use crate::table::smb_root;
 use crate::{Error, ErrorKind, MountOptions, Result};
 
 const OPERATION: &str = "mount SMB from";
@@ -51,13 +52,9 @@ impl SharedSource {
     }
 }
 
-fn is_smb(source: &SharedSource) -> bool {
-    matches!(source.fs_type.as_str(), "cifs" | "smb3")
-}
-
 /// Returns the options for the kernel: the given ones, plus the server's address if it is missing.
 pub(super) fn complete(source: &SharedSource, options: MountOptions) -> Result<MountOptions> {
-    if !is_smb(source) {
+    if !smb_root::is_smb(&source.fs_type) {
         return Ok(options);
     }
     let has = |key: &str| options.filesystem().iter().any(|option| option.key() == key);
@@ -74,7 +71,7 @@ pub(super) fn complete(source: &SharedSource, options: MountOptions) -> Result<M
 
 /// Adds what the error number means for an SMB mount, and what the kernel's log says.
 pub(super) fn explained(source: &SharedSource, error: Error, log: KernelLog) -> Error {
-    if !is_smb(source) {
+    if !smb_root::is_smb(&source.fs_type) {
         return error;
     }
     let error = with_meaning(error);
