@@ -185,8 +185,19 @@ fn marked_targets_of_an_interrupted_recovery_are_bound_again() {
 
 #[test]
 fn a_daemon_that_dies_is_started_again_on_request() {
+    started_again_when_it_dies(|daemon| daemon);
+}
+
+/// A launcher can end long before its daemon is there. The wait for that does not delay a restart.
+#[test]
+fn a_daemon_with_a_launcher_is_started_again_at_once() {
+    const LIMIT: Duration = Duration::from_secs(600);
+    started_again_when_it_dies(|daemon| daemon.launcher(["setsid", "--fork"]).ready_time_limit(LIMIT));
+}
+
+fn started_again_when_it_dies(change: fn(FuseDaemon) -> FuseDaemon) {
     in_place(|staging, pod| {
-        let served = daemon("serve", staging).restart_when_lost();
+        let served = change(daemon("serve", staging).restart_when_lost());
         stage(staging, &served).unwrap();
         publish(staging.path(), pod, MountAttributes::empty()).unwrap();
         for _ in 0..2 {

@@ -98,11 +98,13 @@ impl Watch {
         if let Some((child, sender)) = child {
             self.until_program_ended(child, &sender);
         }
+        let mut was_seen = false;
         loop {
             let held = self.processes.held();
-            if held.is_empty() && start.elapsed() >= launched {
+            if held.is_empty() && (was_seen || start.elapsed() >= launched) {
                 break;
             }
+            was_seen |= !held.is_empty();
             let until = Instant::now() + PAUSES[1];
             if held.is_empty() {
                 sleep(PAUSES[1]);
@@ -161,11 +163,14 @@ impl Watch {
 }
 
 /// Whether the filesystem is still mounted and has no daemon. An unmount that is in progress is waited for.
+///
+/// The mount of a later daemon is not looked at: each look makes it busy for a moment.
 fn has_died(staging: &Path) -> bool {
     let deadline = Instant::now() + END_TIME_LIMIT;
+    let of_place = Processes::for_place(staging);
     let is_mounted =
         || -> Result<bool> { Ok(matches!(Target::new(staging)?.state()?, MountState::Mounted(_))) };
-    while is_mounted().unwrap_or(false) {
+    while of_place.running().is_empty() && is_mounted().unwrap_or(false) {
         if is_lost(staging).unwrap_or(false) {
             return true;
         }
