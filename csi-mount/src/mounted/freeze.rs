@@ -83,16 +83,22 @@ pub(crate) fn is_frozen(root: BorrowedFd<'_>, details: &Details) -> bool {
     }
 }
 
-/// Whether a process waits for a filesystem to thaw: in `percpu_rwsem_wait`, before Linux 5.7 in
-/// `__percpu_down_read`.
+/// Whether a process waits for a filesystem to thaw.
 fn waits_for_thaw(process: i32) -> bool {
     let read = |file| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
-    // Before 5.16 `wchan` is 0 on many kernels. `stack`, which needs privileges, also shows where a woken
-    // process continues.
-    let is_there = |file| read(file).contains("percpu");
-    let is_running =
-        || read("stat").rsplit(')').next().is_none_or(|fields| fields.trim_start().starts_with('R'));
-    is_there("wchan") || (is_there("stack") && !is_running())
+    is_wait_for_thaw(&read("wchan"), &read("stack"), &read("stat"))
+}
+
+/// A process waits for a thaw in `percpu_rwsem_wait`, before Linux 5.7 in `__percpu_down_read`. A killed
+/// process that exits waits there too, while another process is moved to another control group
+/// (`exit_signals`).
+///
+/// Before 5.16 `wchan` is 0 on many kernels. `stack`, which needs privileges, also shows where a woken
+/// process continues.
+fn is_wait_for_thaw(wchan: &str, stack: &str, stat: &str) -> bool {
+    let is_exiting = stack.contains("do_exit");
+    let is_running = stat.rsplit(')').next().is_none_or(|fields| fields.trim_start().starts_with('R'));
+    !is_exiting && (wchan.contains("percpu") || stack.contains("percpu") && !is_running)
 }
 
 /// Thaws the filesystem of this directory. Returns whether it was frozen.
@@ -107,5 +113,26 @@ pub fn thaw(path: impl AsRef<Path>) -> Result<bool> {
         Ok(()) => Ok(true),
         Err(nix::Error::EINVAL) => Ok(false),
         Err(error) => Err(Error::os(THAW, path, error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKING: &str = "[<0>] percpu_rwsem_wait+0x116/0x140\n[<0>] __percpu_down_read+0x77/0xb0\n\
+        [<0>] mnt_want_write+0x62/0x80\n[<0>] do_rmdir+0x8c/0x170\n[<0>] __x64_sys_unlinkat+0x3a/0x70\n";
+    const EXITING: &str = "[<0>] percpu_rwsem_wait+0x116/0x140\n[<0>] __percpu_down_read+0x77/0xb0\n\
+        [<0>] exit_signals+0x1b2/0x1d0\n[<0>] do_exit+0x9c/0xa90\n[<0>] do_group_exit+0x30/0x80\n";
+
+    #[test]
+    fn only_the_question_waits_for_a_thaw() {
+        let (waiting, running) = ("7 (csi) D 1 7", "7 (R) R 1 7");
+        assert!(is_wait_for_thaw("percpu_rwsem_wait", ASKING, waiting));
+        assert!(is_wait_for_thaw("percpu_rwsem_wait", "", waiting), "without privileges");
+        assert!(is_wait_for_thaw("0", ASKING, waiting), "on an older kernel");
+        assert!(!is_wait_for_thaw("0", ASKING, running), "it was woken");
+        assert!(!is_wait_for_thaw("percpu_rwsem_wait", EXITING, waiting), "it was killed and exits");
+        assert!(!is_wait_for_thaw("0", "", waiting));
     }
 }
