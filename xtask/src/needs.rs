@@ -79,6 +79,18 @@ const FUSE_PROGRAMS: &[(&str, &str)] = &[
     ("fusermount3", "fuse3"),
 ];
 
+/// A Ceph cluster of one node, its commands and its client, for `cargo xtask test --systems ceph`.
+const CEPH: &[(&str, &str)] = &[
+    ("ceph-mon", "ceph-mon"),
+    ("ceph-osd", "ceph-osd"),
+    ("ceph-mgr", "ceph-mgr"),
+    ("ceph-mds", "ceph-mds"),
+    ("ceph-fuse", "ceph-fuse"),
+    ("ceph", "ceph-common"),
+    ("ceph-authtool", "ceph-common"),
+    ("monmaptool", "ceph-base"),
+];
+
 /// Runs the containers of `cargo xtask container`.
 const CONTAINERS: &[(&str, &str)] = &[("runc", "runc")];
 
@@ -126,6 +138,8 @@ pub(crate) enum Work {
     Kernels,
     /// The tests with FUSE programs that others wrote.
     FusePrograms,
+    /// The tests with a Ceph cluster.
+    Ceph,
     /// The tests of the images.
     Containers,
     /// Counting instructions, as the gate does.
@@ -140,6 +154,7 @@ impl Work {
             Self::Tests => (PROGRAMS, &[]),
             Self::Kernels => (PROGRAMS, EMULATION),
             Self::FusePrograms => (FUSE_PROGRAMS, &[]),
+            Self::Ceph => (CEPH, &[]),
             Self::Containers => (CONTAINERS, &[]),
             Self::Counting => (&[], &MEASUREMENT[..1]),
             Self::Measurement => (PROGRAMS, MEASUREMENT),
@@ -192,6 +207,11 @@ pub(crate) fn missing_for_fuse() -> Result<Vec<String>, Failure> {
     missing_to_mount(Work::FusePrograms, &[FUSE])
 }
 
+/// What the tests with a Ceph cluster lack, one line each.
+pub(crate) fn missing_for_ceph() -> Result<Vec<String>, Failure> {
+    missing_to_mount(Work::Ceph, &[FUSE])
+}
+
 /// What this work lacks, if it mounts on this machine's kernel.
 fn missing_to_mount(work: Work, devices: &[(&str, &str)]) -> Result<Vec<String>, Failure> {
     let mut missing = Vec::new();
@@ -220,12 +240,12 @@ pub(crate) fn missing_programs(work: Work) -> Vec<String> {
 
 /// Prints every need and whether it is met. Fails if one is not.
 pub(crate) fn report() -> Result<(), Failure> {
-    for (program, package) in [PROGRAMS, EMULATION, FUSE_PROGRAMS, CONTAINERS, MEASUREMENT].concat() {
+    for (program, package) in [PROGRAMS, EMULATION, FUSE_PROGRAMS, CEPH, CONTAINERS, MEASUREMENT].concat() {
         let place = find(program).map_or("missing".to_owned(), |path| path.display().to_string());
         println!("{program:<18} {package:<12} {place}");
     }
     let mut missing = missing()?;
-    for work in [Work::Kernels, Work::FusePrograms, Work::Containers, Work::Measurement] {
+    for work in [Work::Kernels, Work::FusePrograms, Work::Ceph, Work::Containers, Work::Measurement] {
         missing.extend(missing_programs(work));
     }
     missing.sort();

@@ -16,13 +16,22 @@ struct System {
     missing: fn() -> Result<Vec<String>, Failure>,
 }
 
-const SYSTEMS: &[System] = &[System {
-    name: "fuse",
-    package: "csi-core",
-    test: "systems_fuse",
-    work: Work::FusePrograms,
-    missing: needs::missing_for_fuse,
-}];
+const SYSTEMS: &[System] = &[
+    System {
+        name: "fuse",
+        package: "csi-core",
+        test: "systems_fuse",
+        work: Work::FusePrograms,
+        missing: needs::missing_for_fuse,
+    },
+    System {
+        name: "ceph",
+        package: "ceph",
+        test: "by_ceph_fuse",
+        work: Work::Ceph,
+        missing: needs::missing_for_ceph,
+    },
+];
 
 /// Installs what is missing if it can, and runs the tests of one kind of system.
 ///
@@ -58,9 +67,10 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_names() {
         assert_eq!(named(Some("fuse")).map(|system| system.test).ok(), Some("systems_fuse"));
+        assert_eq!(named(Some("ceph")).map(|system| system.test).ok(), Some("by_ceph_fuse"));
         for name in [None, Some("fus"), Some("")] {
             let failure = named(name).err().expect("no such system").to_string();
-            assert!(failure.ends_with("the names are: fuse"), "{failure}");
+            assert!(failure.ends_with("the names are: fuse, ceph"), "{failure}");
         }
     }
 }

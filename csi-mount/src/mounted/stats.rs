@@ -46,7 +46,8 @@ impl Usage {
 pub struct Stats {
     /// In bytes.
     pub bytes: Usage,
-    /// In inodes. None if the filesystem creates inodes on demand (btrfs, vfat, many network filesystems).
+    /// In inodes. None if the filesystem creates inodes on demand (btrfs, vfat, many network filesystems), or
+    /// does not say how many are free (CephFS).
     pub inodes: Option<Usage>,
 }
 
@@ -141,7 +142,8 @@ impl From<Answer> for Stats {
                 used: bytes(answer.blocks.saturating_sub(answer.blocks_free)),
                 available: bytes(answer.blocks_available),
             },
-            inodes: (answer.inodes > 0).then_some(inodes),
+            // CephFS reports -1 free inodes.
+            inodes: (answer.inodes > 0 && answer.inodes_free <= answer.inodes).then_some(inodes),
         }
     }
 }
@@ -172,5 +174,12 @@ mod tests {
         let stats = Stats::from(answer);
         assert_eq!(stats.bytes, Usage { total: 1000, used: 600, available: 350 });
         assert_eq!(stats.inodes, None);
+    }
+
+    #[test]
+    fn more_free_inodes_than_all_are_no_number() {
+        let stats = |inodes_free| Stats::from(Answer { inodes: 7, inodes_free, ..Answer::default() });
+        assert_eq!(stats(7).inodes, Some(Usage { total: 7, used: 0, available: 7 }));
+        assert_eq!(stats(u64::MAX).inodes, None);
     }
 }

@@ -159,7 +159,7 @@ const NO_CONTROLLER: Skip = Skip {
 };
 
 /// Every mode of every example. `nfs` and `smb` need a kernel with their client and are tested in the emulated
-/// machine.
+/// machine. `ceph` needs a cluster.
 pub(crate) const MODES: &[Mode] = &[
     Mode {
         driver: "dirs",

@@ -1,5 +1,5 @@
-//! What the kernel writes to its log while it mounts. The SMB client writes the server's status there, and
-//! not to its filesystem context.
+//! What the kernel writes to its log while it mounts. The clients of SMB and CephFS write the server's status
+//! there, and not to their filesystem context.
 
 use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
 use rustix::io::{Errno, read};
@@ -19,13 +19,13 @@ impl KernelLog {
         Self(log.ok().filter(|log| seek(log, SeekFrom::End(0)).is_ok()))
     }
 
-    /// The messages with this prefix. They can also be about another mount.
-    pub(super) fn messages(self, prefix: &str) -> Vec<String> {
+    /// The messages with one of these prefixes. They can also be about another mount.
+    pub(super) fn messages(self, prefixes: &[&str]) -> Vec<String> {
         let (mut messages, mut buffer) = (Vec::new(), [0; 2048]);
         let Some(log) = self.0 else { return messages };
         while messages.len() < MOST {
             match read(&log, &mut buffer) {
-                Ok(length) => messages.extend(message(&buffer[..length], prefix)),
+                Ok(length) => messages.extend(message(&buffer[..length], prefixes)),
                 // A record was overwritten before it was read.
                 Err(Errno::PIPE) => {}
                 Err(_) => break,
@@ -36,12 +36,13 @@ impl KernelLog {
     }
 }
 
-/// The text of a record (`6,1234,5678,-;CIFS: text`, then lines for programs) if it has the prefix.
-fn message(record: &[u8], prefix: &str) -> Option<String> {
+/// The text of a record (`6,1234,5678,-;CIFS: text`, then lines for programs) if it has one of the prefixes.
+fn message(record: &[u8], prefixes: &[&str]) -> Option<String> {
     let text = String::from_utf8_lossy(record);
     let (_, text) = text.lines().next()?.split_once(';')?;
     // The kernel writes a backslash as its number.
-    text.strip_prefix(prefix).map(|text| text.trim().replace(r"\x5c", r"\"))
+    let text = prefixes.iter().find_map(|prefix| text.strip_prefix(prefix))?;
+    Some(text.trim().replace(r"\x5c", r"\"))
 }
 
 #[cfg(test)]
@@ -52,11 +53,11 @@ mod tests {
     fn a_message_is_the_text_of_a_record_with_its_prefix() {
         let record =
             b"3,812,5140900,-;CIFS: Status code returned 0xc000006d NT_STATUS_LOGON_FAILURE\n SUBSYSTEM=x\n";
-        let text = message(record, "CIFS: ").unwrap();
+        let text = message(record, &["CIFS: "]).unwrap();
         assert_eq!(text, "Status code returned 0xc000006d NT_STATUS_LOGON_FAILURE");
-        assert_eq!(message(br"3,1,1,-;CIFS: VFS: \x5c\x5cs", "CIFS: ").unwrap(), r"VFS: \\s");
+        assert_eq!(message(br"3,1,1,-;CIFS: VFS: \x5c\x5cs", &["x", "CIFS: "]).unwrap(), r"VFS: \\s");
         for other in [&b"6,1,1,-;EXT4-fs: mounted"[..], b"", b";", b"\xff\n;CIFS: "] {
-            assert_eq!(message(other, "CIFS: "), None);
+            assert_eq!(message(other, &["CIFS: "]), None);
         }
     }
 }

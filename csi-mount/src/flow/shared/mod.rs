@@ -15,8 +15,8 @@
 //!
 //! The kernel mounts directly, without a helper program: a password is an option that only the kernel gets.
 //! For NFS and SMB the flow finds the values that a helper would find ([`SharedSource::nfs`],
-//! [`SharedSource::smb`]). For other filesystems the driver provides them: CephFS needs its monitors in the
-//! source or in `mon_addr=`. Anything else that a helper would do is up to the driver.
+//! [`SharedSource::smb`]). CephFS has its monitors in its source ([`SharedSource::ceph`]). For other filesystems
+//! the driver provides what a helper would find.
 //!
 //! The toolkit's tests run this flow against NFS servers, v3 and v4.2, and Samba, on kernels that have a client.
 //! Elsewhere they use tmpfs, overlay and ext4 for the mounting, and, in place of a server, FUSE filesystems
@@ -39,6 +39,7 @@
 //! ```
 
 mod address;
+mod ceph;
 mod kernel_log;
 mod nfs;
 mod smb;
@@ -126,7 +127,10 @@ fn prepared(source: &SharedSource, target: &Target) -> Result<Prepared> {
         .options(&options)
         .time_limit(source.time_limit)
         .prepared(target)
-        .map_err(|error| smb::explained(source, error, log))
+        .map_err(|error| match source.fs_type.as_str() {
+            ceph::CEPH => ceph::explained(source, error, log),
+            _ => smb::explained(source, error, log),
+        })
 }
 
 /// Mounts the shared filesystem detached and returns its root directory, for work of the driver itself.

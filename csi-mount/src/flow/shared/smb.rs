@@ -75,7 +75,7 @@ pub(super) fn explained(source: &SharedSource, error: Error, log: KernelLog) -> 
         return error;
     }
     let error = with_meaning(error);
-    let messages = log.messages("CIFS: ").into_iter();
+    let messages = log.messages(&["CIFS: "]).into_iter();
     messages
         .filter(|message| !NOTICES.iter().any(|notice| message.starts_with(notice)))
         .map(|message| diagnose::hidden(&message, &source.options))

@@ -1,0 +1,117 @@
+//! Commands of a Ceph cluster, by the program `ceph`, and the driver's records in the cluster.
+//!
+//! The key is the program's standard input: it is in no argument, no file and no environment.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use csi_core::{Error, Result, Secrets};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+/// How long the program can wait for a connection, and for the answer to a command.
+const CONNECT: &str = "--connect-timeout=10";
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// Error numbers of the cluster.
+pub(crate) const ENOENT: i32 = 2;
+const EAGAIN: i32 = 11;
+const EACCES: i32 = 13;
+pub(crate) const EEXIST: i32 = 17;
+const ETIMEDOUT: i32 = 110;
+
+/// A user of the cluster, as a Secret names it.
+#[derive(Clone)]
+pub(crate) struct User<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) key: &'a str,
+}
+
+impl<'a> User<'a> {
+    pub(crate) fn of(secrets: &'a Secrets) -> Result<Self> {
+        let of = |key: &str| {
+            secrets
+                .get(key)
+                .ok_or_else(|| Error::Unauthenticated(format!("the secrets have no {key}").into()))
+        };
+        Ok(Self { id: of("userID")?, key: of("userKey")? })
+    }
+}
+
+/// A cluster, and the user who sends its commands.
+pub(crate) struct Cluster<'a> {
+    pub(crate) monitors: &'a [SocketAddr],
+    pub(crate) user: User<'a>,
+}
+
+/// The monitors in the form that programs and the kernel accept.
+pub(crate) fn list(monitors: &[SocketAddr]) -> String {
+    monitors.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+}
+
+impl Cluster<'_> {
+    /// The output of a command; `None` if it ends with an error number that `accept` contains.
+    pub(crate) async fn run(&self, words: &[&str], accept: &[i32]) -> Result<Option<String>> {
+        let mut program = Command::new("ceph");
+        program.args(["--conf=/dev/null", "--keyfile=-", CONNECT, "--format=json", "--mon-host"]);
+        program.arg(list(self.monitors)).arg(format!("--id={}", self.user.id)).args(words);
+        program.env_remove("CEPH_ARGS");
+        program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let failed = |error| Error::Unhealthy(format!("ceph: {error}; install ceph-common").into());
+        let mut child = program.spawn().map_err(failed)?;
+        if let Some(mut input) = child.stdin.take() {
+            // A program that has ended already says why.
+            let _ = input.write_all(self.user.key.as_bytes()).await;
+        }
+        let silent = || Error::OutcomeUnknown("the cluster does not answer; check its monitors".into());
+        let output = tokio::time::timeout(ANSWER, child.wait_with_output()).await.map_err(|_| silent())?;
+        let output = output.map_err(failed)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        let (code, said) = (output.status.code(), text(&output.stderr));
+        let said = said.lines().next_back().unwrap_or("no message");
+        match code.unwrap_or_default() {
+            _ if output.status.success() => Ok(Some(text(&output.stdout))),
+            code if accept.contains(&code) => Ok(None),
+            EACCES if said.contains("error connecting") => {
+                Err(Error::Unauthenticated(format!("the cluster refuses the user or the key: {said}").into()))
+            }
+            EACCES => Err(Error::PermissionDenied(format!("check the user's capabilities: {said}").into())),
+            EAGAIN => Err(Error::Pending(said.to_owned().into())),
+            ETIMEDOUT => Err(silent()),
+            _ if said.contains("timed out") => Err(silent()),
+            _ => {
+                Err(Error::Internal(format!("ceph {}: {said}", words[..3.min(words.len())].join(" ")).into()))
+            }
+        }
+    }
+
+    /// The driver's record of this kind and name. An id that the driver did not make has none.
+    pub(crate) async fn record<T: DeserializeOwned>(&self, kind: &str, name: &str) -> Result<Option<T>> {
+        if !is_name(name) {
+            return Ok(None);
+        }
+        let text = self.run(&["config-key", "get", &at(kind, name)], &[ENOENT]).await?;
+        text.map(|text| serde_json::from_str(&text).map_err(Error::internal)).transpose()
+    }
+
+    pub(crate) async fn put(&self, kind: &str, name: &str, record: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string(record).map_err(Error::internal)?;
+        self.run(&["config-key", "set", &at(kind, name), &text], &[]).await.map(drop)
+    }
+
+    pub(crate) async fn forget(&self, kind: &str, name: &str) -> Result<()> {
+        self.run(&["config-key", "rm", &at(kind, name)], &[ENOENT]).await.map(drop)
+    }
+}
+
+/// Whether commands of the cluster take this name as it is.
+pub(crate) fn is_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    (1..=64).contains(&name.len()) && name.chars().all(is_plain)
+}
+
+fn at(kind: &str, name: &str) -> String {
+    format!("csi/{kind}/{name}")
+}
