@@ -23,8 +23,24 @@ const SUITES: &[(&str, bool)] = &[
 
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The flavour with few drivers, which boots fast.
-const FLAVOUR: &str = "-cloud-amd64";
+/// Which drivers a kernel has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Flavour {
+    /// Few drivers: it is small, and boots fast.
+    Cloud,
+    /// All drivers.
+    Generic,
+}
+
+impl Flavour {
+    /// The end of a package's name.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Cloud => "-cloud-amd64",
+            Self::Generic => "-amd64",
+        }
+    }
+}
 
 /// An unpacked kernel.
 #[derive(Debug, Clone)]
@@ -90,10 +106,10 @@ impl Archive {
         Ok(command.args(args).current_dir(self.cache.join("kernels")).output()?)
     }
 
-    /// All available kernels with their package names, the newest last, one for each version.
-    pub(crate) fn kernels(&self) -> Result<Vec<(Version, String)>, Failure> {
+    /// All available kernels of a flavour with their package names, the newest last, one for each version.
+    pub(crate) fn kernels(&self, flavour: Flavour) -> Result<Vec<(Version, String)>, Failure> {
         let output = self.apt("apt-cache", &["search", "--names-only", "^linux-(image|binary)-[0-9].*"])?;
-        Ok(newest_of_each(&String::from_utf8_lossy(&output.stdout)))
+        Ok(newest_of_each(&String::from_utf8_lossy(&output.stdout), flavour))
     }
 
     /// Fetches and unpacks a kernel, unless this was done before.
@@ -179,14 +195,18 @@ fn sources(archives: &Archives) -> Result<String, Failure> {
 }
 
 /// The newest package of each version in lines such as `linux-image-6.1.0-56-cloud-amd64 - Linux 6.1 …`.
-fn newest_of_each(listed: &str) -> Vec<(Version, String)> {
+fn newest_of_each(listed: &str, flavour: Flavour) -> Vec<(Version, String)> {
     let mut all: Vec<(Vec<u32>, bool, &str)> = listed
         .lines()
         .filter_map(|line| line.split_whitespace().next())
         .filter_map(|name| {
             let rest = name.strip_prefix("linux-")?;
             let (kind, rest) = rest.split_once('-')?;
-            let release = rest.strip_suffix(FLAVOUR)?;
+            let release = rest.strip_suffix(flavour.suffix())?;
+            // What is left of another flavour's name.
+            if ["-cloud", "-rt"].iter().any(|other| release.ends_with(other)) {
+                return None;
+            }
             // The names of release candidates, and of partial releases, have letters in front.
             Some((numbers(release), kind == "binary", name)).filter(|(numbers, ..)| numbers.len() > 2)
         })
@@ -225,13 +245,17 @@ mod tests {
                       linux-image-6.1-cloud-amd64 - meta\nlinux-image-6.1.0-57-cloud-amd64-dbg - symbols\n\
                       linux-image-7.2.13+deb14-cloud-amd64 - Linux\n\
                       linux-binary-7.2.13+deb14-cloud-amd64 - kernel image\nlinux-image-7.2.13+deb14-amd64 - \
-                      x";
+                      x\nlinux-image-7.2.13+deb14-rt-amd64 - x";
         assert_eq!(
-            newest_of_each(listed),
+            newest_of_each(listed, Flavour::Cloud),
             [
                 (Version::new(6, 1), "linux-image-6.1.0-56-cloud-amd64".to_owned()),
                 (Version::new(7, 2), "linux-binary-7.2.13+deb14-cloud-amd64".to_owned()),
             ]
+        );
+        assert_eq!(
+            newest_of_each(listed, Flavour::Generic),
+            [(Version::new(7, 2), "linux-image-7.2.13+deb14-amd64".to_owned())]
         );
     }
 }

@@ -28,11 +28,24 @@ use crate::{Failure, needs};
 const DIRECTORIES: &[&str] =
     &["dev", "proc", "sys", "run", "tmp", "root", "mnt", "etc", "var/lib", "var/tmp", "usr/bin", "usr/sbin"];
 
-/// For the disk under `/tmp`. Loop devices need a real filesystem: a tmpfs reads zeros past a file's end.
-const DISK_MODULES: &[&str] = &["virtio_pci", "virtio_blk"];
+/// For the disk under `/tmp`. Loop devices need a real filesystem: a tmpfs reads zeros past a file's end. The cloud
+/// flavour has ext4 built in.
+const DISK_MODULES: &[&str] = &["virtio_pci", "virtio_blk", "crc32c_generic", "ext4"];
 
 /// The factor on the time limits for emulation on a busy machine.
-pub(crate) const EMULATION_FACTOR: u32 = 3;
+const EMULATION_FACTOR: u32 = 3;
+
+/// The settings of a suite that this program's environment replaces: a larger sample of the points at which a step
+/// is killed.
+const SAMPLE: [&str; 2] = ["CSI_CRASH_POINTS", "CSI_CRASH_STRIDE"];
+
+/// The factor on all time limits for a larger sample.
+pub(crate) const SAMPLE_FACTOR: u32 = 8;
+
+/// The settings of the sample in this program's environment.
+pub(crate) fn sample() -> Vec<(&'static str, String)> {
+    SAMPLE.into_iter().filter_map(|name| Some((name, std::env::var(name).ok()?))).collect()
+}
 
 type Archive = Cpio<BufWriter<File>>;
 
@@ -73,17 +86,24 @@ pub(crate) fn pack(
         }
         let path = format!("/tests/{}/{}", suite.package, suite.test);
         cpio.file(&path, &fs::read(programs.of(suite)?)?)?;
-        plan.push_str(&orders(suite, &path, kernel.version));
+        plan.push_str(&orders(suite, &path, kernel.version, &sample()));
     }
     cpio.file("plan", plan.as_bytes())?;
     Ok(cpio.finish()?)
 }
 
-fn orders(suite: &Suite, program: &str, on: Version) -> String {
-    let settings: String = suite.env.iter().map(|(name, value)| format!("\t{name}={value}")).collect();
+/// The time limit of a test in emulation, in seconds.
+pub(crate) fn seconds(suite: &Suite, sample: &[(&str, String)]) -> u32 {
+    suite.seconds * EMULATION_FACTOR * if sample.is_empty() { 1 } else { SAMPLE_FACTOR }
+}
+
+fn orders(suite: &Suite, program: &str, on: Version, sample: &[(&str, String)]) -> String {
+    // The last one of a name counts.
+    let settings = suite.env.iter().map(|(name, value)| (*name, *value));
+    let settings = settings.chain(sample.iter().map(|(name, value)| (*name, value.as_str())));
+    let settings: String = settings.map(|(name, value)| format!("\t{name}={value}")).collect();
     let skipped: String = suite.skipped(on).map(|skip| format!("\t{}", skip.test)).collect();
-    let (package, test, seconds, only) =
-        (suite.package, suite.test, suite.seconds * EMULATION_FACTOR, suite.only);
+    let (package, test, seconds, only) = (suite.package, suite.test, seconds(suite, sample), suite.only);
     let order = if suite.prints_output { "told" } else { "tests" };
     format!("env{settings}\n{order}\t{package}/{test}\t{seconds}\t{program}\t{only}{skipped}\n")
 }
@@ -141,8 +161,10 @@ mod tests {
         const SLOW: Skip =
             Skip { test: "slow", from: Version::new(6, 1), before: Version::new(6, 2), why: "" };
         let suite = Suite { package: "p", test: "t", env: &[("A", "1")], skip: &[SLOW], ..SUITE };
-        let on = |minor| orders(&suite, "/x", Version::new(6, minor));
+        let on = |minor| orders(&suite, "/x", Version::new(6, minor), &[]);
         assert_eq!(on(1), "env\tA=1\ntests\tp/t\t180\t/x\t\tslow\n");
         assert_eq!(on(2), "env\tA=1\ntests\tp/t\t180\t/x\t\n");
+        let larger = orders(&suite, "/x", Version::new(6, 2), &[("A", "9".to_owned())]);
+        assert_eq!(larger, "env\tA=1\tA=9\ntests\tp/t\t1440\t/x\t\n");
     }
 }

@@ -21,13 +21,13 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use archive::{Archive, Fetched, Kernel};
+use archive::{Archive, Fetched, Flavour, Kernel};
 use build::Programs;
 pub(crate) use build::programs_of;
 use interrupt::Interrupt;
-use machine::Scratch;
+use machine::{Boot, Scratch};
 use outcome::Run;
-use suites::{SUITES, Suite};
+use suites::{InGate, SUITES, Suite};
 use version::Version;
 
 use crate::needs::{Install, Work};
@@ -78,30 +78,46 @@ pub(crate) fn run(
             missing.join("\n  ")
         )));
     }
-    println!("==> kernels");
-    let (kernels, not_run) = kernels(choice)?;
-    for kernel in &kernels {
-        println!("    {:>6} {}", kernel.version, kernel.name);
-    }
-    not_run.iter().for_each(|line| println!("    {line}"));
-    if kernels.is_empty() {
-        return Err(Failure::new(format!("no kernel is available, so no test ran:\n{}", not_run.join("\n"))));
-    }
-    println!("==> static test programs");
     let is_gate = matches!(choice, Choice::Ends) && only.is_empty();
     let mut chosen: Vec<Suite> = SUITES.iter().filter(|suite| suite.is_named(only)).copied().collect();
     if is_gate {
-        chosen.retain(|suite| !suite.is_on_request);
+        chosen = chosen.iter().filter_map(Suite::in_gate).collect();
     }
     if chosen.is_empty() {
         return Err(Failure::usage(format!("no suite's name contains {only}")));
     }
+    println!("==> kernels");
+    let (mut machines, mut not_run) = (Vec::new(), Vec::new());
+    for flavour in chosen.iter().map(|suite| suite.flavour).collect::<BTreeSet<_>>() {
+        let (found, missing) = kernels(choice, flavour)?;
+        let suites: Vec<Suite> = chosen.iter().filter(|suite| suite.flavour == flavour).copied().collect();
+        machines.push((found, suites));
+        not_run.extend(missing);
+    }
+    for kernel in machines.iter().flat_map(|(kernels, _)| kernels) {
+        println!("    {:>6} {}", kernel.version, kernel.name);
+    }
+    not_run.iter().for_each(|line| println!("    {line}"));
+    if machines.iter().all(|(kernels, _)| kernels.is_empty()) {
+        return Err(Failure::new(format!("no kernel is available, so no test ran:\n{}", not_run.join("\n"))));
+    }
+    println!("==> static test programs");
     let programs = build::build(root, &chosen)?;
-    let limit = if is_gate { GATE_LIMIT } else { LIMIT };
-    let runs = run_machines(&kernels, &chosen, &programs, limit)?;
+    let limit = match (is_gate, image::sample().is_empty()) {
+        (true, _) => GATE_LIMIT,
+        (false, true) => LIMIT,
+        (false, false) => LIMIT * image::SAMPLE_FACTOR,
+    };
+    let mut runs = Vec::new();
+    for (kernels, suites) in &machines {
+        runs.extend(run_machines(kernels, suites, &programs, limit)?);
+    }
     if is_gate {
-        let on_request = SUITES.iter().filter(|suite| suite.is_on_request);
-        on_request.for_each(|suite| println!("only on request: {}: {}", suite.test, suite.only));
+        SUITES.iter().for_each(|suite| match suite.in_gate {
+            InGate::All => {}
+            InGate::Only(part) => println!("only on request: {}: all but {part}", suite.test),
+            InGate::Nothing => println!("only on request: {}: {}", suite.test, suite.only),
+        });
     }
     verdict(&runs, &chosen, not_run)
 }
@@ -123,11 +139,14 @@ fn run_machines(
         println!("==> {}", kernel.name);
         let suites: Vec<&Suite> = chosen.iter().filter(|suite| suite.since <= kernel.version).collect();
         let mut all = Run::new(kernel.clone());
-        for boot in suites.iter().map(|suite| suite.boot).collect::<BTreeSet<_>>() {
-            let of_machine: Vec<&Suite> = suites.iter().copied().filter(|suite| suite.boot == boot).collect();
+        let machine = |suite: &Suite| (suite.boot, suite.processors);
+        for (options, processors) in suites.iter().map(|suite| machine(suite)).collect::<BTreeSet<_>>() {
+            let is_here = |suite: &&Suite| machine(suite) == (options, processors);
+            let of_machine: Vec<&Suite> = suites.iter().copied().filter(is_here).collect();
             let initrd = Scratch(folder.join(format!("initrd-{}.cpio", kernel.version)));
             image::pack(&initrd.0, kernel, &of_machine, programs)?;
-            all.join(machine::run(kernel, boot, &initrd.0, &folder, limit, &interrupt)?);
+            let boot = Boot { options, initrd: &initrd.0, processors };
+            all.join(machine::run(kernel, &boot, &folder, limit, &interrupt)?);
         }
         Ok(all)
     };
@@ -169,9 +188,9 @@ fn alone_with(kernel: &Kernel, folder: &Path, interrupt: &Interrupt) -> Result<O
 }
 
 /// The chosen kernels, unpacked, and a line for each that is not available.
-fn kernels(choice: &Choice<'_>) -> Result<(Vec<Kernel>, Vec<String>), Failure> {
+fn kernels(choice: &Choice<'_>, flavour: Flavour) -> Result<(Vec<Kernel>, Vec<String>), Failure> {
     let archive = Archive::open()?;
-    let there = archive.kernels()?;
+    let there = archive.kernels(flavour)?;
     let (wanted, mut not_run) = wanted(choice, &there)?;
     let kernels = match choice {
         Choice::Ends => ends(&wanted, |kernel| had(&archive, kernel, &mut not_run))?,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::archive::Kernel;
-use super::image::EMULATION_FACTOR;
+use super::image;
 use super::suites::SUITES;
 
 /// The result of one test.
@@ -81,7 +81,7 @@ impl Run {
         let suite = self.running.as_ref().and_then(|running| {
             SUITES.iter().find(|suite| running.starts_with(&format!("{}/{}: ", suite.package, suite.test)))
         });
-        silence + Duration::from_secs(suite.map_or(0, |suite| (suite.seconds * EMULATION_FACTOR).into()))
+        silence + Duration::from_secs(suite.map_or(0, |suite| image::seconds(suite, &image::sample()).into()))
     }
 
     /// Adds what another machine with the same kernel reported.

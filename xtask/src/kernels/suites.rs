@@ -1,5 +1,6 @@
 //! The suites for the emulated machines: one row per test program.
 
+use super::archive::Flavour;
 use super::version::Version;
 
 /// A test program, and what it needs of the machine. Base a row on [`MOUNT`] or [`SUITE`].
@@ -11,6 +12,11 @@ pub(crate) struct Suite {
     /// Kernel modules; their dependencies are added. List also the modules for which the kernel would call
     /// `modprobe` (character sets, ciphers). A name without a module file is assumed to be built in.
     pub(crate) modules: &'static [&'static str],
+    /// The machine's processors: one, unless the tests are about callers at the same moment. With two, the same
+    /// tests take half as much time again. Suites with another number run on another machine.
+    pub(crate) processors: u8,
+    /// The kernel's flavour. Suites of another one run on another machine.
+    pub(crate) flavour: Flavour,
     /// Programs and files of this machine. Copied with their libraries; programs are found by name.
     pub(crate) files: &'static [&'static str],
     /// Options of the kernel's command line. Suites with other options run on another machine.
@@ -25,10 +31,20 @@ pub(crate) struct Suite {
     pub(crate) only: &'static str,
     /// Whether the tests' output is printed on success too.
     pub(crate) prints_output: bool,
-    /// Whether it takes too long for the gate, which lists it as left out.
-    pub(crate) is_on_request: bool,
+    /// What the gate runs of it. The gate lists the rest as left out.
+    pub(crate) in_gate: InGate,
     /// Tests that do not run on some kernels. They are listed at the end of each run.
     pub(crate) skip: &'static [Skip],
+}
+
+/// The tests of a suite that run in the gate. All other runs take the whole suite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InGate {
+    All,
+    /// Those with this in their path.
+    Only(&'static str),
+    /// None: they take too long.
+    Nothing,
 }
 
 /// A test that is meaningless on some kernels.
@@ -56,6 +72,15 @@ impl Suite {
         names.split(',').any(|name| own.contains(name))
     }
 
+    /// What the gate runs of it, if anything.
+    pub(crate) fn in_gate(&self) -> Option<Self> {
+        match self.in_gate {
+            InGate::All => Some(*self),
+            InGate::Only(part) => Some(Self { only: part, ..*self }),
+            InGate::Nothing => None,
+        }
+    }
+
     /// The tests that are left out on a kernel.
     pub(crate) fn skipped(&self, on: Version) -> impl Iterator<Item = &'static Skip> {
         self.skip.iter().filter(move |skip| (skip.from..skip.before).contains(&on))
@@ -67,6 +92,8 @@ pub(crate) const SUITE: Suite = Suite {
     package: "",
     test: "",
     modules: &[],
+    processors: 1,
+    flavour: Flavour::Cloud,
     files: &[],
     boot: "",
     env: &[],
@@ -74,7 +101,7 @@ pub(crate) const SUITE: Suite = Suite {
     since: Version::new(5, 10),
     only: "",
     prints_output: false,
-    is_on_request: false,
+    in_gate: InGate::All,
     skip: &[],
 };
 
@@ -172,14 +199,14 @@ const LUKS: Suite = Suite {
         "sleep",
     ],
     seconds: 120,
-    is_on_request: true,
+    in_gate: InGate::Nothing,
     ..MOUNT
 };
 
 /// A suite that also starts daemons.
 const FLOWS: Suite = Suite {
     modules: &["loop", "fuse", "overlay"],
-    files: &["mkfs.ext4", "/etc/mke2fs.conf", "cp", "sleep", "sh", "env"],
+    files: &["mkfs.ext4", "/etc/mke2fs.conf", "cp", "sleep", "sh", "env", "setsid"],
     ..MOUNT
 };
 
@@ -232,7 +259,7 @@ const REMOTE: Suite = Suite {
     ],
     seconds: 180,
     prints_output: true,
-    is_on_request: true,
+    in_gate: InGate::Nothing,
     ..MOUNT
 };
 
@@ -356,6 +383,27 @@ const ISCSI_MULTIPATH: Suite = Suite {
     ..REMOTE
 };
 
+/// Fibre Channel on a node with udevd and multipathd. The cloud flavour has no FCoE.
+const REMOTE_FC: Suite = Suite {
+    modules: &[
+        "loop",
+        "xfs",
+        "crc32c_generic",
+        "configfs",
+        "sd_mod",
+        "veth",
+        "fcoe",
+        "target_core_mod",
+        "target_core_file",
+        "tcm_fc",
+        "dm_multipath",
+        "dm_round_robin",
+        "dm_service_time",
+    ],
+    flavour: Flavour::Generic,
+    ..ISCSI_MULTIPATH
+};
+
 /// It waits for a stopped server most of the time.
 const HANG_NFS: Suite = Suite {
     test: "hang_nfs",
@@ -363,7 +411,7 @@ const HANG_NFS: Suite = Suite {
     files: &["ip"],
     seconds: 180,
     prints_output: true,
-    is_on_request: true,
+    in_gate: InGate::Nothing,
     ..MOUNT
 };
 
@@ -383,6 +431,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         test: "mount_bind",
         env: &[("CSI_TEST_ROUNDS", "30")],
+        processors: 2,
         skip: &[Skip {
             test: "the_mounts_below_are_bound_on_request",
             from: Version::new(5, 10),
@@ -405,9 +454,9 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "mount_stats", ..DEVICES },
     Suite { test: "mount_target", ..MOUNT },
     Suite { test: "mount_unmount", files: &["unshare"], ..MOUNT },
-    Suite { test: "mountinfo_oracle", env: &[("CSI_TEST_ROUNDS", "100")], ..MOUNT },
-    Suite { test: "propagation", env: &[("CSI_TEST_ROUNDS", "20")], ..MOUNT },
-    Suite { test: "races", env: &[("CSI_TEST_ROUNDS", "4")], ..MOUNT },
+    Suite { test: "mountinfo_oracle", env: &[("CSI_TEST_ROUNDS", "100")], processors: 2, ..MOUNT },
+    Suite { test: "propagation", env: &[("CSI_TEST_ROUNDS", "20")], processors: 2, ..MOUNT },
+    Suite { test: "races", env: &[("CSI_TEST_ROUNDS", "4")], processors: 2, ..MOUNT },
     Suite {
         test: "hang",
         skip: &[Skip::everywhere(
@@ -486,11 +535,11 @@ pub(crate) const SUITES: &[Suite] = &[
         ],
         seconds: 600,
         since: Version::new(5, 17),
-        is_on_request: true,
+        in_gate: InGate::Nothing,
         ..MOUNT
     },
     // It takes a minute and a half in emulation, and depends little on the kernel.
-    Suite { test: "format_memory", is_on_request: true, ..DEVICES },
+    Suite { test: "format_memory", in_gate: InGate::Nothing, ..DEVICES },
     Suite {
         test: "exchanged_node",
         modules: LUKS.modules,
@@ -509,13 +558,13 @@ pub(crate) const SUITES: &[Suite] = &[
             "mknod",
         ],
         // The exchanges depend little on the kernel, and take a minute and a half in emulation.
-        is_on_request: true,
+        in_gate: InGate::Nothing,
         ..MOUNT
     },
     // 14 kinds of use times three filesystems take three to five minutes in emulation.
-    Suite { test: "device_users", seconds: 240, is_on_request: true, ..USERS },
+    Suite { test: "device_users", seconds: 240, in_gate: InGate::Nothing, ..USERS },
     Suite { test: "loop_device_foreign", ..USERS },
-    Suite { test: "mount_churn", env: &[("CSI_TEST_ROUNDS", "5")], ..MOUNT },
+    Suite { test: "mount_churn", env: &[("CSI_TEST_ROUNDS", "5")], processors: 2, ..MOUNT },
     Suite { test: "owner", ..USERS },
     Suite {
         test: "format",
@@ -557,7 +606,7 @@ pub(crate) const SUITES: &[Suite] = &[
         ],
         env: &[("CSI_CRASH_POINTS", "4")],
         seconds: 300,
-        is_on_request: true,
+        in_gate: InGate::Nothing,
         skip: &[Skip {
             test: "a_btrfs_clone_is_staged_together_with_its_origin",
             from: Version::new(0, 0),
@@ -591,6 +640,7 @@ pub(crate) const SUITES: &[Suite] = &[
         only: "of_a_",
         env: &[("CSI_CRASH_POINTS", "4")],
         seconds: 180,
+        in_gate: InGate::Only("steps_of_a_device_with_ext4"),
         skip: &[
             Skip::everywhere("stage_of_a_blank_device_as_btrfs", MKFS_IS_SLOW),
             Skip::everywhere("stage_of_a_blank_device_as_ext4", MKFS_IS_SLOW),
@@ -600,8 +650,20 @@ pub(crate) const SUITES: &[Suite] = &[
         ],
         ..DEVICES
     },
-    Suite { test: "crash_flows", env: &[("CSI_CRASH_POINTS", "4")], seconds: 180, ..FLOWS },
-    Suite { test: "crash_fuse", env: &[("CSI_CRASH_POINTS", "4")], seconds: 180, ..FLOWS },
+    Suite {
+        test: "crash_flows",
+        env: &[("CSI_CRASH_POINTS", "4")],
+        seconds: 180,
+        in_gate: InGate::Only("a_shared_filesystem"),
+        ..FLOWS
+    },
+    Suite {
+        test: "crash_fuse",
+        env: &[("CSI_CRASH_POINTS", "4")],
+        seconds: 180,
+        in_gate: InGate::Only("a_fuse_filesystem"),
+        ..FLOWS
+    },
     Suite {
         test: "corpus",
         skip: &[Skip::everywhere("whatever_a_device_holds_is_kept", CONTENT)],
@@ -612,6 +674,7 @@ pub(crate) const SUITES: &[Suite] = &[
         only: "on_an_old_kernel",
         env: &[("CSI_CRASH_POINTS", "12")],
         seconds: 180,
+        in_gate: InGate::Nothing,
         ..DEVICES
     },
     Suite {
@@ -644,13 +707,34 @@ pub(crate) const SUITES: &[Suite] = &[
         ],
         ..REMOTE
     },
-    Suite { test: "remote_nvme_crash", env: &[("CSI_CRASH_POINTS", "24")], ..REMOTE },
+    Suite { test: "remote_nvme_crash", env: &[("CSI_CRASH_POINTS", "24")], seconds: 300, ..REMOTE },
     Suite { package: "nvme-tcp", test: "on_nvmet", seconds: 900, ..REMOTE },
     Suite { test: "remote_iscsi", ..REMOTE_ISCSI },
-    Suite { test: "remote_iscsi_storage", ..REMOTE_ISCSI },
+    Suite {
+        test: "remote_storage",
+        modules: &[
+            "loop",
+            "xfs",
+            "crc32c_generic",
+            "configfs",
+            "sd_mod",
+            "iscsi_tcp",
+            "target_core_mod",
+            "target_core_file",
+            "iscsi_target_mod",
+            "nvmet_tcp",
+            "nvme_tcp",
+        ],
+        ..REMOTE_ISCSI
+    },
+    Suite { test: "remote_iscsi_crash", env: &[("CSI_CRASH_POINTS", "12")], seconds: 300, ..ISCSI_MULTIPATH },
     Suite { package: "iscsi", test: "on_lio", seconds: 900, ..REMOTE_ISCSI },
     Suite { test: "remote_multipath", ..MULTIPATH },
     Suite { test: "remote_iscsi_multipath", ..ISCSI_MULTIPATH },
+    Suite { test: "remote_oracle", only: "iscsi_on", ..ISCSI_MULTIPATH },
+    Suite { test: "remote_oracle", only: "native_nvme", ..REMOTE },
+    Suite { test: "remote_oracle", only: "nvme_with_maps", ..MULTIPATH },
+    Suite { test: "remote_fc", ..REMOTE_FC },
     Suite { only: "hard", ..HANG_NFS },
     Suite { only: "soft", ..HANG_NFS },
     Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
@@ -660,7 +744,7 @@ pub(crate) const SUITES: &[Suite] = &[
         modules: NFS,
         files: &["ip"],
         seconds: 300,
-        is_on_request: true,
+        in_gate: InGate::Nothing,
         ..SUITE
     },
     Suite {
@@ -670,7 +754,7 @@ pub(crate) const SUITES: &[Suite] = &[
         files: SMBD,
         seconds: 900,
         prints_output: true,
-        is_on_request: true,
+        in_gate: InGate::Nothing,
         skip: &[Skip {
             test: "a_server_that_was_stopped_or_killed_is_used_again",
             from: Version::new(0, 0),
