@@ -68,7 +68,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `luks` | no | [`Luks`]: block volumes encrypted on their device, by running `cryptsetup` |
-//! | `remote` | no | [`remote`]: disks that are attached over the network: NVMe over TCP, iSCSI |
+//! | `remote` | no | [`remote`]: disks that are attached over the network: NVMe over TCP, iSCSI, Fibre Channel |
 //! | `testing` | no | the module `testing`: mount namespaces and disks for the tests of a driver |
 #![cfg(target_os = "linux")]
 

@@ -13,6 +13,7 @@ use csi_mount::{
     Target, Unmounted,
 };
 use devices::{Image, MIB, run};
+use nix::mount::{MsFlags, mount, umount};
 
 fn target(image: &Image, name: &str) -> Target {
     Target::new(image.directory().join(name)).unwrap()
@@ -168,9 +169,10 @@ fn the_loop_device_of_the_same_path_in_another_mount_namespace_stays() {
         private_mount_namespace(|| {
             // In this namespace the target's path is a different file, and nothing exists there.
             csi_mount::unmount(&target(&image, "t")).unwrap();
-            run("mount", &["-t", "tmpfs", "tmpfs", image.directory().to_str().unwrap()]);
+            let (directory, tmpfs) = (image.directory(), Some("tmpfs"));
+            mount(tmpfs, directory, tmpfs, MsFlags::empty(), None::<&str>).unwrap();
             assert_eq!(unpublish(&target(&image, "t")).unwrap(), Removed::WasAbsent);
-            run("umount", &[image.directory().to_str().unwrap()]);
+            umount(directory).unwrap();
         });
         driver.kill().and_then(|()| driver.wait()).unwrap();
         assert_eq!(device_of(at.path()).unwrap(), number);

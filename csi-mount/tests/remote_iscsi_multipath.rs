@@ -165,6 +165,12 @@ fn a_portal_goes_and_comes_back_under_load() {
             set_address(address, true);
             eventually("both are back", || (live() == 2 && active() == 2).then_some(()));
         }
+        // Both are lost, and back after five seconds: the writes wait.
+        ADDRESSES.iter().for_each(|address| set_address(*address, false));
+        eventually("no session is left", || (live() == 0).then_some(()));
+        std::thread::sleep(Duration::from_secs(5));
+        ADDRESSES.iter().for_each(|address| set_address(*address, true));
+        eventually("both are back", || (live() == 2 && active() == 2).then_some(()));
         is_done.store(true, Ordering::Relaxed);
         println!("{} writes", writer.join().unwrap());
     });

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use csi_mount::flow::block::{StagePlan, expand, stage, unstage};
 use csi_mount::remote::{NvmeTarget, RemoteDisks};
 use csi_mount::{BlockDevice, ErrorKind, Filesystem, Target};
-use devices::{MIB, run};
+use devices::MIB;
 use nvme_target::{Nvmet, controllers, disconnect_by_hand, disks, eventually, live};
 
 struct Node {
@@ -343,6 +343,43 @@ fn dead_paths_do_not_keep_a_volume() {
 }
 
 #[test]
+fn a_volume_that_the_kernel_gave_up_is_attached_again() {
+    let (node, nvmet) = (Node::new(), Nvmet::new("gone", 2, 2));
+    nvmet.images[0].write(4096, b"right");
+    let target = nvmet.target(0).ctrl_loss_tmo(Duration::from_secs(3));
+    drop(node.disks.attach("pvc", &target).unwrap());
+    nvmet.close(4420);
+    nvmet.close(4421);
+    eventually("the kernel gives up", || controllers().is_empty().then_some(()));
+    assert!(node.disks.device("pvc").unwrap().is_none());
+    nvmet.open(4420);
+    nvmet.open(4421);
+    let device = node.disks.attach("pvc", &target).unwrap();
+    let mut bytes = [0; 5];
+    fs::File::open(device.path()).unwrap().read_exact_at(&mut bytes, 4096).unwrap();
+    assert_eq!((&bytes, live()), (b"right", 2));
+    drop(device);
+    node.disks.detach("pvc").unwrap();
+    node.assert_nothing_left();
+}
+
+#[test]
+fn a_target_that_restarts_keeps_its_volume() {
+    let (node, nvmet) = (Node::new(), Nvmet::new("restarted", 2, 2));
+    let device = node.disks.attach("pvc", nvmet.target(0)).unwrap();
+    under_load(&device, || {
+        nvmet.stop();
+        eventually("no path is left", || (live() == 0).then_some(()));
+        nvmet.start();
+        eventually("both are back", || (live() == 2).then_some(()));
+    });
+    assert_eq!(node.disks.device("pvc").unwrap().unwrap().number(), device.number());
+    drop(device);
+    assert!(node.disks.detach("pvc").unwrap().not_flushed.is_none());
+    node.assert_nothing_left();
+}
+
+#[test]
 fn an_attachment_of_an_earlier_boot_is_only_forgotten() {
     let (node, nvmet) = (Node::new(), Nvmet::new("boot", 1, 1));
     drop(node.disks.attach("pvc", nvmet.target(0)).unwrap());
@@ -360,22 +397,28 @@ fn an_attachment_of_an_earlier_boot_is_only_forgotten() {
 fn keys_are_needed_and_not_printed() {
     const RIGHT: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
     const WRONG: &str = "DHHC-1:00:nJ2xzcZbFuKnBUKYGkAgnuAsMCFqFVF1W4RsXMkTGLiE0kGm:";
+    const TARGETS: &str = "DHHC-1:00:BwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAhIiMkJSYDWRHm:";
     let (node, nvmet) = (Node::new(), Nvmet::new("keys", 1, 1));
-    nvmet.require_key(RIGHT);
+    nvmet.require_key(RIGHT, TARGETS);
     let plain = nvmet.target(0);
-    for target in [plain.clone(), plain.clone().dhchap(WRONG, None).unwrap()] {
+    let [wrong, wrong_target] =
+        [(WRONG, None), (RIGHT, Some(WRONG))].map(|(own, other)| plain.clone().dhchap(own, other).unwrap());
+    for target in [plain.clone(), wrong, wrong_target] {
         let error = node.disks.attach("pvc", &target).unwrap_err();
         println!("{:?}: {error}", error.kind());
         assert!(!format!("{error:?}").contains("DHHC"), "{error}");
         node.assert_nothing_left();
     }
-    let device = node.disks.attach("pvc", plain.dhchap(RIGHT, None).unwrap()).unwrap();
-    assert!(device.size().unwrap() > 0);
-    drop(device);
-    let record = fs::read_to_string(node.directory.path().join("remote/pvc.disk")).unwrap();
-    assert!(!record.contains("DHHC"), "{record}");
-    node.disks.detach("pvc").unwrap();
-    node.assert_nothing_left();
+    for of_target in [None, Some(TARGETS)] {
+        let target = plain.clone().dhchap(RIGHT, of_target).unwrap();
+        let device = node.disks.attach("pvc", target).unwrap();
+        assert!(device.size().unwrap() > 0);
+        drop(device);
+        let record = fs::read_to_string(node.directory.path().join("remote/pvc.disk")).unwrap();
+        assert!(!record.contains("DHHC"), "{record}");
+        node.disks.detach("pvc").unwrap();
+        node.assert_nothing_left();
+    }
 }
 
 #[test]
@@ -390,59 +433,4 @@ fn a_raw_publication_keeps_the_disk() {
     drop(device);
     node.disks.detach("pvc").unwrap();
     node.assert_nothing_left();
-}
-
-/// The attributes of all controllers that do not differ from one connection to the next.
-fn settings() -> Vec<String> {
-    let names = ["transport", "address", "subsysnqn", "hostnqn", "hostid", "state", "ctrl_loss_tmo"];
-    let more = ["reconnect_delay", "fast_io_fail_tmo", "kato", "queue_count", "sqsize", "model", "serial"];
-    let mut all: Vec<String> = controllers()
-        .iter()
-        .map(|(name, _)| {
-            let text = |attribute| fs::read_to_string(format!("/sys/class/nvme/{name}/{attribute}"));
-            let values =
-                names.iter().chain(&more).map(|attribute| format!("{attribute}: {:?}", text(attribute).ok()));
-            // The source port of a connection is another one each time.
-            values.collect::<Vec<_>>().join("\n").replace(",src_addr=127.0.0.1", "")
-        })
-        .collect();
-    all.sort();
-    all
-}
-
-#[test]
-fn the_end_state_is_that_of_nvme_cli() {
-    let (node, nvmet) = (Node::new(), Nvmet::new("oracle", 1, 2));
-    let target = nvmet.target(0).ctrl_loss_tmo(Duration::from_secs(120));
-    let mut times = [[Duration::ZERO; 2]; 2];
-    for round in 0..3 {
-        let start = Instant::now();
-        for port in ["4420", "4421"] {
-            let connect = ["connect", "-t", "tcp", "-a", "127.0.0.1", "-s", port, "-n", &nvmet.nqn];
-            let host = ["-q", nvme_target::HOST_NQN, "-I", nvme_target::HOST_ID];
-            run("nvme", &[&connect[..], &host, &["--reconnect-delay=1", "--ctrl-loss-tmo=120"]].concat());
-        }
-        let disk = eventually("the disk", || disks().pop());
-        times[0][0] += start.elapsed();
-        let (by_hand, size) = (settings(), BlockDevice::open(&disk).unwrap().size().unwrap());
-        let start = Instant::now();
-        run("nvme", &["disconnect", "-n", &nvmet.nqn]);
-        eventually("it is gone", || disks().is_empty().then_some(()));
-        times[0][1] += start.elapsed();
-
-        let start = Instant::now();
-        let device = node.disks.attach("pvc", &target).unwrap();
-        times[1][0] += start.elapsed();
-        assert_eq!(settings(), by_hand, "round {round}");
-        assert_eq!((device.path(), device.size().unwrap()), (&*disk, size));
-        drop(device);
-        let start = Instant::now();
-        node.disks.detach("pvc").unwrap();
-        times[1][1] += start.elapsed();
-        node.assert_nothing_left();
-    }
-    println!(
-        "3 rounds of connect and disconnect, two portals: nvme-cli {:?}, csi-mount {:?}",
-        times[0], times[1]
-    );
 }

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::disk::Disk;
-use super::record::{Portal, Record, Recorded, boot};
-use super::{RemoteDisks, RemoteTarget, iscsi, nvme};
+use super::record::{Kind, Portal, Record, Recorded, boot};
+use super::{RemoteDisks, RemoteTarget, fc, iscsi, nvme, scsi};
 use crate::{BlockDevice, Error, ErrorKind, Result};
 
 pub(super) const ATTACH: &str = "attach";
@@ -45,14 +45,14 @@ impl RemoteDisks {
     pub fn attach(&self, name: &str, target: impl Into<RemoteTarget>) -> Result<BlockDevice> {
         let target = target.into();
         let portals = self.validate(&target)?;
-        let disk = target.disk();
+        let mut disk = target.disk();
         let lock = self.records.lock(disk.target())?;
         let Recorded { all, unreadable } = self.records.list()?;
         unreadable
             .iter()
             .for_each(|error| tracing::warn!("the record of a remote disk can't be read: {error}"));
         let before = all.iter().find(|(other, _)| other == name).map(|(_, record)| record);
-        if let Some(before) = before.filter(|before| before.disk != disk) {
+        if let Some(before) = before.filter(|before| !before.disk.is_same(&disk)) {
             let reason = format!("{} is attached under this name", before.disk);
             return Err(failed(ErrorKind::WrongDevice, name, reason).hint("detach it first"));
         }
@@ -60,6 +60,7 @@ impl RemoteDisks {
             let reason = format!("{} is attached there, as {other}", record.disk);
             return Err(failed(ErrorKind::WrongDevice, name, reason).hint("detach it first"));
         }
+        before.iter().for_each(|before| disk.add_earlier(&before.disk));
         // Portals that the volume had before stay its own.
         let earlier: Vec<SocketAddr> = before
             .iter()
@@ -83,6 +84,7 @@ impl RemoteDisks {
         let attached = match &target {
             RemoteTarget::Nvme(target) => nvme::attach::attach(self, name, target),
             RemoteTarget::Iscsi(target) => iscsi::attach::attach(self, name, target, &mut record),
+            RemoteTarget::Fc(target) => fc::attach::attach(self, name, target),
         };
         if attached.is_err() {
             match self.detach(name) {
@@ -101,6 +103,8 @@ impl RemoteDisks {
         let (portals, name) = match target {
             RemoteTarget::Nvme(target) => (&target.portals, &target.nqn),
             RemoteTarget::Iscsi(target) => (&target.portals, &target.iqn),
+            // Its ports are no addresses of a network.
+            RemoteTarget::Fc(target) => return fc::attach::validate(&self.sys, target).map(|()| &[][..]),
         };
         let refuse = |reason: &str| Err(Error::new(ErrorKind::InvalidInput, ATTACH, reason).at(name));
         let has_scope = |portal: &SocketAddr| match portal {
@@ -116,6 +120,7 @@ impl RemoteDisks {
         match target {
             RemoteTarget::Nvme(target) => nvme::attach::validate(&self.sys, target)?,
             RemoteTarget::Iscsi(target) => iscsi::attach::validate(&self.sys, target)?,
+            RemoteTarget::Fc(_) => {}
         }
         Ok(portals)
     }
@@ -154,8 +159,8 @@ impl RemoteDisks {
     }
 
     pub(super) fn disk_of(&self, record: &Record) -> Result<Option<BlockDevice>> {
-        if let Disk::Iscsi(disk) = &record.disk {
-            iscsi::attach::ask_again(&self.sys, disk, &record.portals)?;
+        if let Kind::Scsi(unit) = record.kind() {
+            scsi::attach::ask_again(&self.sys, &*unit)?;
         }
         let Some(number) = record.number(&self.sys)? else { return Ok(None) };
         let device = match BlockDevice::from_number(number) {
@@ -182,9 +187,9 @@ impl RemoteDisks {
             let reason = "nothing is attached under this name";
             return Err(Error::new(ErrorKind::NotFound, REFRESH, reason).at(name));
         };
-        match &record.disk {
-            Disk::Nvme(disk) => nvme::attach::refresh(&self.sys, name, disk),
-            Disk::Iscsi(disk) => iscsi::attach::refresh(&self.sys, name, disk, &record.portals),
+        match record.kind() {
+            Kind::Nvme(disk) => nvme::attach::refresh(&self.sys, name, disk),
+            Kind::Scsi(unit) => scsi::attach::refresh(&self.sys, name, &*unit),
         }
     }
 

@@ -8,8 +8,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::disk::Disk;
-use super::record::{Record, Recorded};
-use super::{Detached, RemoteDisks, ask, iscsi, nvme};
+use super::record::{Kind, Record, Recorded};
+use super::{Detached, RemoteDisks, ask, iscsi, nvme, scsi};
 use crate::device::users::{self, Tolerated};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
@@ -39,7 +39,7 @@ impl RemoteDisks {
     ///
     /// - [`Busy`](ErrorKind::Busy): the disk is in use. The message names up to three users.
     /// - [`Unresponsive`](ErrorKind::Unresponsive): a controller or session does not end within 60 seconds, or
-    ///   an iSCSI disk with a path that works does not take its last writes. A repeated call continues.
+    ///   a disk with a path that works does not take its last writes. A repeated call continues.
     /// - [`Damaged`](ErrorKind::Damaged): the record can't be read.
     pub fn detach(&self, name: &str) -> Result<Detached> {
         let Some(record) = self.current(name)? else {
@@ -55,17 +55,24 @@ impl RemoteDisks {
         let mut others: Vec<(String, Record)> = all.into_iter().filter(|(other, _)| other != name).collect();
         others.retain(|(_, found)| found.disk.shares_connections(&record.disk));
         // The same disk can be attached under two names.
-        let is_last = !others.iter().any(|(_, other)| other.disk == record.disk);
+        let is_last = !others.iter().any(|(_, other)| other.disk.is_same(&record.disk));
         let not_flushed = self.flush(&record, is_last)?;
         if let Some(error) = &not_flushed {
             // What follows can fail, and the kernel does not report it again.
             record.not_flushed = Some(error.to_string());
             self.records.put(name, &record)?;
+        } else if matches!(record.disk, Disk::Fc(_)) && is_last && record.wwid.is_some() {
+            // Nothing is lost if the disk is not found from here on: see `gone`.
+            record.wwid = None;
+            self.records.put(name, &record)?;
         }
-        if let Disk::Iscsi(disk) = &record.disk
-            && is_last
-        {
-            iscsi::detach::delete_paths(&self.sys, disk, &record.portals, not_flushed.as_ref())?;
+        match (record.kind(), &not_flushed) {
+            _ if !is_last => {}
+            (Kind::Scsi(unit), _) => scsi::detach::delete_paths(&self.sys, &*unit, not_flushed.as_ref())?,
+            (Kind::Nvme(disk), Some(error)) if nvme::maps::has_usable_path(&self.sys, disk)? => {
+                return Err(not_written(&disk.nqn, error));
+            }
+            (Kind::Nvme(_), _) => {}
         }
         let before = || {
             let reason = format!("an earlier detach: {}", record.not_flushed.as_ref()?);
@@ -91,10 +98,13 @@ impl RemoteDisks {
     /// its last writes are possibly lost.
     fn flush(&self, record: &Record, is_last: bool) -> Result<Option<Error>> {
         let wwid = record.wwid.as_deref();
-        let not_flushed = match &record.disk {
+        if is_last && let Some(error) = self.gone(record)? {
+            return Ok(Some(error));
+        }
+        let not_flushed = match record.kind() {
             _ if !is_last => None,
-            Disk::Nvme(disk) => nvme::maps::take_away(&self.sys, disk, wwid)?,
-            Disk::Iscsi(disk) => iscsi::maps::take_away(&self.sys, disk, &record.portals, wwid)?,
+            Kind::Nvme(disk) => nvme::maps::take_away(&self.sys, disk, wwid)?,
+            Kind::Scsi(unit) => scsi::maps::take_away(&self.sys, &*unit, wwid)?,
         };
         if not_flushed.is_some() {
             return Ok(not_flushed);
@@ -114,39 +124,58 @@ impl RemoteDisks {
         }
     }
 
+    /// Why the last writes are possibly lost if the disk was attached, and nothing of it exists any more: the kernel
+    /// removes a disk of Fibre Channel whose ports are lost for `dev_loss_tmo`, with what was not written.
+    fn gone(&self, record: &Record) -> Result<Option<Error>> {
+        let (Disk::Fc(disk), Some(wwid)) = (&record.disk, record.wwid.as_deref()) else { return Ok(None) };
+        let reason = "the kernel removed the disk before it was flushed";
+        let is_gone = !scsi::maps::exists(&self.sys, disk, wwid)?;
+        Ok(is_gone.then(|| Error::new(ErrorKind::Io, DETACH, reason)))
+    }
+
     fn disconnect(&self, record: &Record, done: &mut Detached) -> Result<()> {
         let connections = match &record.disk {
             Disk::Nvme(disk) => nvme::decide::connections(&self.sys, disk, &record.portals)?,
             Disk::Iscsi(disk) => iscsi::detach::connections(&self.sys, disk, &record.portals)?,
+            // The kernel logs in at its ports and out, and no attachment does.
+            Disk::Fc(_) => return Ok(()),
         };
         let names: Vec<&str> = connections.iter().map(|connection| &*connection.name).collect();
-        match &record.disk {
-            Disk::Nvme(_) => nvme::maps::take_away_others(&self.sys, &names)?,
-            Disk::Iscsi(_) => iscsi::maps::take_away_others(&self.sys, &names)?,
-        }
         let own = match &record.disk {
             Disk::Nvme(disk) => nvme::maps::path_numbers(&self.sys, disk)?,
-            Disk::Iscsi(_) => record.number(&self.sys)?.into_iter().collect(),
+            Disk::Iscsi(_) | Disk::Fc(_) => record.number(&self.sys)?.into_iter().collect(),
         };
         let disks: BTreeSet<DeviceNumber> =
             connections.iter().flat_map(|connection| connection.disks.iter().copied()).collect();
+        let mut first_busy = None;
         // Held until the end, so that nothing mounts one of them meanwhile.
-        let mut claims = Vec::new();
-        for number in disks {
-            match claim_when_closed(number) {
-                Ok(claimed) => claims.extend(claimed),
-                Err(error) if own.contains(&number) => return Err(error),
-                Err(error) => {
+        let _claims = loop {
+            // In each round: multipathd makes a map of each disk that it hears of, also now.
+            match &record.disk {
+                Disk::Nvme(_) => nvme::maps::take_away_others(&self.sys, &names)?,
+                Disk::Iscsi(_) | Disk::Fc(_) => iscsi::detach::take_away_others(&self.sys, &names)?,
+            }
+            match claim_all(&disks) {
+                Ok(claims) => break claims,
+                Err((_, error))
+                    if error.kind() == ErrorKind::Busy
+                        && first_busy.get_or_insert_with(Instant::now).elapsed() < OPENERS_LIMIT =>
+                {
+                    std::thread::sleep(POLL_INTERVAL);
+                }
+                Err((number, error)) if own.contains(&number) => return Err(error),
+                Err((_, error)) => {
                     done.kept = Some(error.to_string());
                     return Ok(());
                 }
             }
-        }
+        };
         let mut result = Ok(());
         for connection in &connections {
             let disconnected = match &record.disk {
                 Disk::Nvme(_) => nvme::connect::disconnect(&self.sys, &connection.name),
                 Disk::Iscsi(disk) => iscsi::login::logout(&self.sys, disk, &connection.name),
+                Disk::Fc(_) => Ok(()),
             };
             match disconnected {
                 Ok(()) => done.disconnected.push(connection.name.clone()),
@@ -160,17 +189,16 @@ impl RemoteDisks {
     }
 }
 
-/// As [`claim`], and waits a moment for programs that look at each disk that changes.
-fn claim_when_closed(number: DeviceNumber) -> Result<Option<OwnedFd>> {
-    let end = Instant::now() + OPENERS_LIMIT;
-    loop {
-        match claim(number) {
-            Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < end => {
-                std::thread::sleep(POLL_INTERVAL);
-            }
-            claimed => return claimed,
-        }
-    }
+/// The error for a disk with a path that works, whose data is neither written nor given up.
+pub(super) fn not_written(target: &str, error: &Error) -> Error {
+    let reason = format!("the disk does not take its last writes: {error}");
+    Error::new(ErrorKind::Unresponsive, DETACH, reason).at(target)
+}
+
+/// Holds all these disks, as [`claim`] does. The error is of the first one that can't be held.
+fn claim_all(disks: &BTreeSet<DeviceNumber>) -> Result<Vec<OwnedFd>, (DeviceNumber, Error)> {
+    let claims = disks.iter().map(|number| claim(*number).map_err(|error| (*number, error)));
+    Ok(claims.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
 /// Holds a disk exclusively, if nothing uses it. None if it went away.
@@ -198,7 +226,29 @@ mod tests {
     use super::*;
     use crate::remote::iscsi::target::IscsiDisk;
     use crate::remote::record::boot;
-    use crate::remote::{LunId, RemoteDisks};
+    use crate::remote::{FcTarget, LunId, RemoteDisks};
+
+    #[test]
+    fn a_disk_that_the_kernel_removed_is_reported_once_it_was_attached() {
+        let directory = tempfile::tempdir().unwrap();
+        let disks = RemoteDisks { sys: directory.path().join("sys"), ..RemoteDisks::new(directory.path()) };
+        std::fs::create_dir_all(directory.path().join("sys/block")).unwrap();
+        let target = FcTarget::new(3, "naa.6001405").unwrap().port("500601603b20419a".parse().unwrap());
+        let record = Record {
+            boot: boot().unwrap(),
+            disk: Disk::Fc(target.disk),
+            portals: Vec::new(),
+            wwid: None,
+            not_flushed: None,
+        };
+        for wwid in [None, Some("naa.6001405".to_owned())] {
+            let record = Record { wwid, ..record.clone() };
+            disks.records.put("pvc", &record).unwrap();
+            let detached = disks.detach("pvc").unwrap();
+            assert_eq!(detached.not_flushed.is_some(), record.wwid.is_some(), "{detached}");
+            assert!(disks.records.get("pvc").unwrap().is_none());
+        }
+    }
 
     #[test]
     fn a_failed_flush_is_reported_by_the_detach_that_succeeds() {

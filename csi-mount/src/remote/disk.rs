@@ -4,8 +4,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::iscsi::target::{IscsiDisk, IscsiTarget, LunId};
+use super::fc::target::{FcDisk, FcTarget, list, parse_list};
+use super::iscsi::target::{IscsiDisk, IscsiTarget};
 use super::nvme::target::{NamespaceId, NvmeDisk, NvmeTarget};
+use super::scsi::LunId;
 use super::{iscsi, nvme};
 use crate::{ExpectedDevice, Result};
 
@@ -18,6 +20,8 @@ pub enum RemoteTarget {
     Nvme(NvmeTarget),
     /// A logical unit of an iSCSI target.
     Iscsi(IscsiTarget),
+    /// A logical unit that is reached over Fibre Channel.
+    Fc(FcTarget),
 }
 
 impl RemoteTarget {
@@ -27,6 +31,7 @@ impl RemoteTarget {
         match self {
             Self::Nvme(target) => target.expected(),
             Self::Iscsi(target) => target.expected(),
+            Self::Fc(target) => target.expected(),
         }
     }
 
@@ -34,6 +39,7 @@ impl RemoteTarget {
         match self {
             Self::Nvme(target) => Disk::Nvme(target.disk()),
             Self::Iscsi(target) => Disk::Iscsi(target.disk()),
+            Self::Fc(target) => Disk::Fc(target.disk.clone()),
         }
     }
 
@@ -66,6 +72,18 @@ impl From<&IscsiTarget> for RemoteTarget {
     }
 }
 
+impl From<FcTarget> for RemoteTarget {
+    fn from(target: FcTarget) -> Self {
+        Self::Fc(target)
+    }
+}
+
+impl From<&FcTarget> for RemoteTarget {
+    fn from(target: &FcTarget) -> Self {
+        Self::Fc(target.clone())
+    }
+}
+
 impl From<&RemoteTarget> for RemoteTarget {
     fn from(target: &RemoteTarget) -> Self {
         target.clone()
@@ -77,6 +95,7 @@ impl From<&RemoteTarget> for RemoteTarget {
 pub(super) enum Disk {
     Nvme(NvmeDisk),
     Iscsi(IscsiDisk),
+    Fc(FcDisk),
 }
 
 impl Disk {
@@ -85,6 +104,23 @@ impl Disk {
         match self {
             Self::Nvme(disk) => &disk.nqn,
             Self::Iscsi(disk) => &disk.iqn,
+            // Its ports serve several units, and share nothing that ends.
+            Self::Fc(disk) => disk.id.name(),
+        }
+    }
+
+    /// Whether both are one disk with one address. An attachment of it can get more ports.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Fc(one), Self::Fc(other)) => one.is_same(other),
+            _ => self == other,
+        }
+    }
+
+    /// Keeps what an earlier attach of the same disk can have left.
+    pub(super) fn add_earlier(&mut self, earlier: &Self) {
+        if let (Self::Fc(disk), Self::Fc(earlier)) = (self, earlier) {
+            disk.add_ports_of(earlier);
         }
     }
 
@@ -93,6 +129,8 @@ impl Disk {
         match (self, other) {
             (Self::Nvme(one), Self::Nvme(other)) => one.nqn == other.nqn && one.host_nqn == other.host_nqn,
             (Self::Iscsi(one), Self::Iscsi(other)) => one.iqn == other.iqn,
+            // None is made or ended by an attachment; but paths to the same disk are.
+            (Self::Fc(one), Self::Fc(other)) => one.id == other.id,
             _ => false,
         }
     }
@@ -103,6 +141,7 @@ impl Disk {
             (Self::Iscsi(one), Self::Iscsi(other)) => {
                 one.iqn == other.iqn && one.lun == other.lun && one.id != other.id
             }
+            (Self::Fc(one), Self::Fc(other)) => one.has_address_of(other) && one.id != other.id,
             // An address of NVMe is never looked at.
             _ => false,
         }
@@ -113,6 +152,7 @@ impl Disk {
         match self {
             Self::Nvme(disk) => nvme::decide::connected(sys, disk),
             Self::Iscsi(disk) => iscsi::decide::connected(sys, disk),
+            Self::Fc(_) => Ok(Vec::new()),
         }
     }
 
@@ -125,6 +165,10 @@ impl Disk {
             Self::Iscsi(IscsiDisk { iqn, interface, lun, id }) => {
                 let interface = interface.as_deref().unwrap_or_default();
                 format!("iqn={iqn}\ninterface={interface}\nlun={lun}\nid={id}\n")
+            }
+            Self::Fc(FcDisk { ports, initiators, lun, id }) => {
+                let [ports, initiators] = [ports, initiators].map(|ports| list(ports));
+                format!("fc={ports}\ninitiators={initiators}\nlun={lun}\nid={id}\n")
             }
         }
     }
@@ -144,6 +188,11 @@ impl Disk {
                 let (lun, id) = (value("lun")?.parse().ok()?, LunId::parse(&value("id")?)?);
                 Some(Self::Iscsi(IscsiDisk { iqn: target, interface, lun, id }))
             }
+            "fc" => {
+                let (ports, initiators) = (parse_list(&target)?, parse_list(&value("initiators")?)?);
+                let (lun, id) = (value("lun")?.parse().ok()?, LunId::parse(&value("id")?)?);
+                Some(Self::Fc(FcDisk { ports, initiators, lun, id }))
+            }
             _ => None,
         }
     }
@@ -154,6 +203,7 @@ impl fmt::Display for Disk {
         match self {
             Self::Nvme(disk) => write!(f, "{} of {}", disk.namespace, disk.nqn),
             Self::Iscsi(disk) => write!(f, "{} with the LUN {} of {}", disk.id, disk.lun, disk.iqn),
+            Self::Fc(disk) => write!(f, "{} with the LUN {} of {}", disk.id, disk.lun, list(&disk.ports)),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A driver says which target a volume is. [`RemoteDisks`] connects, waits for the right disk, reports its new
 //! size after an expansion, and disconnects when nothing on this node uses the connection any more. The
-//! transports are NVMe over TCP and iSCSI; docs/remote-disks.md of the repository says what is missing.
+//! transports are NVMe over TCP, iSCSI and Fibre Channel; docs/remote-disks.md of the repository says what is
+//! missing.
 //!
 //! ```no_run
 //! use csi_mount::flow::block::{StagePlan, stage, unstage};
@@ -39,7 +40,8 @@
 //! | `attach.rs`, `detach.rs` | the steps of [`RemoteDisks`], which all transports share |
 //! | `ask.rs` | the calls that can hang, made by a child process |
 //! | `multipath/` | dm-multipath, for transports that have no multipath of their own |
-//! | `nvme/`, `iscsi/` | what the kernel says about a transport, the decisions about it, and its own steps |
+//! | `scsi/` | logical units, for transports of SCSI: which paths are usable, one LUN scanned, paths deleted |
+//! | `nvme/`, `iscsi/`, `fc/` | what the kernel says about a transport, the decisions about it, and its own steps |
 //!
 //! # Rules
 //!
@@ -57,18 +59,22 @@ mod ask;
 mod attach;
 mod detach;
 mod disk;
+mod fc;
 mod iscsi;
 mod multipath;
 mod nvme;
 mod record;
+mod scsi;
 
 use std::fmt;
 use std::path::PathBuf;
 
 pub use self::disk::RemoteTarget;
-pub use self::iscsi::target::{IscsiTarget, LunId};
+pub use self::fc::target::{FcTarget, Wwpn};
+pub use self::iscsi::target::IscsiTarget;
 pub use self::nvme::target::{NamespaceId, NvmeHost, NvmeTarget};
 use self::record::Records;
+pub use self::scsi::LunId;
 use crate::Error;
 
 /// The remote disks that are attached on this node, by the name of each attachment: a volume's id.

@@ -13,7 +13,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::disk::Disk;
-use super::{iscsi, nvme};
+use super::iscsi::decide::IscsiUnit;
+use super::nvme::target::NvmeDisk;
+use super::scsi::LogicalUnit;
+use super::{nvme, scsi};
 use crate::sys::{file_lock, fnv};
 use crate::{DeviceNumber, Error, ErrorKind, Result};
 
@@ -36,6 +39,12 @@ pub(super) struct Record {
     pub(super) not_flushed: Option<String>,
 }
 
+/// The disk of an attachment: all transports of SCSI have common steps.
+pub(super) enum Kind<'r> {
+    Nvme(&'r NvmeDisk),
+    Scsi(Box<dyn LogicalUnit + 'r>),
+}
+
 /// An address of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Portal {
@@ -47,9 +56,18 @@ pub(super) struct Portal {
 impl Record {
     /// The number of the disk, usable or not.
     pub(super) fn number(&self, sys: &Path) -> Result<Option<DeviceNumber>> {
+        match self.kind() {
+            Kind::Nvme(disk) => nvme::maps::number(sys, disk, self.wwid.as_deref()),
+            Kind::Scsi(unit) => scsi::maps::number(sys, &*unit, self.wwid.as_deref()),
+        }
+    }
+
+    /// Its disk, as the steps that transports share know it.
+    pub(super) fn kind(&self) -> Kind<'_> {
         match &self.disk {
-            Disk::Nvme(disk) => nvme::maps::number(sys, disk, self.wwid.as_deref()),
-            Disk::Iscsi(disk) => iscsi::maps::number(sys, disk, &self.portals, self.wwid.as_deref()),
+            Disk::Nvme(disk) => Kind::Nvme(disk),
+            Disk::Iscsi(disk) => Kind::Scsi(Box::new(IscsiUnit { disk, portals: &self.portals })),
+            Disk::Fc(disk) => Kind::Scsi(Box::new(disk.clone())),
         }
     }
 
@@ -240,7 +258,6 @@ fn read(path: &Path) -> Result<Option<Record>> {
 mod tests {
     use super::*;
     use crate::remote::iscsi::target::IscsiDisk;
-    use crate::remote::nvme::target::NvmeDisk;
     use crate::remote::{LunId, NamespaceId};
 
     fn record() -> Record {

@@ -215,6 +215,19 @@ pub(crate) fn put_node(at: &Path, number: DeviceNumber) {
     mknodat(CWD, at, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, number.dev_t()).unwrap();
 }
 
+/// Starts a daemon as the child of a thread that stays: a tracer waits for all children of its own thread.
+pub(crate) fn start_daemon(mut command: std::process::Command) -> std::process::Child {
+    let (sender, started) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        sender.send(child).unwrap();
+        loop {
+            std::thread::park();
+        }
+    });
+    started.recv().unwrap()
+}
+
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     try_run(program, arguments).unwrap_or_else(|error| panic!("{program} {arguments:?}: {error}"))
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use csi_mount::remote::{IscsiTarget, LunId};
 use csi_mount::{Mount, Target};
 
-use crate::devices::{Image, MIB, run};
+use crate::devices::{Image, MIB, run, start_daemon};
 
 const CONFIG: &str = "/sys/kernel/config/target";
 const DISKS: &str = "core/fileio_0";
@@ -66,17 +66,19 @@ pub(crate) fn luns() -> Vec<u64> {
     luns
 }
 
-/// The files of open-iscsi's database, without its locks and settings.
+/// The records of open-iscsi's database, its empty directories, and the files of a write that was not finished.
 pub(crate) fn node_records() -> Vec<PathBuf> {
     fn below(directory: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         let found = entries.flat_map(|entry| match entry.path().is_dir() {
-            true => below(&entry.path()),
-            false => vec![entry.path()],
+            true if fs::read_dir(entry.path()).unwrap().next().is_some() => below(&entry.path()),
+            _ => vec![entry.path()],
         });
         found.collect()
     }
-    below(Path::new("/etc/iscsi/nodes"))
+    let entries = fs::read_dir("/etc/iscsi").into_iter().flatten().flatten();
+    let unfinished = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with('.'));
+    below(Path::new("/etc/iscsi/nodes")).into_iter().chain(unfinished.map(|entry| entry.path())).collect()
 }
 
 /// Runs `iscsiadm`, as an administrator does.
@@ -123,15 +125,10 @@ fn prepare() {
         ];
         set("/etc/iscsi/iscsid.conf", &(settings.join("\n") + "\n"));
         let log = fs::File::create("/tmp/iscsid.log").unwrap();
-        let daemon = Command::new("iscsid")
-            .arg("-f")
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .stdin(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new("iscsid");
+        command.arg("-f").stdout(log.try_clone().unwrap()).stderr(log).stdin(std::process::Stdio::null());
         // It ends with the machine.
-        std::mem::forget(daemon);
+        std::mem::forget(start_daemon(command));
         eventually("iscsid listens", || {
             let listening = fs::read_to_string("/proc/net/unix").unwrap();
             listening.contains("@ISCSIADM_ABSTRACT_NAMESPACE").then_some(())
@@ -162,24 +159,46 @@ impl Lio {
     }
 
     fn at(name: &str, units: usize, portals: Vec<SocketAddr>) -> Self {
-        let iqn = format!("iqn.2026-01.org.example:{name}");
-        let mut target = Self { iqn, images: Vec::new(), portals, name: name.to_owned() };
-        make(target.target());
-        make(target.group());
+        let mut target = Self { iqn: iqn(name), images: Vec::new(), portals, name: name.to_owned() };
+        for _ in 0..units {
+            target.add_disk(300);
+        }
+        target.start();
+        target
+    }
+
+    /// Makes the target with its units, and lets its portals answer.
+    pub(crate) fn start(&self) {
+        make(self.target());
+        make(self.group());
         for (name, value) in [
             ("authentication", "0"),
             ("generate_node_acls", "1"),
             ("cache_dynamic_acls", "1"),
             ("demo_mode_write_protect", "0"),
         ] {
-            set(target.group().join("attrib").join(name), value);
+            set(self.group().join("attrib").join(name), value);
         }
-        target.portals.iter().for_each(|portal| target.open_at(*portal));
-        for _ in 0..units {
-            target.add(300);
+        self.portals.iter().for_each(|portal| self.open_at(*portal));
+        for index in 0..self.images.len() {
+            self.map(Self::lun(index), index);
         }
-        target.set_enabled(true);
-        target
+        self.set_enabled(true);
+    }
+
+    /// Takes the target away, except its disks.
+    pub(crate) fn stop(&self) {
+        let _ = fs::write(self.group().join("enable"), "0");
+        for place in ["lun", "np"] {
+            for entry in fs::read_dir(self.group().join(place)).into_iter().flatten().flatten() {
+                let _ = fs::remove_file(entry.path().join("disk"));
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+        for place in [self.group(), self.target()] {
+            let removed = fs::remove_dir(&place);
+            assert!(removed.is_ok() || std::thread::panicking(), "{}: {removed:?}", place.display());
+        }
     }
 
     fn target(&self) -> PathBuf {
@@ -217,8 +236,8 @@ impl Lio {
         set(self.group().join("enable"), if is_enabled { "1" } else { "0" });
     }
 
-    /// Adds a unit of this many MiB, and returns its index.
-    pub(crate) fn add(&mut self, mebibytes: u64) -> usize {
+    /// Adds a disk of this many MiB.
+    fn add_disk(&mut self, mebibytes: u64) {
         let index = self.images.len();
         self.images.push(Image::new(mebibytes));
         make(self.disk(index));
@@ -227,8 +246,6 @@ impl Lio {
         set(self.disk(index).join("control"), &control);
         set(self.disk(index).join("wwn/vpd_unit_serial"), &serial(&self.name, index));
         set(self.disk(index).join("enable"), "1");
-        self.map(Self::lun(index), index);
-        index
     }
 
     /// Gives the unit this number.
@@ -271,14 +288,23 @@ impl Lio {
 
     /// The unit with this index, at this number.
     pub(crate) fn unit_at(&self, lun: u64, index: usize) -> IscsiTarget {
-        let serial = serial(&self.name, index);
-        let id = match index % 2 {
-            0 => LunId::serial(&serial).unwrap(),
-            _ => LunId::wwid(&wwid(&serial)).unwrap(),
-        };
-        let target = IscsiTarget::new(&self.iqn, lun, id).unwrap().wait_limit(Duration::from_secs(60));
-        self.portals.iter().fold(target, |target, portal| target.portal(*portal))
+        unit_of(&self.name, lun, index, &self.portals)
     }
+}
+
+/// What a driver says about a unit of the target with this name.
+pub(crate) fn unit_of(target: &str, lun: u64, index: usize, portals: &[SocketAddr]) -> IscsiTarget {
+    let serial = serial(target, index);
+    let id = match index % 2 {
+        0 => LunId::serial(&serial).unwrap(),
+        _ => LunId::wwid(&wwid(&serial)).unwrap(),
+    };
+    let unit = IscsiTarget::new(&iqn(target), lun, id).unwrap().wait_limit(Duration::from_secs(60));
+    portals.iter().fold(unit, |unit, portal| unit.portal(*portal))
+}
+
+fn iqn(target: &str) -> String {
+    format!("iqn.2026-01.org.example:{target}")
 }
 
 /// Gives this machine an address, or takes it away: no packet of its connections arrives then.
@@ -310,17 +336,7 @@ impl Drop for Lio {
             // The next test starts on a machine without sessions.
             log_out_by_hand();
         }
-        let _ = fs::write(self.group().join("enable"), "0");
-        for place in ["lun", "np"] {
-            for entry in fs::read_dir(self.group().join(place)).into_iter().flatten().flatten() {
-                let _ = fs::remove_file(entry.path().join("disk"));
-                let _ = fs::remove_dir(entry.path());
-            }
-        }
-        for place in [self.group(), self.target()] {
-            let removed = fs::remove_dir(&place);
-            assert!(removed.is_ok() || std::thread::panicking(), "{}: {removed:?}", place.display());
-        }
+        self.stop();
         for index in 0..self.images.len() {
             let removed = fs::remove_dir(self.disk(index));
             assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::devices::start_daemon;
 use crate::eventually;
 
 /// The defaults of a node for these tests; tests add their own lines.
@@ -15,10 +16,10 @@ const DEFAULTS: &str = "polling_interval 1\n max_polling_interval 1\n user_frien
 pub(crate) struct Daemon(Child);
 
 impl Daemon {
-    fn start(command: &mut Command) -> Self {
+    fn start(mut command: Command) -> Self {
         let log = File::options().create(true).append(true).open("/run/daemons.log").unwrap();
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        Self(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+        Self(start_daemon(command))
     }
 }
 
@@ -38,7 +39,7 @@ impl Drop for Daemon {
 pub(crate) fn udevd() -> Daemon {
     let mut command = Command::new("udevadm");
     command.arg0("systemd-udevd");
-    let daemon = Daemon::start(&mut command);
+    let daemon = Daemon::start(command);
     eventually("udevd listens", || Path::new("/run/udev/control").exists().then_some(()));
     daemon
 }
@@ -54,7 +55,9 @@ pub(crate) fn multipathd_for(defaults: &str, lio: &str) -> Daemon {
         format!("defaults {{\n {DEFAULTS} {defaults}\n}}\ndevices {{\n device {{\n {device}\n }}\n}}\n");
     fs::create_dir_all("/etc/multipath").unwrap();
     fs::write("/etc/multipath.conf", config).unwrap();
-    let daemon = Daemon::start(Command::new("multipathd").args(["-d", "-s", "-v3"]));
+    let mut command = Command::new("multipathd");
+    command.args(["-d", "-s", "-v3"]);
+    let daemon = Daemon::start(command);
     eventually("multipathd answers", || shown(&["show", "daemon"]).contains("idle").then_some(()));
     daemon
 }

@@ -76,10 +76,11 @@ pub(crate) struct Nvmet {
     pub(crate) images: Vec<Image>,
     ports: Vec<u16>,
     subsystem: PathBuf,
+    name: String,
 }
 
 impl Nvmet {
-    /// A subsystem with namespaces of 64 MiB and this number of ports, from 4420 on.
+    /// A subsystem with namespaces of 300 MiB and this number of ports, from 4420 on.
     pub(crate) fn new(name: &str, namespaces: usize, ports: u16) -> Self {
         Self::at(name, namespaces, 4420..4420 + ports)
     }
@@ -92,16 +93,12 @@ impl Nvmet {
                 Mount::new("configfs", "none").at(&Target::new("/sys/kernel/config").unwrap()).unwrap();
             }
         });
-        let nqn = format!("nqn.2026-01.org.example:{name}");
+        let nqn = nqn(name);
         let subsystem = Path::new(CONFIG).join("subsystems").join(&nqn);
-        fs::create_dir(&subsystem).unwrap();
-        set(subsystem.join("attr_allow_any_host"), "1");
-        let mut target = Self { nqn, images: Vec::new(), ports: ports.collect(), subsystem };
-        for _ in 0..namespaces {
-            target.add(300);
-        }
-        for port in target.ports.clone() {
-            let place = target.port(port);
+        let images = (0..namespaces).map(|_| Image::new(300)).collect();
+        let target = Self { nqn, images, ports: ports.collect(), subsystem, name: name.to_owned() };
+        for port in &target.ports {
+            let place = target.port(*port);
             fs::create_dir(&place).unwrap();
             for (name, value) in
                 [("addr_trtype", "tcp"), ("addr_adrfam", "ipv4"), ("addr_traddr", "127.0.0.1")]
@@ -109,9 +106,34 @@ impl Nvmet {
                 set(place.join(name), value);
             }
             set(place.join("addr_trsvcid"), &port.to_string());
-            target.open(port);
         }
+        target.start();
         target
+    }
+
+    /// Makes the subsystem with its namespaces, and lets its ports answer.
+    pub(crate) fn start(&self) {
+        fs::create_dir(&self.subsystem).unwrap();
+        set(self.subsystem.join("attr_allow_any_host"), "1");
+        // A restart keeps it.
+        set(self.subsystem.join("attr_serial"), "0123456789abcdef");
+        for index in 0..self.images.len() {
+            fs::create_dir(self.namespace(index)).unwrap();
+            self.rename(index, index);
+        }
+        self.ports.iter().for_each(|port| self.open(*port));
+    }
+
+    /// Takes everything away, except the images.
+    pub(crate) fn stop(&self) {
+        for port in &self.ports {
+            let _ = fs::remove_file(self.port(*port).join("subsystems").join(&self.nqn));
+        }
+        for index in 0..self.images.len() {
+            set(self.namespace(index).join("enable"), "0");
+            fs::remove_dir(self.namespace(index)).unwrap();
+        }
+        fs::remove_dir(&self.subsystem).unwrap();
     }
 
     fn port(&self, port: u16) -> PathBuf {
@@ -120,15 +142,6 @@ impl Nvmet {
 
     fn namespace(&self, index: usize) -> PathBuf {
         self.subsystem.join("namespaces").join((index + 1).to_string())
-    }
-
-    /// Adds a namespace of this many MiB, and returns its index.
-    pub(crate) fn add(&mut self, mebibytes: u64) -> usize {
-        let index = self.images.len();
-        self.images.push(Image::new(mebibytes));
-        fs::create_dir(self.namespace(index)).unwrap();
-        self.rename(index, index);
-        index
     }
 
     /// Gives a namespace the name of this number, as if its number was given to another volume.
@@ -164,11 +177,12 @@ impl Nvmet {
         set(self.port(port).join("ana_groups/1/ana_state"), state);
     }
 
-    /// Allows only this test's host, with this key.
-    pub(crate) fn require_key(&self, key: &str) {
+    /// Allows only this test's host, with this key. The subsystem itself has the other one.
+    pub(crate) fn require_key(&self, key: &str, own: &str) {
         let host = Path::new(CONFIG).join("hosts").join(HOST_NQN);
         fs::create_dir(&host).unwrap();
         set(host.join("dhchap_key"), key);
+        set(host.join("dhchap_ctrl_key"), own);
         set(self.subsystem.join("attr_allow_any_host"), "0");
         symlink(&host, self.subsystem.join("allowed_hosts").join(HOST_NQN)).unwrap();
     }
@@ -180,14 +194,23 @@ impl Nvmet {
     }
 
     pub(crate) fn target_at(&self, index: usize, ports: &[u16]) -> NvmeTarget {
-        let id = match index % 2 {
-            0 => NamespaceId::nguid(&nguid(index)),
-            _ => NamespaceId::uuid(&uuid(index)),
-        };
-        let target = NvmeTarget::tcp(host(), &self.nqn, id.unwrap()).unwrap();
-        let target = target.reconnect_delay(Duration::from_secs(1)).wait_limit(Duration::from_secs(60));
-        ports.iter().fold(target, |target, port| target.portal(address(*port)))
+        namespace_of(&self.name, index, ports)
     }
+}
+
+/// What a driver says about a namespace of the subsystem with this name.
+pub(crate) fn namespace_of(subsystem: &str, index: usize, ports: &[u16]) -> NvmeTarget {
+    let id = match index % 2 {
+        0 => NamespaceId::nguid(&nguid(index)),
+        _ => NamespaceId::uuid(&uuid(index)),
+    };
+    let target = NvmeTarget::tcp(host(), &nqn(subsystem), id.unwrap()).unwrap();
+    let target = target.reconnect_delay(Duration::from_secs(1)).wait_limit(Duration::from_secs(60));
+    ports.iter().fold(target, |target, port| target.portal(address(*port)))
+}
+
+fn nqn(subsystem: &str) -> String {
+    format!("nqn.2026-01.org.example:{subsystem}")
 }
 
 pub(crate) fn address(port: u16) -> SocketAddr {
@@ -198,7 +221,7 @@ fn uuid(index: usize) -> String {
     format!("9f1b2c3d-0000-4000-8000-{index:012x}")
 }
 
-pub(crate) fn nguid(index: usize) -> String {
+fn nguid(index: usize) -> String {
     format!("0123456789abcdef-0000-{index:012x}").replace('-', "")
 }
 
@@ -219,10 +242,6 @@ impl Drop for Nvmet {
         let host = Path::new(CONFIG).join("hosts").join(HOST_NQN);
         let _ = fs::remove_file(self.subsystem.join("allowed_hosts").join(HOST_NQN));
         let _ = fs::remove_dir(host);
-        for index in 0..self.images.len() {
-            set(self.namespace(index).join("enable"), "0");
-            fs::remove_dir(self.namespace(index)).unwrap();
-        }
-        fs::remove_dir(&self.subsystem).unwrap();
+        self.stop();
     }
 }

@@ -1,29 +1,20 @@
-//! The steps of an attach and of a refresh: log in, scan one LUN, wait for the disk.
+//! The steps of an attach: log in at the portals, and wait for the disk.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::decide::{self, Lun};
-use super::maps::{self, Finder};
-use super::target::{IscsiDisk, IscsiTarget};
-use super::tree::{Session, Tree};
-use super::{detach, login};
+use super::decide::{self, IscsiUnit};
+use super::login;
+use super::target::IscsiTarget;
+use super::tree::Tree;
 use crate::remote::RemoteDisks;
-use crate::remote::ask;
-use crate::remote::attach::{ATTACH, PAUSES, REFRESH, REFRESH_LIMIT, failed};
-use crate::remote::multipath::Multipath;
+use crate::remote::attach::{ATTACH, PAUSES, failed};
+use crate::remote::multipath::{Multipath, SinglePath};
 use crate::remote::record::{Portal, Record};
-use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
-
-const SCAN: &str = "scan for a logical unit with";
-const RESCAN: &str = "ask a disk again who it is with";
-/// How long a target has to answer a scan.
-const SCAN_LIMIT: Duration = Duration::from_secs(20);
-const RESCAN_LIMIT: Duration = Duration::from_secs(15);
-/// How often a session is scanned, while the unit that is wanted does not come.
-const SCAN_INTERVAL: Duration = Duration::from_secs(2);
+use crate::remote::scsi;
+use crate::remote::scsi::maps::Finder;
+use crate::{BlockDevice, Error, ErrorKind, Result};
 
 pub(in crate::remote) fn validate(sys: &Path, target: &IscsiTarget) -> Result<()> {
     if target.chap.target.is_some() && target.chap.node.is_none() {
@@ -53,8 +44,13 @@ pub(in crate::remote) fn attach(
         false => log_in_at_one(disks, name, target, record)?,
     }
     let multipath = Multipath::new(&disks.sys);
-    let mut finder = Finder::new(&multipath);
-    let device = wait_for(disks, name, target, &record.portals, &mut finder)?;
+    let single = match target.has_several_paths() {
+        true => SinglePath::Refused,
+        false => SinglePath::Allowed,
+    };
+    let mut finder = Finder::new(&multipath, single);
+    let unit = IscsiUnit { disk: &target.disk(), portals: &record.portals };
+    let device = scsi::attach::wait_for(&disks.sys, name, &unit, target.wait_limit, &mut finder)?;
     disks.put_wwid(name, &target.iqn, finder.wwid)?;
     Ok(device)
 }
@@ -65,7 +61,7 @@ fn log_in_at_all(disks: &RemoteDisks, name: &str, target: &IscsiTarget, portals:
     let (tree, disk) = (Tree::read(&disks.sys)?, target.disk());
     let is_lost = |portal: &&Portal| {
         let session = decide::sessions(&tree, &disk, std::slice::from_ref(*portal)).next();
-        session.is_some_and(|session| !session.is_live())
+        session.is_some_and(|session| !session.nexus.is_live)
     };
     let (lost, others): (Vec<&Portal>, Vec<&Portal>) = portals.iter().partition(is_lost);
     let (mut errors, mut live) = (Vec::new(), 0);
@@ -122,11 +118,11 @@ fn log_in_at(disks: &RemoteDisks, target: &IscsiTarget, portal: SocketAddr) -> R
         let Some(session) = decide::sessions(&tree, &disk, &portals).next() else {
             return login::login(target, portal);
         };
-        if session.is_live() {
+        if session.nexus.is_live {
             return Ok(());
         }
         if Instant::now() > end {
-            let reason = format!("{} is {}", session.name, session.state);
+            let reason = format!("{} is {}", session.name(), session.nexus.state);
             return Err(Error::new(ErrorKind::Unresponsive, ATTACH, reason).at(portal.to_string()));
         }
         std::thread::sleep(PAUSES[1]);
@@ -146,141 +142,4 @@ fn keep_portal(disks: &RemoteDisks, name: &str, record: &mut Record, kept: Porta
     disks.records.put(name, &now)?;
     *record = now;
     Ok(())
-}
-
-/// Waits for the disk, and opens it.
-fn wait_for(
-    disks: &RemoteDisks,
-    name: &str,
-    target: &IscsiTarget,
-    portals: &[Portal],
-    finder: &mut Finder<'_>,
-) -> Result<BlockDevice> {
-    let (disk, sys) = (target.disk(), disks.sys.as_path());
-    let (start, mut pause) = (Instant::now(), PAUSES[0]);
-    let mut next_scan = start;
-    // The sessions whose unit was scanned here, so that it is known who it is.
-    let (mut scanned, mut is_asked) = (BTreeSet::new(), false);
-    loop {
-        let tree = Tree::read(sys)?;
-        if !is_asked && !maps::paths(&tree, &disk, portals).usable.is_empty() {
-            ask_again(sys, &disk, portals)?;
-            is_asked = true;
-            continue;
-        }
-        let (kind, reason) = match finder.lun(&tree, target, portals)? {
-            Lun::Usable(number) => match open(sys, number, target, portals, finder)? {
-                Some(device) => return Ok(device),
-                None => (ErrorKind::NotFound, "its disk has no size yet, or went away".to_owned()),
-            },
-            Lun::SeveralDisks(several) => {
-                let reason = format!("the kernel made several disks of it: {}", several.join(", "));
-                return Err(failed(ErrorKind::WrongDevice, name, reason));
-            }
-            Lun::Unusable(states) => {
-                (ErrorKind::Unresponsive, format!("no path to {} can be used: {states}", disk.id))
-            }
-            // What the kernel remembers of an earlier volume, or what the target has there now.
-            Lun::Other(other) => {
-                let others: Vec<_> =
-                    decide::units(&tree, &disk, portals).filter(|(_, unit)| !unit.has(&disk.id)).collect();
-                for (_, unit) in &others {
-                    detach::delete(unit)?;
-                }
-                if others.iter().any(|(session, _)| scanned.contains(&session.name)) {
-                    let reason = format!("the LUN {} of {} is {other}, not {}", disk.lun, disk.iqn, disk.id);
-                    return Err(failed(ErrorKind::NotFound, name, reason)
-                        .hint("check which number the target gives the volume for this initiator"));
-                }
-                next_scan = Instant::now();
-                (ErrorKind::NotFound, format!("the LUN {} was {other}", disk.lun))
-            }
-            Lun::Absent => {
-                (ErrorKind::NotFound, format!("{} has no LUN {} for this node", disk.iqn, disk.lun))
-            }
-        };
-        if start.elapsed() > target.wait_limit {
-            return Err(failed(kind, name, format!("{reason}: waited {:?}", target.wait_limit))
-                .hint("check whether the target gives this initiator access to the volume"));
-        }
-        if Instant::now() >= next_scan {
-            next_scan = Instant::now() + SCAN_INTERVAL;
-            for session in decide::sessions_to_scan(&Tree::read(sys)?, &disk, portals) {
-                scan(sys, session, disk.lun)?;
-                scanned.insert(session.name.clone());
-            }
-        } else {
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSES[1]);
-        }
-    }
-}
-
-/// Lets the kernel look for this unit, and for no other one.
-fn scan(sys: &Path, session: &Session, lun: u64) -> Result<()> {
-    let switch = sys.join("class/scsi_host").join(&session.host).join("scan");
-    let address = format!("0 {} {lun}", session.target);
-    ask::write(SCAN, &switch, address.as_bytes(), SCAN_LIMIT)
-}
-
-/// Lets the kernel ask each path that works who it is and how large it is. A path that does not answer is left
-/// as it was.
-pub(in crate::remote) fn ask_again(sys: &Path, disk: &IscsiDisk, portals: &[Portal]) -> Result<()> {
-    let tree = Tree::read(sys)?;
-    let works = |(session, unit): &(&Session, &_)| session.is_live() && super::tree::Unit::is_running(unit);
-    for (session, unit) in decide::paths(&tree, disk, portals).filter(works) {
-        if let Err(error) = ask::write(RESCAN, &unit.place.join("rescan"), b"1", RESCAN_LIMIT) {
-            tracing::warn!(session = session.name, "a path of a remote disk does not answer: {error}");
-        }
-    }
-    Ok(())
-}
-
-/// Opens a disk, and asks again whether it is the unit. None if it has no size yet, or is another disk now.
-fn open(
-    sys: &Path,
-    number: DeviceNumber,
-    target: &IscsiTarget,
-    portals: &[Portal],
-    finder: &mut Finder<'_>,
-) -> Result<Option<BlockDevice>> {
-    let device = match BlockDevice::from_number(number) {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => {
-            return Ok(None);
-        }
-        device => device?,
-    };
-    let now = finder.lun(&Tree::read(sys)?, target, portals)?;
-    let is_same = now == Lun::Usable(number) && device.size()? > 0;
-    Ok(is_same.then_some(device))
-}
-
-/// The size that the target reports through each live path.
-pub(in crate::remote) fn refresh(
-    sys: &Path,
-    name: &str,
-    disk: &IscsiDisk,
-    portals: &[Portal],
-) -> Result<u64> {
-    let start = Instant::now();
-    loop {
-        let before = Tree::read(sys)?;
-        let live = decide::paths(&before, disk, portals).filter(|(session, _)| session.is_live());
-        for (_, unit) in live {
-            ask::write(RESCAN, &unit.place.join("rescan"), b"1", RESCAN_LIMIT)?;
-        }
-        let tree = Tree::read(sys)?;
-        let live = decide::paths(&tree, disk, portals).filter(|(session, _)| session.is_live());
-        let problem = match decide::common_size(live.map(|(_, unit)| unit)) {
-            Ok(size) => {
-                maps::resize(sys, disk, portals, size)?;
-                return Ok(size);
-            }
-            Err(problem) => problem,
-        };
-        if start.elapsed() > REFRESH_LIMIT {
-            return Err(Error::new(ErrorKind::Unresponsive, REFRESH, problem).at(name));
-        }
-        std::thread::sleep(PAUSES[1]);
-    }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::decide::DEFAULT_INTERFACE;
 use super::node_record::Database;
+use super::stale_lock;
 use super::target::{IscsiDisk, IscsiTarget};
 use super::tree::{Session, Tree};
 use crate::{Error, ErrorKind, Program, ProgramOutput, Result};
@@ -30,6 +31,7 @@ mod status {
 }
 
 fn iscsiadm(arguments: &[&str], limit: Duration) -> Result<ProgramOutput> {
+    stale_lock::remove();
     Program::new("iscsiadm").package("open-iscsi").args(arguments).time_limit(limit).output()
 }
 
@@ -72,7 +74,8 @@ fn explain(error: Error, code: Option<i32>) -> Error {
 pub(super) fn settle(sys: &Path, disk: &IscsiDisk, portal: SocketAddr) -> Result<()> {
     let database = Database::of_node();
     if !database.has(disk, portal)? {
-        return Ok(());
+        // It can have been killed before the record was whole.
+        return database.remove(disk, portal);
     }
     let output = log_in(disk, portal)?;
     let end = Instant::now() + SETTLE_LIMIT;
@@ -94,7 +97,7 @@ pub(super) fn settle(sys: &Path, disk: &IscsiDisk, portal: SocketAddr) -> Result
 /// Logs a session out, waits until it is gone, and removes its record. One that does not exist is a success.
 pub(in crate::remote) fn logout(sys: &Path, disk: &IscsiDisk, session: &str) -> Result<()> {
     let find = || -> Result<Option<Session>> {
-        Ok(Tree::read(sys)?.sessions.into_iter().find(|found| found.name == session))
+        Ok(Tree::read(sys)?.sessions.into_iter().find(|found| found.name() == session))
     };
     let Some(found) = find()? else { return Ok(()) };
     let number = session.trim_start_matches("session");

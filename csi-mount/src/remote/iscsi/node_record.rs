@@ -8,7 +8,7 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use zeroize::Zeroizing;
@@ -40,7 +40,7 @@ impl Database {
     }
 
     #[cfg(test)]
-    fn below(root: &std::path::Path) -> Self {
+    fn below(root: &Path) -> Self {
         Self { settings: root.to_owned(), records: root.to_owned() }
     }
 
@@ -58,9 +58,7 @@ impl Database {
         if let Some(directory) = place.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         }
-        // Not among the records, where open-iscsi would read it.
-        let key = format!("{}{portal}{interface}", disk.iqn);
-        let new = self.records.join(format!(".csi-mount-{:016x}", fnv::fnv1a(key.as_bytes())));
+        let new = self.unfinished(&disk, portal);
         let write = || {
             let _ = fs::remove_file(&new);
             let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
@@ -77,25 +75,30 @@ impl Database {
         Ok(text.starts_with(MARK))
     }
 
-    /// Removes a record that was made here.
+    /// Removes a record that was made here, and what a process left that was killed while it wrote one.
     pub(super) fn remove(&self, disk: &IscsiDisk, portal: SocketAddr) -> Result<()> {
-        if !self.has(disk, portal)? {
-            return Ok(());
-        }
+        let remove = |place: &Path| match fs::remove_file(place) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::os(REMOVE, place, error)),
+            _ => Ok(()),
+        };
+        remove(&self.unfinished(disk, portal))?;
         let place = self.place(disk, portal)?;
-        match fs::remove_file(&place) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::os(REMOVE, place, error));
-            }
-            _ => {}
+        if self.has(disk, portal)? {
+            remove(&place)?;
         }
         // Directories that others still use are not empty.
         for directory in place.ancestors().skip(1).take_while(|place| **place != self.nodes()) {
-            if fs::remove_dir(directory).is_err() {
+            if fs::remove_dir(directory).is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Where a record is written. Not among the records, where open-iscsi would read it.
+    fn unfinished(&self, disk: &IscsiDisk, portal: SocketAddr) -> PathBuf {
+        let key = format!("{}{portal}{}", disk.iqn, interface_of(disk));
+        self.records.join(format!(".csi-mount-{:016x}", fnv::fnv1a(key.as_bytes())))
     }
 
     fn nodes(&self) -> PathBuf {
@@ -242,6 +245,12 @@ mod tests {
         assert_eq!(fs::read_to_string(&place).unwrap().lines().count(), text.lines().count());
         assert!(database.has(&target.disk(), portal).unwrap());
         database.remove(&target.disk(), portal).unwrap();
+        database.remove(&target.disk(), portal).unwrap();
+        assert_eq!(fs::read_dir(root.path().join("nodes")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2, "iscsid.conf and nodes");
+        // A process was killed before it had renamed the record, which has the secrets.
+        fs::create_dir(place.parent().unwrap()).unwrap();
+        fs::write(database.unfinished(&target.disk(), portal), "geheim").unwrap();
         database.remove(&target.disk(), portal).unwrap();
         assert_eq!(fs::read_dir(root.path().join("nodes")).unwrap().count(), 0);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2, "iscsid.conf and nodes");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use crate::device::sysfs::bare_wwn;
+use crate::remote::scsi::LunId;
 use crate::{Error, ErrorKind, ExpectedDevice, Result};
 
 const READ: &str = "read an iSCSI target";
@@ -19,69 +19,6 @@ const MAX_TEXT: usize = 255;
 
 fn invalid(reason: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidInput, READ, reason)
-}
-
-/// The name of a logical unit that does not change: a logical unit number (LUN) can be given to another
-/// volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LunId(pub(super) Name);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Name {
-    Wwid(String),
-    Serial(String),
-}
-
-impl LunId {
-    /// The world-wide name (VPD page 83), in any notation: `naa.6001405…`, `wwn-0x6001405…`, `36001405…`,
-    /// `eui.…`, `t10.…`. Each name of the unit counts, not only the one that the kernel prefers.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if it is empty, has control characters, or only zeros.
-    pub fn wwid(text: &str) -> Result<Self> {
-        let text = valid(text, "world-wide name")?;
-        match bare_wwn(&text).bytes().any(|letter| letter != b'0') {
-            true => Ok(Self(Name::Wwid(text))),
-            false => Err(invalid(format!("{text:?} is not a world-wide name"))),
-        }
-    }
-
-    /// The unit's serial number (VPD page 80).
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if it is empty or has control characters.
-    pub fn serial(text: &str) -> Result<Self> {
-        Ok(Self(Name::Serial(valid(text, "serial number")?)))
-    }
-
-    pub(in crate::remote) fn parse(text: &str) -> Option<Self> {
-        match text.split_once(':')? {
-            ("wwid", name) => Self::wwid(name).ok(),
-            ("serial", name) => Self::serial(name).ok(),
-            _ => None,
-        }
-    }
-}
-
-/// `wwid:…` or `serial:…`.
-impl fmt::Display for LunId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Name::Wwid(name) => write!(f, "wwid:{name}"),
-            Name::Serial(name) => write!(f, "serial:{name}"),
-        }
-    }
-}
-
-fn valid(text: &str, what: &str) -> Result<String> {
-    let text = text.trim();
-    let is_valid = (1..=MAX_TEXT).contains(&text.len()) && !text.chars().any(char::is_control);
-    match is_valid {
-        true => Ok(text.to_owned()),
-        false => Err(invalid(format!("{text:?} is not a {what}"))),
-    }
 }
 
 /// A logical unit as a record names it.
@@ -242,10 +179,7 @@ impl IscsiTarget {
     /// then asks the device again who it is. A world-wide name must then be the one that the kernel prefers
     /// (`/sys/block/sdX/device/wwid`).
     pub fn expected(&self) -> ExpectedDevice {
-        match &self.id.0 {
-            Name::Wwid(name) => ExpectedDevice::new().wwn(name),
-            Name::Serial(name) => ExpectedDevice::new().serial(name),
-        }
+        self.id.expected()
     }
 
     /// Whether the node logs in at several portals.
@@ -279,12 +213,6 @@ mod tests {
 
     #[test]
     fn names_are_checked_and_secrets_are_not_printed() {
-        for id in [LunId::wwid("naa.6001405").unwrap(), LunId::serial(" a b ").unwrap()] {
-            assert_eq!(LunId::parse(&id.to_string()), Some(id));
-        }
-        for wrong in ["", "  ", "naa.000", "0x0", "a\nb"] {
-            assert!(LunId::wwid(wrong).is_err(), "{wrong}");
-        }
         let id = LunId::wwid("naa.6001405").unwrap();
         for wrong in ["", "iqn", "iqn.a/b", "iqn.a,b", "../x", &format!("iqn.{}", "n".repeat(223))] {
             assert!(IscsiTarget::new(wrong, 0, id.clone()).is_err(), "{wrong}");

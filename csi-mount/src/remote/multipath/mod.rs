@@ -195,8 +195,8 @@ impl Search<'_> {
             self.add(&missing, map.is_none());
             match decide::state(&sysfs, &self.wwid, live)? {
                 State::Whole(number) => return Ok(Found::Disk(number)),
-                // multipathd knows the path and makes no map of it.
-                State::Incomplete { map: None, .. } if single.is_some() => {
+                // multipathd makes no map of the path, and not only because it waits for udev.
+                State::Incomplete { map: None, .. } if single.is_some() && self.has_decided(&missing) => {
                     return single.ok_or_else(|| self.no_daemon(live.len()));
                 }
                 State::Incomplete { map: now, missing: left } => (map, missing) = (now, left),
@@ -233,12 +233,25 @@ impl Search<'_> {
 
     /// multipathd knows a map by its own notation of the disk's name.
     fn add_map(&mut self, path: &str) -> Result<()> {
-        let listed = self.multipath.daemon.command("show paths raw format \"%d %w\"")?;
-        let lines = listed.lines().filter_map(|line| line.trim().split_once(' '));
-        match lines.filter(|(name, _)| *name == path).map(|(_, wwid)| wwid.trim()).next() {
-            Some(wwid) => self.ask(&format!("add map {wwid}")),
-            None => Ok(()),
+        match self.name_of(path)? {
+            Some(wwid) if !wwid.is_empty() => self.ask(&format!("add map {wwid}")),
+            _ => Ok(()),
         }
+    }
+
+    /// Whether multipathd ignores the path or knows its disk. A path without a name waits for udev, and gets its
+    /// map later: it must not be in use by then.
+    fn has_decided(&self, missing: &[String]) -> bool {
+        let Some(path) = missing.first() else { return true };
+        !self.name_of(path).is_ok_and(|wwid| wwid.is_some_and(|wwid| wwid.is_empty()))
+    }
+
+    /// multipathd's name for the disk of a path. It is empty until udev has described the path. None if
+    /// multipathd ignores the path.
+    fn name_of(&self, path: &str) -> Result<Option<String>> {
+        let listed = self.multipath.daemon.command("show paths raw format \"%d %w\"")?;
+        let mut lines = listed.lines().map(str::trim).map(|line| line.split_once(' ').unwrap_or((line, "")));
+        Ok(lines.find(|(name, _)| *name == path).map(|(_, wwid)| wwid.trim().to_owned()))
     }
 
     fn ask(&mut self, command: &str) -> Result<()> {

@@ -26,6 +26,18 @@ const WIPE_AFTER: Duration = Duration::from_secs(3);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Multipath {
+    /// Flushes the map of a disk, if it has one. A map with a path that leads to another disk is not written to.
+    ///
+    /// # Errors
+    ///
+    /// Those of the flush.
+    pub(in crate::remote) fn flush(&self, wwid: &str) -> Result<()> {
+        match self.disk(wwid, &[]).ok().flatten().map(BlockDevice::from_number) {
+            Some(Ok(device)) => flush(&device),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes the map of a disk: checks that nothing uses it, flushes it, lets reads and writes without a path
     /// fail, and removes it. Its paths stay. No map is a success. Returns why the last writes are possibly lost.
     ///

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::decide::{self, Namespace};
 use super::target::{NvmeDisk, NvmeTarget};
 use super::tree::{Controller, Tree, has_native_multipath};
+use crate::remote::detach::not_written;
 use crate::remote::multipath::{Found, Multipath, Search, SinglePath};
 use crate::{DeviceNumber, Error, Result};
 
@@ -111,11 +112,17 @@ pub(in crate::remote) fn path_numbers(sys: &Path, disk: &NvmeDisk) -> Result<Vec
     Ok(paths(&Tree::read(sys)?, disk).all)
 }
 
+/// Whether a disk has a path that works, so that data that could not be written is not lost yet.
+pub(in crate::remote) fn has_usable_path(sys: &Path, disk: &NvmeDisk) -> Result<bool> {
+    Ok(!paths(&Tree::read(sys)?, disk).usable.is_empty())
+}
+
 /// Takes away the map of a namespace, if it has one. Returns why the last writes are possibly lost.
 ///
 /// # Errors
 ///
-/// Those of [`Multipath::take_away`].
+/// Those of [`Multipath::take_away`]; [`Unresponsive`](crate::ErrorKind::Unresponsive) if a path works and
+/// the map does not take its last writes: it stays.
 pub(in crate::remote) fn take_away(
     sys: &Path,
     disk: &NvmeDisk,
@@ -123,10 +130,11 @@ pub(in crate::remote) fn take_away(
 ) -> Result<Option<Error>> {
     let Some(multipath) = multipath(sys) else { return Ok(None) };
     let paths = paths(&Tree::read(sys)?, disk);
-    match paths.wwid.as_deref().or(recorded) {
-        Some(wwid) => multipath.take_away(wwid),
-        None => Ok(None),
+    let Some(wwid) = paths.wwid.as_deref().or(recorded) else { return Ok(None) };
+    if !paths.usable.is_empty() {
+        multipath.flush(wwid).map_err(|error| not_written(&disk.nqn, &error))?;
     }
+    multipath.take_away(wwid)
 }
 
 /// Takes away the unused maps over namespaces of these controllers, which are disconnected next.

@@ -4,11 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::remote::LunId;
+use crate::DeviceNumber;
 use crate::remote::attach::own_portals;
 use crate::remote::disk::Disk;
-use crate::remote::iscsi::maps;
 use crate::remote::record::Record;
+use crate::remote::scsi::decide::{Lun, View, common_size};
+use crate::remote::scsi::maps;
 
 const IQN: &str = "iqn.2026-01.org.example:s";
 const WWID: &str = "naa.60014051234567890abcdef012345678";
@@ -62,8 +63,20 @@ impl Fake {
         Tree::read(self.0.path()).unwrap()
     }
 
+    /// The unit of this disk, over the sessions at these ports.
+    fn view(&self, disk: &IscsiDisk, ports: &[u16]) -> View {
+        let unit = IscsiUnit { disk, portals: &portals(ports, true) };
+        View::read(self.0.path(), &unit).unwrap()
+    }
+
     fn state(&self, ports: &[u16]) -> Lun {
-        super::state(&self.tree(), &disk(), &portals(ports, true))
+        self.view(&disk(), ports).state()
+    }
+
+    /// The number of the disk, by this recorded name.
+    fn number(&self, ports: &[u16], recorded: Option<&str>) -> Option<DeviceNumber> {
+        let unit = IscsiUnit { disk: &disk(), portals: &portals(ports, true) };
+        maps::number(self.0.path(), &unit, recorded).unwrap()
     }
 }
 
@@ -89,7 +102,7 @@ fn a_unit_is_usable_in_a_live_session_and_by_its_name_and_number() {
     assert_eq!(fake.state(&[1]), Lun::Absent, "no module is loaded");
     fake.session(1, IQN, 1, "LOGGED_IN");
     assert_eq!(fake.state(&[1]), Lun::Absent);
-    assert_eq!(fake.tree().sessions[0].target, 7, "without units the session says where they will be");
+    assert_eq!(fake.tree().sessions[0].nexus.target, 7, "without units the session says where they will be");
     // Its name with another number, and its number at another target.
     fake.unit(1, 4, WWID, "running", 1 << 20);
     fake.session(2, "iqn.2026-01.org.example:other", 1, "LOGGED_IN");
@@ -100,7 +113,7 @@ fn a_unit_is_usable_in_a_live_session_and_by_its_name_and_number() {
     assert!(matches!(fake.state(&[1]), Lun::Other(name) if name.contains("naa.6001405fff")));
     fake.unit(1, 3, WWID, "running", 1 << 20);
     assert_eq!(fake.state(&[1]), Lun::Usable(DeviceNumber::new(8, 103)));
-    assert_eq!(fake.tree().sessions[0].target, 0);
+    assert_eq!(fake.tree().sessions[0].nexus.target, 0);
     assert_eq!(fake.state(&[2]), Lun::Absent, "at another portal");
     for (session, unit, size) in [
         ("FAILED", "running", 1 << 20),
@@ -112,8 +125,7 @@ fn a_unit_is_usable_in_a_live_session_and_by_its_name_and_number() {
         fake.session(1, IQN, 1, session);
         fake.unit(1, 3, WWID, unit, size);
         assert!(matches!(fake.state(&[1]), Lun::Unusable(_)), "{session} {unit}");
-        let number = maps::number(fake.0.path(), &disk(), &portals(&[1], true), None).unwrap();
-        assert_eq!(number.unwrap().minor, 103);
+        assert_eq!(fake.number(&[1], None).unwrap().minor, 103);
     }
 }
 
@@ -122,9 +134,7 @@ fn each_name_counts_and_no_other() {
     let fake = Fake::new();
     fake.session(1, IQN, 1, "LOGGED_IN");
     fake.unit(1, 3, WWID, "running", 1 << 20);
-    let (tree, portals) = (fake.tree(), portals(&[1], true));
-    let has =
-        |id: LunId| matches!(super::state(&tree, &IscsiDisk { id, ..disk() }, &portals), Lun::Usable(_));
+    let has = |id: LunId| matches!(fake.view(&IscsiDisk { id, ..disk() }, &[1]).state(), Lun::Usable(_));
     let digits = WWID.trim_start_matches("naa.");
     for name in [WWID, digits, &format!("wwn-0x{digits}"), &format!("3{digits}"), &WWID.to_uppercase()] {
         assert!(has(LunId::wwid(name).unwrap()), "{name}");
@@ -144,10 +154,7 @@ fn several_portals_make_several_disks() {
     assert_eq!(fake.state(&[1, 2]), Lun::SeveralDisks(vec!["sd13".into(), "sd23".into()]));
     // The order of the portals counts, and not that of the sessions.
     assert_eq!(fake.state(&[2]), Lun::Usable(DeviceNumber::new(8, 203)));
-    let size = |ports: &[u16]| {
-        let (tree, disk, portals) = (fake.tree(), disk(), portals(ports, true));
-        common_size(paths(&tree, &disk, &portals).map(|(_, unit)| unit))
-    };
+    let size = |ports: &[u16]| common_size(fake.view(&disk(), ports).paths().map(|(_, unit)| unit));
     assert_eq!(size(&[2]), Ok(2 << 20));
     assert!(size(&[1, 2]).unwrap_err().contains("different sizes"));
     assert!(size(&[]).is_err());
@@ -161,9 +168,8 @@ fn only_sessions_without_the_unit_are_scanned() {
     }
     fake.unit(1, 3, WWID, "running", 1 << 20);
     fake.unit(2, 4, WWID, "running", 1 << 20);
-    let (tree, disk, portals) = (fake.tree(), disk(), portals(&[1, 2, 3, 4], true));
-    let names: Vec<_> =
-        sessions_to_scan(&tree, &disk, &portals).map(|session| session.name.as_str()).collect();
+    let view = fake.view(&disk(), &[1, 2, 3, 4]);
+    let names: Vec<_> = view.to_scan().map(|nexus| nexus.name.as_str()).collect();
     assert_eq!(names, ["session2"]);
 }
 
@@ -178,7 +184,7 @@ fn an_unwritten_disk_is_deleted_only_without_a_path_that_works() {
     ] {
         fake.session(1, IQN, 1, session);
         fake.unit(1, 3, WWID, unit, 1 << 20);
-        let found = are_paths_dead(&fake.tree(), &disk(), &portals(&[1], true));
+        let found = fake.view(&disk(), &[1]).are_paths_dead();
         assert_eq!(found, are_dead, "{session} {unit}");
     }
 }
@@ -207,7 +213,7 @@ fn only_what_an_attachment_logged_in_is_logged_out() {
 
     let tree = fake.tree();
     let logged_out = |disk: &IscsiDisk, portals: &[Portal]| -> Vec<String> {
-        own_sessions(&tree, disk, portals).into_iter().map(|session| session.name.clone()).collect()
+        own_sessions(&tree, disk, portals).into_iter().map(|session| session.name().to_owned()).collect()
     };
     // The session 4 is of another interface: an administrator made it.
     assert_eq!(logged_out(&disk(), &portals(&[1, 2, 3, 4], true)), ["session1", "session2"]);
@@ -235,16 +241,16 @@ fn another_volume_with_the_same_number_is_in_the_way() {
 
 #[test]
 fn the_map_over_all_sessions_is_the_disk() {
-    let (fake, portals) = (Fake::new(), portals(&[1, 2], true));
-    let number = |recorded| maps::number(fake.0.path(), &disk(), &portals, recorded).unwrap();
+    let fake = Fake::new();
+    let number = |recorded| fake.number(&[1, 2], recorded);
     fake.session(1, IQN, 1, "LOGGED_IN");
     fake.unit(1, 3, WWID, "running", 1 << 20);
     fake.session(2, IQN, 2, "LOGGED_IN");
-    let paths = maps::paths(&fake.tree(), &disk(), &portals);
+    let paths = fake.view(&disk(), &[1, 2]).disks();
     assert_eq!((paths.usable.len(), paths.without), (1, vec!["session2".to_owned()]));
     assert_eq!(number(None), Some(DeviceNumber::new(8, 103)), "the only path");
     fake.unit(2, 3, WWID, "blocked", 1 << 20);
-    let paths = maps::paths(&fake.tree(), &disk(), &portals);
+    let paths = fake.view(&disk(), &[1, 2]).disks();
     assert_eq!((paths.all.len(), paths.usable.len(), paths.without), (2, 1, vec![]));
     assert_eq!(number(None), None, "several paths and no map");
     let uuid = format!("mpath-3{}\n", WWID.trim_start_matches("naa."));

@@ -200,14 +200,19 @@ fn multipathd_is_asked_for_what_is_missing() {
 fn multipathd_decides_about_a_single_path_first() {
     let node = Node::new();
     let path = node.path("sda", WWID);
-    let fake = FakeDaemon::start(node.directory.path(), |command| match command {
+    let mut listed = ["sda", "sda 3600508b4"].into_iter();
+    let fake = FakeDaemon::start(node.directory.path(), move |command| match command {
         "show daemon" => "pid 7 idle".to_owned(),
+        "show paths raw format \"%d %w\"" => listed.next().unwrap_or_default().to_owned(),
         _ => "ok".to_owned(),
     });
     let multipath = node.multipath(fake.daemon.clone());
     let mut search = multipath.search(WWID, SinglePath::Allowed);
     assert!(matches!(search.look(&[path]), Ok(Found::NotYet(_))));
+    assert!(matches!(until_asked(&mut search, &[path]), Ok(Found::NotYet(_))), "it waits for udev");
     assert!(matches!(until_asked(&mut search, &[path]), Ok(Found::Disk(found)) if found == path));
+    let mut search = multipath.search(WWID, SinglePath::Allowed);
+    assert!(matches!(until_asked(&mut search, &[path]), Ok(Found::Disk(found)) if found == path), "ignored");
     let mut search = multipath.search(WWID, SinglePath::Allowed);
     let map = node.map("dm-0", UUID, &["sda"]);
     assert!(matches!(search.look(&[path]), Ok(Found::Disk(found)) if found == map));

@@ -1,0 +1,174 @@
+//! The steps of an attach and of a refresh: scan one LUN, wait for the disk.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::decide::{Lun, View, common_size};
+use super::maps::{self, Finder};
+use super::unit::Nexus;
+use super::{Foreign, LogicalUnit, detach};
+use crate::remote::ask;
+use crate::remote::attach::{PAUSES, REFRESH, REFRESH_LIMIT, failed};
+use crate::remote::multipath::Multipath;
+use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+
+const SCAN: &str = "scan for a logical unit with";
+const RESCAN: &str = "ask a disk again who it is with";
+/// How long a target has to answer a scan.
+const SCAN_LIMIT: Duration = Duration::from_secs(20);
+const RESCAN_LIMIT: Duration = Duration::from_secs(15);
+/// How often a connection is scanned, while the unit that is wanted does not come.
+const SCAN_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Waits for the disk, and opens it.
+pub(in crate::remote) fn wait_for(
+    sys: &Path,
+    name: &str,
+    unit: &dyn LogicalUnit,
+    limit: Duration,
+    finder: &mut Finder<'_>,
+) -> Result<BlockDevice> {
+    let (lun, id, target) = (unit.lun(), unit.id(), unit.target());
+    let (start, mut pause) = (Instant::now(), PAUSES[0]);
+    let mut next_scan = start;
+    // The connections whose unit was scanned here, so that it is known who it is.
+    let (mut scanned, mut is_asked) = (BTreeSet::new(), false);
+    loop {
+        let view = View::read(sys, unit)?;
+        if !is_asked && !view.disks().usable.is_empty() {
+            ask_again(sys, unit)?;
+            is_asked = true;
+            continue;
+        }
+        let (kind, reason) = match finder.lun(&view)? {
+            Lun::Usable(number) => match open(sys, number, unit, finder)? {
+                Some(device) => return Ok(device),
+                None => (ErrorKind::NotFound, "its disk has no size yet, or went away".to_owned()),
+            },
+            Lun::SeveralDisks(several) => {
+                let reason = format!("the kernel made several disks of it: {}", several.join(", "));
+                return Err(failed(ErrorKind::WrongDevice, name, reason));
+            }
+            Lun::Unusable(states) => {
+                (ErrorKind::Unresponsive, format!("no path to {id} can be used: {states}"))
+            }
+            Lun::Other(other) if unit.foreign() == Foreign::Stay => {
+                if !replace_stale(sys, unit, &view)? {
+                    let reason = format!("the LUN {lun} of {target} is {other}, not {id}");
+                    return Err(failed(ErrorKind::NotFound, name, reason)
+                        .hint("check which number the target gives the volume for this initiator"));
+                }
+                next_scan = Instant::now();
+                (ErrorKind::NotFound, format!("the LUN {lun} was {other}"))
+            }
+            // What the kernel remembers of an earlier volume, or what the target has there now.
+            Lun::Other(other) => {
+                for (_, unit) in view.others() {
+                    detach::delete(unit)?;
+                }
+                if view.others().any(|(nexus, _)| scanned.contains(&nexus.name)) {
+                    let reason = format!("the LUN {lun} of {target} is {other}, not {id}");
+                    return Err(failed(ErrorKind::NotFound, name, reason)
+                        .hint("check which number the target gives the volume for this initiator"));
+                }
+                next_scan = Instant::now();
+                (ErrorKind::NotFound, format!("the LUN {lun} was {other}"))
+            }
+            Lun::Absent => (ErrorKind::NotFound, format!("{target} has no LUN {lun} for this node")),
+        };
+        if start.elapsed() > limit {
+            return Err(failed(kind, name, format!("{reason}: waited {limit:?}"))
+                .hint("check whether the target gives this initiator access to the volume"));
+        }
+        if Instant::now() >= next_scan {
+            next_scan = Instant::now() + SCAN_INTERVAL;
+            for nexus in View::read(sys, unit)?.to_scan() {
+                scan(sys, nexus, lun)?;
+                scanned.insert(nexus.name.clone());
+            }
+        } else {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSES[1]);
+        }
+    }
+}
+
+/// Asks units with other names again who they are, and deletes those that are this unit now: the kernel remembers
+/// an earlier volume. Maps over them go first, if nothing uses them. Returns whether none is another volume's.
+fn replace_stale(sys: &Path, unit: &dyn LogicalUnit, before: &View) -> Result<bool> {
+    for (nexus, other) in before.others().filter(|(nexus, _)| nexus.is_live) {
+        if let Err(error) = ask::write(RESCAN, &other.place.join("rescan"), b"1", RESCAN_LIMIT) {
+            tracing::warn!(connection = nexus.name, "a path of a remote disk does not answer: {error}");
+        }
+    }
+    let now = View::read(sys, unit)?;
+    if now.others().next().is_some() {
+        return Ok(false);
+    }
+    let stale: Vec<_> = before.others().map(|(_, other)| other).collect();
+    let named = stale.iter().filter_map(|other| Some((other.number?, other.wwid.as_deref()?)));
+    Multipath::new(sys).take_away_unused(&named.collect::<Vec<_>>())?;
+    stale.into_iter().try_for_each(detach::delete)?;
+    Ok(true)
+}
+
+/// Lets the kernel look for this unit, and for no other one.
+fn scan(sys: &Path, nexus: &Nexus, lun: u64) -> Result<()> {
+    let switch = sys.join("class/scsi_host").join(&nexus.host).join("scan");
+    let address = format!("{} {} {lun}", nexus.channel, nexus.target);
+    ask::write(SCAN, &switch, address.as_bytes(), SCAN_LIMIT)
+}
+
+/// Lets the kernel ask each path that works who it is and how large it is. A path that does not answer is left
+/// as it was.
+pub(in crate::remote) fn ask_again(sys: &Path, unit: &dyn LogicalUnit) -> Result<()> {
+    let view = View::read(sys, unit)?;
+    for (nexus, path) in view.paths().filter(|(nexus, path)| nexus.is_live && path.is_running()) {
+        if let Err(error) = ask::write(RESCAN, &path.place.join("rescan"), b"1", RESCAN_LIMIT) {
+            tracing::warn!(connection = nexus.name, "a path of a remote disk does not answer: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// Opens a disk, and asks again whether it is the unit. None if it has no size yet, or is another disk now.
+fn open(
+    sys: &Path,
+    number: DeviceNumber,
+    unit: &dyn LogicalUnit,
+    finder: &mut Finder<'_>,
+) -> Result<Option<BlockDevice>> {
+    let device = match BlockDevice::from_number(number) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => {
+            return Ok(None);
+        }
+        device => device?,
+    };
+    let now = finder.lun(&View::read(sys, unit)?)?;
+    let is_same = now == Lun::Usable(number) && device.size()? > 0;
+    Ok(is_same.then_some(device))
+}
+
+/// The size that the target reports through each live path.
+pub(in crate::remote) fn refresh(sys: &Path, name: &str, unit: &dyn LogicalUnit) -> Result<u64> {
+    let start = Instant::now();
+    loop {
+        for (_, path) in View::read(sys, unit)?.paths().filter(|(nexus, _)| nexus.is_live) {
+            ask::write(RESCAN, &path.place.join("rescan"), b"1", RESCAN_LIMIT)?;
+        }
+        let view = View::read(sys, unit)?;
+        let live = view.paths().filter(|(nexus, _)| nexus.is_live);
+        let problem = match common_size(live.map(|(_, path)| path)) {
+            Ok(size) => {
+                maps::resize(sys, unit, size)?;
+                return Ok(size);
+            }
+            Err(problem) => problem,
+        };
+        if start.elapsed() > REFRESH_LIMIT {
+            return Err(Error::new(ErrorKind::Unresponsive, REFRESH, problem).at(name));
+        }
+        std::thread::sleep(PAUSES[1]);
+    }
+}
