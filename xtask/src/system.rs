@@ -26,6 +26,12 @@ const NAMES: &[(&str, &str, &str)] = &[
     ("libc-bin", "glibc-common", "musl-utils"),
     ("iproute2", "iproute", "iproute2"),
     ("dmsetup", "device-mapper", "device-mapper"),
+    ("multipath-tools", "device-mapper-multipath", "multipath-tools"),
+    ("open-iscsi", "iscsi-initiator-utils", "open-iscsi"),
+    ("openssh-client", "openssh-clients", "openssh-client openssh-keygen"),
+    ("samba-common-bin", "samba-common-tools", "samba-common-tools"),
+    ("sshfs", "fuse-sshfs", "sshfs"),
+    ("udev", "systemd-udev", "eudev"),
 ];
 
 impl Family {
@@ -91,11 +97,11 @@ mod tests {
 
     #[test]
     fn packages_have_the_names_of_the_system() {
-        let needed = ["e2fsprogs", "mount", "util-linux", "cryptsetup-bin"];
+        let needed = ["e2fsprogs", "mount", "util-linux", "cryptsetup-bin", "open-iscsi"];
         for (family, expected) in [
-            (Family::Debian, "apt-get install cryptsetup-bin e2fsprogs mount util-linux"),
-            (Family::Fedora, "dnf install cryptsetup e2fsprogs util-linux"),
-            (Family::Alpine, "apk add cryptsetup e2fsprogs e2fsprogs-extra util-linux"),
+            (Family::Debian, "apt-get install cryptsetup-bin e2fsprogs mount open-iscsi util-linux"),
+            (Family::Fedora, "dnf install cryptsetup e2fsprogs iscsi-initiator-utils util-linux"),
+            (Family::Alpine, "apk add cryptsetup e2fsprogs e2fsprogs-extra open-iscsi util-linux"),
         ] {
             assert_eq!(family.install_command(&needed), expected);
         }
