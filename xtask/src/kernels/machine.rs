@@ -59,6 +59,14 @@ pub(crate) struct Boot<'a> {
     pub(crate) processors: u8,
 }
 
+impl Boot<'_> {
+    /// The machine and the kernel's command line, without the files.
+    pub(crate) fn settings(&self) -> String {
+        let Self { options, processors, .. } = self;
+        format!("{QEMU} {} -smp {processors} -append {BOOT} {options}", ARGUMENTS.join(" "))
+    }
+}
+
 /// Boots a kernel. The console's output is kept in `folder`.
 pub(crate) fn run(
     kernel: &Kernel,
@@ -174,7 +182,7 @@ fn make_disk(disk: &Path) -> Result<(), Failure> {
 }
 
 /// The kernel image: in `boot`, or in the newest releases next to the modules.
-fn image_of(root: &Path) -> Result<PathBuf, Failure> {
+pub(crate) fn image_of(root: &Path) -> Result<PathBuf, Failure> {
     let mut folders = vec![root.join("boot")];
     if let Ok(entries) = fs::read_dir(root.join("usr/lib/modules")) {
         folders.extend(entries.filter_map(Result::ok).map(|entry| entry.path()));

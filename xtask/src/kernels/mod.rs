@@ -8,6 +8,7 @@ mod interrupt;
 mod machine;
 mod modules;
 mod outcome;
+mod passed;
 mod suites;
 mod table;
 mod version;
@@ -27,6 +28,7 @@ pub(crate) use build::programs_of;
 use interrupt::Interrupt;
 use machine::{Boot, Scratch};
 use outcome::Run;
+use passed::Passed;
 use suites::{InGate, SUITES, Suite};
 use version::Version;
 
@@ -52,6 +54,8 @@ pub(crate) enum Choice<'a> {
     All,
     /// The oldest and the newest available kernel.
     Ends,
+    /// The same in the gate, which does not boot a machine again that passed.
+    Gate,
     /// One kernel, for example `6.1` or `newest`.
     Named(&'a str),
 }
@@ -78,7 +82,7 @@ pub(crate) fn run(
             missing.join("\n  ")
         )));
     }
-    let is_gate = matches!(choice, Choice::Ends) && only.is_empty();
+    let is_gate = matches!(choice, Choice::Ends | Choice::Gate) && only.is_empty();
     let mut chosen: Vec<Suite> = SUITES.iter().filter(|suite| suite.is_named(only)).copied().collect();
     if is_gate {
         chosen = chosen.iter().filter_map(Suite::in_gate).collect();
@@ -110,8 +114,9 @@ pub(crate) fn run(
     };
     let mut runs = Vec::new();
     for (kernels, suites) in &machines {
-        runs.extend(run_machines(kernels, suites, &programs, limit)?);
+        runs.extend(run_machines(kernels, suites, &programs, limit, choice)?);
     }
+    not_run.extend(runs.iter().filter_map(Run::not_again));
     if is_gate {
         SUITES.iter().for_each(|suite| match suite.in_gate {
             InGate::All => {}
@@ -128,6 +133,7 @@ fn run_machines(
     chosen: &[Suite],
     programs: &Programs,
     limit: Duration,
+    choice: &Choice<'_>,
 ) -> Result<Vec<Run>, Failure> {
     let folder = target::static_dir()?.join("kernels");
     std::fs::create_dir_all(&folder)?;
@@ -146,7 +152,10 @@ fn run_machines(
             let initrd = Scratch(folder.join(format!("initrd-{}.cpio", kernel.version)));
             image::pack(&initrd.0, kernel, &of_machine, programs)?;
             let boot = Boot { options, initrd: &initrd.0, processors };
-            all.join(machine::run(kernel, &boot, &folder, limit, &interrupt)?);
+            all.join(match choice {
+                Choice::Gate => once(kernel, &boot, &folder, limit, &interrupt)?,
+                _ => machine::run(kernel, &boot, &folder, limit, &interrupt)?,
+            });
         }
         Ok(all)
     };
@@ -165,6 +174,23 @@ fn run_machines(
         }
     }
     Ok(runs)
+}
+
+/// Runs a machine, or repeats the results of an earlier gate in which it passed.
+fn once(
+    kernel: &Kernel,
+    boot: &Boot<'_>,
+    folder: &Path,
+    limit: Duration,
+    interrupt: &Interrupt,
+) -> Result<Run, Failure> {
+    let passed = Passed::of(kernel, boot, folder)?;
+    if let Some(run) = passed.repeat(kernel)? {
+        return Ok(run);
+    }
+    let run = machine::run(kernel, boot, folder, limit, interrupt)?;
+    passed.keep(&run)?;
+    Ok(run)
 }
 
 /// Locks the folder for this kernel, because the machine's disk is in it: another run of this kernel waits.
@@ -193,7 +219,7 @@ fn kernels(choice: &Choice<'_>, flavour: Flavour) -> Result<(Vec<Kernel>, Vec<St
     let there = archive.kernels(flavour)?;
     let (wanted, mut not_run) = wanted(choice, &there)?;
     let kernels = match choice {
-        Choice::Ends => ends(&wanted, |kernel| had(&archive, kernel, &mut not_run))?,
+        Choice::Ends | Choice::Gate => ends(&wanted, |kernel| had(&archive, kernel, &mut not_run))?,
         _ => all(&wanted, |kernel| had(&archive, kernel, &mut not_run))?,
     };
     if matches!(choice, Choice::Named(_)) && kernels.is_empty() {
@@ -241,7 +267,7 @@ fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<S
     let all: Vec<Version> =
         WANTED.into_iter().chain(newest.filter(|newest| WANTED.iter().all(|w| w < newest))).collect();
     let asked = match choice {
-        Choice::All | Choice::Ends => all,
+        Choice::All | Choice::Ends | Choice::Gate => all,
         Choice::Named(NEWEST) => newest.into_iter().collect(),
         Choice::Named(name) => {
             let version = Version::parse(name);

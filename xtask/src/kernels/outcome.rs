@@ -27,6 +27,8 @@ impl Outcome {
 pub(crate) struct Run {
     pub(crate) kernel: Kernel,
     pub(crate) outcomes: Vec<Outcome>,
+    /// How many outcomes are those of an earlier gate.
+    pub(crate) repeated: usize,
     pub(crate) elapsed: Duration,
     running: Option<String>,
     output: Vec<String>,
@@ -43,7 +45,14 @@ pub(crate) enum Said {
 
 impl Run {
     pub(crate) fn new(kernel: Kernel) -> Self {
-        Self { kernel, outcomes: Vec::new(), elapsed: Duration::ZERO, running: None, output: Vec::new() }
+        Self {
+            kernel,
+            outcomes: Vec::new(),
+            repeated: 0,
+            elapsed: Duration::ZERO,
+            running: None,
+            output: Vec::new(),
+        }
     }
 
     /// Reads a line of the guest's report.
@@ -87,6 +96,7 @@ impl Run {
     /// Adds what another machine with the same kernel reported.
     pub(crate) fn join(&mut self, other: Self) {
         self.outcomes.extend(other.outcomes);
+        self.repeated += other.repeated;
         self.elapsed += other.elapsed;
     }
 
@@ -98,6 +108,17 @@ impl Run {
             let test = self.running.take().unwrap_or_else(|| "the machine".to_owned());
             self.outcomes.push(Outcome { test, millis: 0, failure: Some(why) });
         }
+    }
+
+    /// A line about the tests that were not run again.
+    pub(crate) fn not_again(&self) -> Option<String> {
+        let Self { repeated, kernel, .. } = self;
+        (*repeated > 0).then(|| {
+            format!(
+                "{}: NOT RUN AGAIN: {repeated} tests, which passed on the same machine before",
+                kernel.version
+            )
+        })
     }
 
     pub(crate) fn failed(&self) -> impl Iterator<Item = &Outcome> {
