@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Served, eventually, mount_capability};
+use csi_conformance::Kit;
 use csi_core::mount::{Mount, MountOptions, Target};
 use csi_core::*;
 use csi_proto::v1;
@@ -36,6 +37,11 @@ macro_rules! tests {
             #[test]
             fn goes_the_whole_way() {
                 on_bed(Program::$program, whole_way);
+            }
+
+            #[test]
+            fn passes_the_kit() {
+                on_bed(Program::$program, conforms);
             }
 
             #[test]
@@ -67,7 +73,8 @@ tests! {
     rclone_webdav: RcloneWebdav,
     gocryptfs: Gocryptfs,
     bindfs: Bindfs,
-    fuse_overlayfs: FuseOverlayfs
+    fuse_overlayfs: FuseOverlayfs,
+    s3fs: S3fs
 }
 
 /// A driver with its program's server, and a plugin that serves it.
@@ -90,7 +97,10 @@ fn on_bed(program: Program, test: impl AsyncFnOnce(&mut Bed<'_>) + Send) {
 }
 
 fn plugin(vendor: &Arc<Vendor>) -> Plugin {
-    Plugin::new("fuse.csi.example.org", "1").spec(Spec::V1_13).node(FuseNode::service(Arc::clone(vendor)))
+    Plugin::new("fuse.csi.example.org", "1")
+        .spec(Spec::V1_13)
+        .controller(ControllerService::new(Arc::clone(vendor)).create_delete_volume())
+        .node(FuseNode::service(Arc::clone(vendor)))
 }
 
 impl Bed<'_> {
@@ -256,6 +266,29 @@ async fn whole_way(bed: &mut Bed<'_>) {
     bed.take_away("v").await;
     bed.row("version", &bed.vendor.program.version());
     bed.row("whole life", &format!("staged and published in {staged:.1?}, ended in {ended:.1?}"));
+}
+
+/// The test kit.
+async fn conforms(bed: &mut Bed<'_>) {
+    let [staging, target] = ["kit-staging", "kit-target"].map(|name| bed.place.join(name));
+    for place in [&staging, &target] {
+        fs::create_dir(place).unwrap();
+    }
+    let endpoint = bed.served.endpoint.to_string().parse().unwrap();
+    let secrets = bed.vendor.secrets().into_iter().collect();
+    let mut kit = Kit::new(endpoint).strict().staging(staging).target(target).secrets(secrets);
+    if matches!(bed.vendor.program, Program::RcloneWebdav | Program::S3fs) {
+        // They report 0 bytes as used, whatever is stored.
+        kit = kit.skip("usage.reported");
+    }
+    let report = kit.run().await.unwrap();
+    println!("{}", report.text());
+    report.assert_ok();
+    let left = fs::read_dir(bed.vendor.volumes()).unwrap().map(|entry| entry.unwrap().file_name());
+    // The S3 server has a hidden directory of its own.
+    let left: Vec<_> = left.filter(|name| !name.to_string_lossy().starts_with('.')).collect();
+    assert!(left.is_empty(), "{left:?}");
+    bed.row("kit", &report.summary());
 }
 
 async fn killed(bed: &mut Bed<'_>) {

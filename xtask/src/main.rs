@@ -11,6 +11,7 @@ mod container;
 mod coverage;
 mod elf;
 mod failure;
+mod go;
 mod image;
 mod kernels;
 mod members;

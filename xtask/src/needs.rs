@@ -76,6 +76,7 @@ const FUSE_PROGRAMS: &[(&str, &str)] = &[
     ("gocryptfs", "gocryptfs"),
     ("bindfs", "bindfs"),
     ("fuse-overlayfs", "fuse-overlayfs"),
+    ("s3fs", "s3fs"),
     ("fusermount3", "fuse3"),
 ];
 

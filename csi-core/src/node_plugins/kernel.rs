@@ -115,6 +115,8 @@ impl NodeGetVolumeStatsRequest {
     }
 }
 
+/// Numbers above an int64 are made smaller: a filesystem without a limit, such as s3fs, reports 16 EiB.
 pub(crate) fn usage(usage: csi_mount::Usage) -> Usage {
-    Usage { total: usage.total, used: usage.used, available: usage.available }
+    let fit = |number: u64| number.min(i64::MAX.cast_unsigned());
+    Usage { total: fit(usage.total), used: fit(usage.used), available: fit(usage.available) }
 }

@@ -1,5 +1,6 @@
 //! A driver for FUSE programs that others wrote. Each program is one row of every `match`.
 
+mod controller;
 mod servers;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use csi_core::mount::flow::fuse::FuseDaemon;
@@ -23,6 +25,7 @@ pub(crate) enum Program {
     Gocryptfs,
     Bindfs,
     FuseOverlayfs,
+    S3fs,
 }
 
 impl Program {
@@ -42,6 +45,7 @@ impl Program {
             Self::Gocryptfs => "gocryptfs",
             Self::Bindfs => "bindfs",
             Self::FuseOverlayfs => "fuse-overlayfs",
+            Self::S3fs => "s3fs",
         }
     }
 
@@ -65,6 +69,8 @@ pub(crate) struct Vendor {
     place: PathBuf,
     pub(crate) server: Option<Server>,
     secret: String,
+    /// Where each volume was mounted last.
+    mounted: Mutex<BTreeMap<String, PathBuf>>,
 }
 
 impl Vendor {
@@ -83,9 +89,13 @@ impl Vendor {
                 let password = "correct-horse-battery".to_owned();
                 (Some(servers::webdav(&volumes, &password)), password)
             }
+            Program::S3fs => {
+                let key = "correct-horse-battery".to_owned();
+                (Some(servers::s3(&volumes, &state, &key)), key)
+            }
             _ => (None, "correct-horse-battery".to_owned()),
         };
-        Self { program, place: place.to_owned(), server, secret }
+        Self { program, place: place.to_owned(), server, secret, mounted: Mutex::default() }
     }
 
     /// What the caller sends with each stage and publish.
@@ -95,7 +105,10 @@ impl Vendor {
 
     /// Where the volumes' data is.
     pub(crate) fn volumes(&self) -> PathBuf {
-        self.place.join("volumes")
+        match self.program {
+            Program::S3fs => self.place.join("volumes").join(servers::BUCKET),
+            _ => self.place.join("volumes"),
+        }
     }
 
     fn volume(&self, id: &str) -> PathBuf {
@@ -164,6 +177,21 @@ impl Vendor {
             .arg(at)
     }
 
+    fn s3fs(&self, id: &str, secret: &str, at: &Path) -> FuseDaemon {
+        let server = self.server.as_ref().unwrap();
+        let keys = self.state(&format!("{id}.keys"));
+        write_private(&keys, &format!("{}:{secret}\n", servers::USER));
+        // It stores a file at its close, and keeps it here until then.
+        let files = self.state(&format!("{id}.files"));
+        fs::create_dir_all(&files).unwrap();
+        FuseDaemon::new("s3fs")
+            .args([&format!("{}:/{id}", servers::BUCKET), "-f", "-o", "allow_other,use_path_request_style"])
+            .args(["-o", "connect_timeout=5,readwrite_timeout=5,retries=1"])
+            .args(["-o", &format!("url=http://127.0.0.1:{}", server.port), "-o"])
+            .arg(format!("passwd_file={},tmpdir={}", keys.display(), files.display()))
+            .arg(at)
+    }
+
     fn webdav(&self, id: &str, secret: &str, at: &Path) -> FuseDaemon {
         let server = self.server.as_ref().unwrap();
         let password = answered(Command::new("rclone").args(["obscure", "-"]), secret);
@@ -187,7 +215,9 @@ impl FuseFilesystems for Vendor {
     }
 
     async fn daemon(&self, volume: &Attachment, flags: &MountFlags, at: &Path) -> Result<FuseDaemon> {
+        self.lookup(&volume.volume_id).await?.ok_or(Error::VolumeNotFound(volume.volume_id.clone()))?;
         let (id, secret) = (volume.volume_id.as_str(), volume.secrets.require("key")?);
+        self.mounted.lock().unwrap().insert(id.to_owned(), at.to_owned());
         let source = self.volume(id);
         let daemon = match self.program {
             Program::Sshfs => self.sshfs(id, secret, at),
@@ -198,6 +228,7 @@ impl FuseFilesystems for Vendor {
                 .arg(source)
                 .arg(at)
                 .secret(format!("{secret}\n")),
+            Program::S3fs => self.s3fs(id, secret, at),
             Program::Bindfs => FuseDaemon::new("bindfs").arg("-f").arg(source).arg(at),
             Program::FuseOverlayfs => {
                 let [lower, upper, work] = ["lower", "upper", "work"].map(|part| source.join(part));

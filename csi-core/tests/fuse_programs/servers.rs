@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use csi_core::mount::{Mount, Target};
 
 pub(crate) const USER: &str = "vendor";
+/// The bucket with all volumes: a directory of the server's.
+pub(super) const BUCKET: &str = "volumes";
 
 /// A server with all its processes. It is killed at the end.
 pub(crate) struct Server {
@@ -109,4 +111,19 @@ pub(super) fn webdav(directory: &Path, password: &str) -> Server {
     let mut command = Command::new("rclone");
     command.args(["serve", "webdav", "--config", "", "--addr", &format!("127.0.0.1:{port}")]).arg(directory);
     Server::start(command.env("RCLONE_USER", USER).env("RCLONE_PASS", password), port)
+}
+
+/// Starts an S3 server. A directory in this one is a bucket, and a file in it is an object.
+pub(super) fn s3(directory: &Path, state: &Path, key: &str) -> Server {
+    let program = std::env::var_os("SYSTEMS_S3_SERVER").expect("cargo xtask test --systems fuse sets it");
+    let attributes = state.join("attributes");
+    fs::create_dir(&attributes).unwrap();
+    fs::create_dir(directory.join(BUCKET)).unwrap();
+    let port = free_port();
+    let mut command = Command::new(program);
+    command
+        .args(["--port", &format!("127.0.0.1:{port}"), "posix", "--sidecar"])
+        .arg(attributes)
+        .arg(directory);
+    Server::start(command.env("ROOT_ACCESS_KEY", USER).env("ROOT_SECRET_KEY", key), port)
 }

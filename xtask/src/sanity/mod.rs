@@ -24,7 +24,7 @@ use modes::{MODES, Mode, PENDING, RELEASES, Release, TEMPLATES};
 
 use crate::needs::Privilege;
 use crate::step::{Step, timed};
-use crate::{Failure, needs, target};
+use crate::{Failure, go, needs, target};
 
 const PACKAGE: &str = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity";
 
@@ -45,7 +45,7 @@ pub(crate) fn run(root: &Path) -> Result<Option<String>, Failure> {
             MODES.len()
         )));
     }
-    timed("csi-sanity: build", || RELEASES.iter().try_for_each(install))?;
+    timed("csi-sanity: build", || RELEASES.iter().try_for_each(|release| program(release).map(drop)))?;
     // With the features of the tests' step, which built them.
     Step::cargo("programs", ["build", "--workspace", "--all-features", "--bins", "--examples"]).run(root)?;
     let logs = logs()?;
@@ -60,7 +60,7 @@ pub(crate) fn run_on_templates() -> Result<Option<String>, Failure> {
         return Ok(Some(format!("NOT RUN: csi-sanity on the drivers of the templates: {reason}")));
     }
     let newest = &RELEASES[RELEASES.len() - 1..];
-    timed("csi-sanity: build", || newest.iter().try_for_each(install))?;
+    timed("csi-sanity: build", || newest.iter().try_for_each(|release| program(release).map(drop)))?;
     let logs = logs()?;
     timed("csi-sanity on the templates", || run_all(newest, TEMPLATES, Specs::Some, &logs))?;
     Ok(None)
@@ -88,24 +88,9 @@ fn unavailable() -> Result<Option<&'static str>, Failure> {
     })
 }
 
-/// The suite's program.
+/// The suite's program, built unless it is in the target folder.
 fn program(release: &Release) -> Result<PathBuf, Failure> {
-    Ok(target::dir()?.join("go").join(format!("csi-sanity-{}", release.version)).join("csi-sanity"))
-}
-
-/// Builds the suite unless it is in the target folder.
-fn install(release: &Release) -> Result<(), Failure> {
-    let program = program(release)?;
-    if program.is_file() {
-        return Ok(());
-    }
-    let package = format!("{PACKAGE}@{}", release.version);
-    let folder = program.parent().unwrap_or(&program);
-    let status = Command::new("go").args(["install", &package]).env("GOBIN", folder).status()?;
-    if !status.success() {
-        return Err(Failure::new(format!("{status}; repeat it with:\n  go install {package}")));
-    }
-    Ok(())
+    go::installed(PACKAGE, release.version)
 }
 
 fn run_all(releases: &[Release], modes: &[Mode], specs: Specs, logs: &Path) -> Result<(), Failure> {
