@@ -78,6 +78,31 @@ fn a_daemon_is_started_once_and_ends_with_the_volume() {
     });
 }
 
+/// Where it can be limited, `fuse_memory.rs` tests it.
+#[test]
+fn a_memory_limit_is_never_left_out() {
+    in_place(|staging, _| {
+        let served = daemon("serve", staging).memory_limit(64 << 20);
+        let error = stage(staging, &served.clone().launcher(["setsid"])).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(processes(staging).is_empty() && !staging.path().exists());
+        match stage(staging, &served) {
+            Ok(_) => {
+                let process = processes(staging)[0];
+                let groups = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap();
+                assert!(groups.contains("/csi-fuse-"), "{groups}");
+                unstage(staging).unwrap();
+            }
+            Err(error) => {
+                let expected = [ErrorKind::Unsupported, ErrorKind::PermissionDenied];
+                assert!(expected.contains(&error.kind()), "{error}");
+                println!("{error}");
+                assert!(processes(staging).is_empty() && !staging.path().exists());
+            }
+        }
+    });
+}
+
 #[test]
 fn many_callers_start_one_daemon() {
     in_place(|staging, _| {

@@ -5,6 +5,7 @@
 
 pub(crate) mod attributes;
 pub(crate) mod child;
+pub(crate) mod control_group;
 pub(crate) mod descriptor_copies;
 #[cfg(feature = "remote")]
 pub(crate) mod device_call;

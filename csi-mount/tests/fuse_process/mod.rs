@@ -1,4 +1,5 @@
-//! The daemon of `flow_fuse.rs`: this test program, started again. And its processes, as the tests see them.
+//! The daemon of `flow_fuse.rs` and `fuse_memory.rs`: this test program, started again. And its processes, as the tests see them.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use csi_mount::Target;
-use csi_mount::flow::fuse::{FuseDaemon, stage};
+use csi_mount::flow::fuse::{FuseDaemon, stage, unstage};
 use nix::unistd::Pid;
 
 use crate::flow_support::{mount_count, on_tmpfs};
@@ -16,6 +17,8 @@ pub(crate) const MODE: &str = "FLOW_FUSE_TEST_MODE";
 /// The name of the test that is the daemon.
 const SERVE: &str = "fuse_process::serve_as_daemon";
 pub(crate) const AT: &str = "FLOW_FUSE_TEST_AT";
+/// The memory limit of the modes that have one, in bytes.
+pub(crate) const LIMIT: u64 = 64 << 20;
 
 /// This is not a test. It is the daemon's code, if this program was started as a daemon.
 #[test]
@@ -48,6 +51,16 @@ fn serve_as_daemon() {
             let staging = Target::new(&at).unwrap();
             stage(&staging, &daemon("chatty", &staging)).unwrap();
         }
+        "stage limited" | "stage idle limited" => {
+            let staging = Target::new(&at).unwrap();
+            let program = if mode == "stage limited" { "serve" } else { "idle" };
+            if let Err(error) = stage(&staging, &daemon(program, &staging).memory_limit(LIMIT)) {
+                eprintln!("{error}");
+                std::process::exit(1);
+            }
+        }
+        "unstage" => drop(unstage(&Target::new(&at).unwrap()).unwrap()),
+        "greedy at once" => take_memory(),
         mode => serve(mode, &at),
     }
     std::process::exit(0);
@@ -57,6 +70,15 @@ pub(crate) fn itself(mode: &str, at: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", SERVE, "--nocapture"]).env(MODE, mode).env(AT, at);
     command
+}
+
+/// Takes more and more memory.
+fn take_memory() {
+    let mut taken = Vec::new();
+    loop {
+        taken.push(vec![1_u8; 1 << 20]);
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Mounts with the source name that standard input contains, and answers the requests of a health check.
@@ -72,6 +94,9 @@ fn serve(mode: &str, at: &Path) {
         drop(holder.arg("3").env_clear().stdin(other).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
     }
     answer_init(&device);
+    if mode == "greedy" {
+        std::thread::spawn(take_memory);
+    }
     if mode == "chatty" {
         let name = test_name(at);
         std::thread::spawn(move || {

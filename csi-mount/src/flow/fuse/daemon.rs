@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
+use super::memory::MemoryGroup;
 use super::output::{Output, Secrets};
 use super::processes::DaemonStart;
-use crate::sys::descriptor_copies;
+use crate::sys::{control_group, descriptor_copies};
 use crate::{Error, ErrorKind, Result};
 
 const START: &str = "start the daemon";
@@ -43,6 +44,7 @@ pub struct FuseDaemon {
     pub(crate) identity: Option<OsString>,
     pub(super) ready_time_limit: Duration,
     pub(super) is_restarted: bool,
+    pub(super) memory_limit: Option<u64>,
 }
 
 impl FuseDaemon {
@@ -57,6 +59,7 @@ impl FuseDaemon {
             identity: None,
             ready_time_limit: READY_TIME_LIMIT,
             is_restarted: false,
+            memory_limit: None,
         }
     }
 
@@ -132,6 +135,24 @@ impl FuseDaemon {
         self
     }
 
+    /// Limits the memory of the daemon and of the processes that it starts, in bytes: with its part of the page
+    /// cache, without what is swapped out. Over the limit the kernel kills all of them; the log and
+    /// [`exceeded_memory_limit`](super::exceeded_memory_limit) report it.
+    ///
+    /// Each daemon gets a control group (cgroup version 2, Linux 4.19) below the one of this process, which must
+    /// be allowed to write there: in a privileged container, or by systemd with `Delegate=yes` and
+    /// `DelegateSubgroup=csi-driver`. If its group has processes, they are moved to the child group `csi-driver`.
+    /// A stage fails if a limit is not possible: [`Unsupported`](ErrorKind::Unsupported),
+    /// [`PermissionDenied`](ErrorKind::PermissionDenied), or, with a [launcher](Self::launcher),
+    /// [`InvalidInput`](ErrorKind::InvalidInput), because the launcher decides where the daemon runs
+    /// (`systemd-run --property=MemoryMax=`).
+    ///
+    /// A repeated stage changes the limit of a running daemon, if that was started with one.
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
+        self.memory_limit = Some(bytes);
+        self
+    }
+
     pub(super) fn secrets(&self) -> Secrets {
         let values = self.environment.iter().map(|(_, value)| value.as_bytes());
         Secrets::new(self.secret.as_deref(), values)
@@ -146,6 +167,10 @@ impl FuseDaemon {
         let failed = |error| Error::os(START, Path::new(&self.program), error);
         command.stdin(self.input()?).process_group(0).current_dir("/");
         command.stdout(output.stdio().map_err(failed)?).stderr(output.stdio().map_err(failed)?);
+        let group = self.memory_group(start.place())?;
+        if let Some(group) = &group {
+            control_group::enter(&mut command, group.entrance()?);
+        }
         tracing::info!(daemon = ?self, at = %start.place().display(), "start a FUSE daemon");
         descriptor_copies::spawn(&mut command).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => failed(error)
@@ -153,6 +178,16 @@ impl FuseDaemon {
                 .hint("install the program, or use its full path"),
             _ => failed(error),
         })
+    }
+
+    fn memory_group(&self, place: &Path) -> Result<Option<MemoryGroup>> {
+        let Some(bytes) = self.memory_limit else { return Ok(None) };
+        if !self.launcher.is_empty() {
+            let reason = "the memory of a daemon that has a launcher can't be limited from here";
+            let error = Error::new(ErrorKind::InvalidInput, START, reason).at(Path::new(&self.program));
+            return Err(error.hint("let the launcher limit it: systemd-run --property=MemoryMax="));
+        }
+        MemoryGroup::make(place, bytes).map(Some)
     }
 
     fn command(&self, start: &DaemonStart) -> Command {
@@ -211,6 +246,7 @@ impl fmt::Debug for FuseDaemon {
             .field("environment", &keys)
             .field("launcher", &self.launcher)
             .field("identity", &self.identity)
+            .field("memory_limit", &self.memory_limit)
             .finish_non_exhaustive()
     }
 }

@@ -36,6 +36,7 @@
 //! ```
 
 mod daemon;
+mod memory;
 mod output;
 mod place_lock;
 mod processes;
@@ -93,6 +94,12 @@ fn is_lost_with(path: &Path, number: i32) -> bool {
 /// None if that was not set, or the daemon is not visible from here.
 pub fn identity_at(path: impl AsRef<Path>) -> Option<OsString> {
     Processes::for_place(path.as_ref()).identity()
+}
+
+/// Returns the memory limit in bytes of the daemon of a staging directory, if the kernel has killed it over this
+/// limit ([`FuseDaemon::memory_limit`]) and it was not started again.
+pub fn exceeded_memory_limit(staging: impl AsRef<Path>) -> Option<u64> {
+    memory::MemoryGroup::existing(staging.as_ref())?.exceeded()
 }
 
 /// Binds the staged filesystem to the target directory; see [`shared::publish`], whose errors it has too.
@@ -153,6 +160,7 @@ pub fn unstage_within(staging: &Target, limit: Duration) -> Result<Unmounted> {
         tracing::warn!(at = %staging.path().display(), "killing a daemon that does not end");
         processes.kill(staging.path())?;
     }
+    memory::remove_group(staging.path());
     // The daemon can have mounted during this call.
     match shared::unstage(staging)? {
         Unmounted::NotMounted => Ok(unmounted),

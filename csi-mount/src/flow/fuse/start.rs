@@ -4,6 +4,7 @@ use std::process::{Child, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::memory::{MemoryGroup, over_memory_limit, remove_group};
 use super::output::Output;
 use super::place_lock::{PlaceLock, StartLock};
 use super::processes::{self, DaemonStart, Processes};
@@ -58,6 +59,9 @@ pub(super) fn stage_locked(staging: &Target, daemon: &FuseDaemon, restarts: u32)
     let found = unmount_if_lost(staging)?;
     let is_restart = matches!(found, MountHealth::Dead(_));
     if is_staged(staging, daemon, found)? {
+        if let Some(bytes) = daemon.memory_limit {
+            limit_running(staging, bytes)?;
+        }
         watch_existing(staging, daemon);
         return Ok(Outcome::AlreadyMounted);
     }
@@ -71,6 +75,17 @@ pub(super) fn stage_locked(staging: &Target, daemon: &FuseDaemon, restarts: u32)
     started
         .and_then(|watched| wait_until_ready(staging, daemon, &watched, start.processes()))
         .inspect_err(|_| undo_start(staging, start.processes(), created, is_restart))
+}
+
+/// Changes the limit of a daemon that runs. What it has already can't be given to another group.
+fn limit_running(staging: &Target, bytes: u64) -> Result<()> {
+    match MemoryGroup::existing(staging.path()) {
+        Some(group) => group.set(bytes),
+        None => {
+            tracing::warn!(at = %staging.path().display(), "a FUSE daemon that already runs has no memory limit");
+            Ok(())
+        }
+    }
 }
 
 /// Waits for the end of a start by another process, with success or without.
@@ -144,6 +159,7 @@ fn start_daemon(staging: &Target, daemon: &FuseDaemon, start: &DaemonStart) -> R
     Processes::for_place(staging.path()).kill(staging.path())?;
     // The old daemon can have mounted before it was ended.
     unmount_without_daemon(staging)?;
+    remove_group(staging.path());
     if staging.owner().is_some() {
         staging.set_mark(STAGE, &staging.open(STAGE)?.fd, MarkedMount::Fuse)?;
     }
@@ -172,7 +188,8 @@ fn wait_until_ready(
         if let Ok(status) = watched.ended.try_recv()
             && let Some(reason) = failure_reason(status, processes, staging)?
         {
-            let reason = format!("{reason}{}", watched.last_lines.text());
+            let over = over_memory_limit(staging.path());
+            let reason = format!("{reason}{over}{}", watched.last_lines.text());
             return Err(Error::new(ErrorKind::ToolFailed, STAGE, reason)
                 .at(staging.path())
                 .hint("the log of this process contains its output"));
@@ -238,6 +255,9 @@ fn unmount_without_daemon(staging: &Target) -> Result<()> {
 fn undo_start(staging: &Target, own: &Processes, created: Created, is_restart: bool) {
     let undo = || -> Result<()> {
         own.kill(staging.path())?;
+        if Processes::for_place(staging.path()).running().is_empty() {
+            remove_group(staging.path());
+        }
         let _lock = PlaceLock::take(STAGE, staging, HEALTH_TIME_LIMIT)?;
         unmount_without_daemon(staging)?;
         if created == Created::Created && Processes::for_place(staging.path()).running().is_empty() {

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::memory::over_memory_limit;
 use super::output::{Copier, LastLines, Output};
 use super::processes::Processes;
 use super::recover::keep_trying;
@@ -153,8 +154,9 @@ impl Watch {
             return;
         }
         let last_lines = self.copier.as_ref().map(|copier| copier.last_lines().text()).unwrap_or_default();
+        let over = over_memory_limit(&self.staging);
         tracing::warn!(at = %self.staging.display(), "a FUSE daemon has died, and its volume is lost until it \
-            is started again{last_lines}");
+            is started again{over}{last_lines}");
         drop(self.copier);
         if let Some(daemon) = self.again {
             keep_trying(&self.staging, self.owner.as_ref(), &daemon, lived, self.restarts);
