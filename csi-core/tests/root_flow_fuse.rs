@@ -25,6 +25,9 @@ const AT: &str = "ROOT_FLOW_FUSE_AT";
 /// The variable with the path of a file that the daemon writes when it ends, before it hangs.
 const LATE: &str = "ROOT_FLOW_FUSE_LATE";
 
+/// The variable of a daemon that takes more and more memory.
+const GREEDY: &str = "ROOT_FLOW_FUSE_GREEDY";
+
 /// Not a test: the daemon. It mounts with the source name from its standard input, and answers FUSE_INIT
 /// and the requests that a health check of a mount makes.
 #[test]
@@ -36,6 +39,15 @@ fn serve_as_daemon() {
     let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
     let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
     Mount::new("fuse", &name).options(&options).at(&Target::new(at).unwrap()).unwrap();
+    if std::env::var_os(GREEDY).is_some() {
+        std::thread::spawn(|| {
+            let mut taken = Vec::new();
+            loop {
+                taken.push(vec![1_u8; 1 << 20]);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+    }
     let mut request = [0; 8192];
     while device.read(&mut request).is_ok() {
         let (error, body) = match u32::from_ne_bytes(request[4..8].try_into().unwrap()) {
@@ -73,6 +85,8 @@ fn words(length: usize, values: &[(usize, u32)]) -> Vec<u8> {
 struct Buckets {
     asked: AtomicU32,
     late: Option<PathBuf>,
+    /// The memory limit in bytes. Then the daemon takes more and more.
+    memory_limit: Option<u64>,
     /// Whether no volume becomes ready.
     is_broken: bool,
 }
@@ -89,6 +103,10 @@ impl FuseFilesystems for Buckets {
         let daemon = FuseDaemon::new(std::env::current_exe()?).env(AT, at);
         let name = format!("{}-by-{}", volume.volume_id, volume.secrets.require("key")?);
         let daemon = daemon.args(["--exact", "serve_as_daemon"]).secret(name);
+        let daemon = match self.memory_limit {
+            Some(bytes) => daemon.env(GREEDY, "1").memory_limit(bytes),
+            None => daemon,
+        };
         Ok(self.late.iter().fold(daemon, |daemon, file| daemon.env(LATE, file)))
     }
 
@@ -193,6 +211,41 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
         }
         assert!(!csi_mount::mounts().unwrap().iter().any(|entry| entry.fs_type == "fuse"));
         assert!(daemons(&staging).is_empty());
+    });
+}
+
+/// Where the limit is not possible, the volume is not staged. `cargo xtask test --kernels` runs it where it is.
+#[test]
+fn a_volume_over_its_memory_limit_says_so_in_its_health() {
+    on_tmpfs(async |place| {
+        let buckets = Buckets { memory_limit: Some(64 << 20), ..Default::default() };
+        let service = FuseNode::service(Arc::new(buckets));
+        let served =
+            Served::start(Plugin::new("s3.csi.example.org", "1").spec(Spec::V1_13).node(service)).await;
+        let staging = place.join("staging");
+        std::fs::create_dir(&staging).unwrap();
+        let _no_daemons = NoDaemons(&staging);
+        let staged = served.node().node_stage_volume(stage_request(&staging)).await;
+        if let Err(refused) = staged {
+            println!("{refused}");
+            let reason = ["memory controller", "write to its own control group", "no cgroup2"];
+            assert!(reason.iter().any(|reason| refused.message().contains(reason)), "{refused}");
+            assert!(daemons(&staging).is_empty());
+            return;
+        }
+        common::eventually("it is killed", || csi_mount::flow::fuse::is_lost(&staging).unwrap()).await;
+        let health = v1::NodeGetVolumeHealthRequest {
+            volume_id: "v".into(),
+            staging_target_path: text(&staging),
+            ..Default::default()
+        };
+        let answer = served.node().node_get_volume_health(health).await.unwrap().into_inner();
+        let message = &answer.volume_health.unwrap().health_statuses[0].message;
+        assert!(message.contains("killed: over its memory limit of 67108864 bytes"), "{message}");
+        let unstage =
+            v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: text(&staging) };
+        served.node().node_unstage_volume(unstage).await.unwrap();
+        assert_eq!(csi_mount::flow::fuse::exceeded_memory_limit(&staging), None);
     });
 }
 

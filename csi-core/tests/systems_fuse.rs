@@ -20,7 +20,7 @@ use csi_conformance::Kit;
 use csi_core::mount::{Mount, MountOptions, Target};
 use csi_core::*;
 use csi_proto::v1;
-use fuse_programs::{Program, Vendor, signal};
+use fuse_programs::{MountedBy, Program, Vendor, signal};
 use private::on_tmpfs;
 use tokio::task::spawn_blocking;
 use tonic::{Code, Status};
@@ -36,32 +36,32 @@ macro_rules! tests {
 
             #[test]
             fn goes_the_whole_way() {
-                on_bed(Program::$program, whole_way);
+                on_bed(Program::$program, MountedBy::Program, whole_way);
             }
 
             #[test]
             fn passes_the_kit() {
-                on_bed(Program::$program, conforms);
+                on_bed(Program::$program, MountedBy::Program, conforms);
             }
 
             #[test]
             fn is_killed() {
-                on_bed(Program::$program, killed);
+                on_bed(Program::$program, MountedBy::Program, killed);
             }
 
             #[test]
             fn is_stopped() {
-                on_bed(Program::$program, stopped);
+                on_bed(Program::$program, MountedBy::Program, stopped);
             }
 
             #[test]
             fn has_twenty_volumes() {
-                on_bed(Program::$program, twenty_volumes);
+                on_bed(Program::$program, MountedBy::Program, twenty_volumes);
             }
 
             #[test]
             fn has_a_full_disk() {
-                on_bed(Program::$program, full_disk);
+                on_bed(Program::$program, MountedBy::Program, full_disk);
             }
         }
     )*};
@@ -77,6 +77,36 @@ tests! {
     s3fs: S3fs
 }
 
+macro_rules! tests_with_device {
+    ($($name:ident: $program:ident),*) => {$(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn goes_the_whole_way() {
+                on_bed(Program::$program, MountedBy::Driver, whole_way);
+            }
+
+            #[test]
+            fn is_killed() {
+                on_bed(Program::$program, MountedBy::Driver, killed);
+            }
+
+            #[test]
+            fn is_stopped() {
+                on_bed(Program::$program, MountedBy::Driver, stopped);
+            }
+        }
+    )*};
+}
+
+// The programs that accept a device in place of a mount point.
+tests_with_device! {
+    sshfs_with_device: Sshfs,
+    gocryptfs_with_device: Gocryptfs,
+    fuse_overlayfs_with_device: FuseOverlayfs
+}
+
 /// A driver with its program's server, and a plugin that serves it.
 struct Bed<'a> {
     place: &'a Path,
@@ -85,10 +115,10 @@ struct Bed<'a> {
     mount_flags: Vec<String>,
 }
 
-fn on_bed(program: Program, test: impl AsyncFnOnce(&mut Bed<'_>) + Send) {
+fn on_bed(program: Program, mounted_by: MountedBy, test: impl AsyncFnOnce(&mut Bed<'_>) + Send) {
     on_tmpfs(async |place| {
         let _no_daemons = NoDaemons(place);
-        let vendor = Arc::new(Vendor::start(program, place));
+        let vendor = Arc::new(Vendor::start(program, mounted_by, place));
         let served = Served::start(plugin(&vendor)).await;
         let mut bed = Bed { place, vendor, served, mount_flags: Vec::new() };
         test(&mut bed).await;
@@ -113,7 +143,7 @@ impl Bed<'_> {
     }
 
     fn row(&self, what: &str, found: &str) {
-        println!("{} | {what} | {found}", self.vendor.program.name());
+        println!("{} | {what} | {found}", self.vendor.name());
     }
 
     fn capability(&self) -> Option<v1::VolumeCapability> {
@@ -323,7 +353,7 @@ async fn killed(bed: &mut Bed<'_>) {
 /// not the targets.
 #[test]
 fn a_killed_daemon_with_auto_unmount_is_replaced() {
-    on_bed(Program::Sshfs, async |bed| {
+    on_bed(Program::Sshfs, MountedBy::Program, async |bed| {
         bed.mount_flags.push("auto_unmount".to_owned());
         let pod = bed.pod("v");
         bed.bring("v").await;

@@ -23,8 +23,8 @@ use crate::node::{
     NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
 use crate::{
-    AccessType, Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeId, VolumeStats, blocking,
-    machine,
+    AccessType, Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeHealthEntry, VolumeId,
+    VolumeStats, blocking, machine,
 };
 
 const NO_DEVICE: &str = "a FUSE filesystem is no device";
@@ -371,7 +371,24 @@ impl<F: FuseFilesystems> NodeGetVolumeStats for FuseNode<F> {
 #[async_trait]
 impl<F: FuseFilesystems> NodeGetVolumeHealth for FuseNode<F> {
     async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
-        request.mount_health().await
+        let mut health = request.mount_health().await?;
+        let own = owner(&request.volume_id, request.plugin());
+        let mount = request.volume_publish_path.as_deref().and_then(|target| self.mount_of(target, own));
+        let staging = mount.map(|mount| mount.path().to_owned());
+        let staging = staging.or_else(|| request.staging_target_path.as_deref().map(Path::to_owned));
+        let is_dead = |entry: &VolumeHealthEntry| entry.reason == "FilesystemDead";
+        if let Some(staging) = staging.filter(|_| health.entries.iter().any(is_dead))
+            && let Some(bytes) =
+                blocking(move || Ok(machine().fuse().exceeded_memory_limit(&staging))).await?
+        {
+            for entry in health.entries.iter_mut().filter(|entry| is_dead(entry)) {
+                entry.message = format!(
+                    "its daemon was killed: over its memory limit of {bytes} bytes; {}",
+                    entry.message
+                );
+            }
+        }
+        Ok(health)
     }
 }
 

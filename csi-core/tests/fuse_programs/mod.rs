@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use csi_core::mount::MountOptions;
 use csi_core::mount::flow::fuse::FuseDaemon;
 use csi_core::*;
 
@@ -63,9 +64,18 @@ impl Program {
     }
 }
 
+/// Who mounts the filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MountedBy {
+    Program,
+    /// The program gets the open device.
+    Driver,
+}
+
 /// The driver. Everything that it makes is below one directory.
 pub(crate) struct Vendor {
     pub(crate) program: Program,
+    mounted_by: MountedBy,
     place: PathBuf,
     pub(crate) server: Option<Server>,
     secret: String,
@@ -75,7 +85,7 @@ pub(crate) struct Vendor {
 
 impl Vendor {
     /// Starts the program's server, if it has one.
-    pub(crate) fn start(program: Program, place: &Path) -> Self {
+    pub(crate) fn start(program: Program, mounted_by: MountedBy, place: &Path) -> Self {
         for directory in ["volumes", "state"] {
             fs::create_dir(place.join(directory)).unwrap();
         }
@@ -95,7 +105,14 @@ impl Vendor {
             }
             _ => (None, "correct-horse-battery".to_owned()),
         };
-        Self { program, place: place.to_owned(), server, secret, mounted: Mutex::default() }
+        Self { program, mounted_by, place: place.to_owned(), server, secret, mounted: Mutex::default() }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        match self.mounted_by {
+            MountedBy::Program => self.program.name().to_owned(),
+            MountedBy::Driver => format!("{} with a device", self.program.name()),
+        }
     }
 
     /// What the caller sends with each stage and publish.
@@ -149,20 +166,33 @@ impl Vendor {
         }
     }
 
+    /// Adds the mount point as the last argument, or the device in its place.
+    fn mounted(&self, daemon: FuseDaemon, at: &Path) -> FuseDaemon {
+        match self.mounted_by {
+            MountedBy::Program => daemon.arg(at),
+            MountedBy::Driver => {
+                let options = MountOptions::parse(["allow_other", "default_permissions", "nosuid", "nodev"]);
+                // Without CAP_SYS_ADMIN a program could not mount it.
+                let launcher = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"];
+                daemon.arg_device(options.unwrap()).launcher(launcher)
+            }
+        }
+    }
+
     fn sshfs(&self, id: &str, secret: &str, at: &Path) -> FuseDaemon {
         let key = self.state(&format!("{id}.key"));
         write_private(&key, secret);
         let server = self.server.as_ref().unwrap();
         let known_hosts = self.state("known_hosts");
-        FuseDaemon::new("sshfs")
+        let daemon = FuseDaemon::new("sshfs")
             .args(["-f", "-F", "/dev/null", "-p", &server.port.to_string()])
             .args(["-o", "allow_other,default_permissions", "-o", "IdentitiesOnly=yes,BatchMode=yes"])
             // Without these a server that does not answer keeps its client waiting for ever.
             .args(["-o", "ConnectTimeout=5,ServerAliveInterval=2,ServerAliveCountMax=2"])
             .args(["-o", "StrictHostKeyChecking=yes", "-o"])
             .arg(format!("IdentityFile={},UserKnownHostsFile={}", key.display(), known_hosts.display()))
-            .arg(format!("root@127.0.0.1:{}", self.volume(id).display()))
-            .arg(at)
+            .arg(format!("root@127.0.0.1:{}", self.volume(id).display()));
+        self.mounted(daemon, at)
     }
 
     fn rclone(&self, id: &str, source: String, at: &Path) -> FuseDaemon {
@@ -223,20 +253,19 @@ impl FuseFilesystems for Vendor {
             Program::Sshfs => self.sshfs(id, secret, at),
             Program::RcloneLocal => self.rclone(id, source.display().to_string(), at).args(["--config", ""]),
             Program::RcloneWebdav => self.webdav(id, secret, at),
-            Program::Gocryptfs => FuseDaemon::new("gocryptfs")
-                .args(["-fg", "-q", "-nosyslog", "-allow_other"])
-                .arg(source)
-                .arg(at)
-                .secret(format!("{secret}\n")),
+            Program::Gocryptfs => {
+                let daemon = FuseDaemon::new("gocryptfs").args(["-fg", "-q", "-nosyslog", "-allow_other"]);
+                self.mounted(daemon.arg(source), at).secret(format!("{secret}\n"))
+            }
             Program::S3fs => self.s3fs(id, secret, at),
             Program::Bindfs => FuseDaemon::new("bindfs").arg("-f").arg(source).arg(at),
             Program::FuseOverlayfs => {
                 let [lower, upper, work] = ["lower", "upper", "work"].map(|part| source.join(part));
                 let (lower, upper, work) = (lower.display(), upper.display(), work.display());
-                FuseDaemon::new("fuse-overlayfs")
+                let daemon = FuseDaemon::new("fuse-overlayfs")
                     .args(["-f", "-o", "allow_other", "-o"])
-                    .arg(format!("lowerdir={lower},upperdir={upper},workdir={work}"))
-                    .arg(at)
+                    .arg(format!("lowerdir={lower},upperdir={upper},workdir={work}"));
+                self.mounted(daemon, at)
             }
         };
         let daemon = daemon.args(flags.iter().flat_map(|flag| ["-o", flag]));

@@ -17,6 +17,12 @@ pub trait FuseSteps: Send + Sync {
     /// What the FUSE daemon at a path serves; see [`identity_at`](fuse::identity_at).
     fn identity(&self, path: &Path) -> Option<OsString>;
 
+    /// The memory limit that the FUSE daemon of a path was killed over; see
+    /// [`exceeded_memory_limit`](fuse::exceeded_memory_limit). By default none.
+    fn exceeded_memory_limit(&self, _staging: &Path) -> Option<u64> {
+        None
+    }
+
     /// Publishes a FUSE filesystem; see [`publish`](fuse::publish).
     fn publish(&self, staging: &Path, target: &VolumePlace, attributes: MountAttributes) -> Result<Outcome>;
 
@@ -34,6 +40,10 @@ impl FuseSteps for Kernel {
 
     fn identity(&self, path: &Path) -> Option<OsString> {
         fuse::identity_at(path)
+    }
+
+    fn exceeded_memory_limit(&self, staging: &Path) -> Option<u64> {
+        fuse::exceeded_memory_limit(staging)
     }
 
     fn publish(&self, staging: &Path, target: &VolumePlace, attributes: MountAttributes) -> Result<Outcome> {

@@ -1,14 +1,16 @@
 //! The daemon of `flow_fuse.rs` and `fuse_memory.rs`: this test program, started again. And its processes, as the tests see them.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use csi_mount::Target;
 use csi_mount::flow::fuse::{FuseDaemon, stage, unstage};
+use csi_mount::{MountOptions, Target};
 use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::flow_support::{mount_count, on_tmpfs};
 use crate::fuse_support::{answer, answer_init, daemon_processes, empty_filesystem, fuse_of, operation};
@@ -47,6 +49,11 @@ fn serve_as_daemon() {
             let staging = Target::new(&at).unwrap();
             stage(&staging, &daemon("late", &staging)).unwrap();
         }
+        "stage with device" => {
+            let staging = Target::new(&at).unwrap();
+            let options = MountOptions::parse(["allow_other", "default_permissions"]).unwrap();
+            stage(&staging, &daemon("serve", &staging).arg_device(options).continue_when_lost()).unwrap();
+        }
         "stage chatty" => {
             let staging = Target::new(&at).unwrap();
             stage(&staging, &daemon("chatty", &staging)).unwrap();
@@ -72,6 +79,13 @@ pub(crate) fn itself(mode: &str, at: &Path) -> Command {
     command
 }
 
+/// The device that an argument names.
+fn inherited_device() -> Option<File> {
+    let number = std::env::args().find_map(|argument| argument.strip_prefix("/dev/fd/")?.parse().ok())?;
+    let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+    Some(pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap().into())
+}
+
 /// Takes more and more memory.
 fn take_memory() {
     let mut taken = Vec::new();
@@ -86,14 +100,17 @@ fn serve(mode: &str, at: &Path) {
     let mut name = String::new();
     std::io::stdin().read_to_string(&mut name).unwrap();
     let name = if name.is_empty() { "no-secret".to_owned() } else { name };
-    let mut device = fuse_of("fuse", name, &Target::new(at).unwrap());
+    let mut device = inherited_device().unwrap_or_else(|| fuse_of("fuse", name, &Target::new(at).unwrap()));
     if mode == "held" {
         // A process without a mark, which keeps the connection open for a moment longer.
         let other = device.try_clone().unwrap();
         let mut holder = Command::new("sleep");
         drop(holder.arg("3").env_clear().stdin(other).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
     }
-    answer_init(&device);
+    let is_first = std::env::var_os("CSI_MOUNT_FUSE_CONTINUES").is_none();
+    if is_first {
+        answer_init(&device);
+    }
     if mode == "greedy" {
         std::thread::spawn(take_memory);
     }
@@ -109,8 +126,10 @@ fn serve(mode: &str, at: &Path) {
     let mut request = [0; 8192];
     while device.read(&mut request).is_ok() {
         let operation = operation(&request);
+        // Lookups, 1, are received and never answered.
+        let is_kept = mode == "continued" && is_first && operation == 1;
         // 36 is FUSE_INTERRUPT.
-        if !matches!(mode, "silent" | "held") && operation != 36 {
+        if !matches!(mode, "silent" | "held") && operation != 36 && !is_kept {
             answer(&device, &request, empty_filesystem(operation));
         }
     }

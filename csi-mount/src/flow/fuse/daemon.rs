@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -11,11 +12,13 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
+use super::device;
+use super::hand_over::CONTINUES;
 use super::memory::MemoryGroup;
 use super::output::{Output, Secrets};
 use super::processes::DaemonStart;
-use crate::sys::{control_group, descriptor_copies};
-use crate::{Error, ErrorKind, Result};
+use crate::sys::{control_group, descriptor_copies, inherit};
+use crate::{Error, ErrorKind, MountOptions, Result, Target};
 
 const START: &str = "start the daemon";
 /// Half of the kubelet's time limit for a stage.
@@ -38,12 +41,15 @@ const READY_TIME_LIMIT: Duration = Duration::from_secs(60);
 pub struct FuseDaemon {
     program: OsString,
     arguments: Vec<OsString>,
+    /// The options of a mount that this process makes, and before which argument its device is named.
+    pub(super) device: Option<(usize, MountOptions)>,
     environment: Vec<(OsString, OsString)>,
     secret: Option<Vec<u8>>,
     pub(super) launcher: Vec<OsString>,
     pub(crate) identity: Option<OsString>,
     pub(super) ready_time_limit: Duration,
     pub(super) is_restarted: bool,
+    pub(super) is_continued: bool,
     pub(super) memory_limit: Option<u64>,
 }
 
@@ -53,12 +59,14 @@ impl FuseDaemon {
         Self {
             program: program.into(),
             arguments: Vec::new(),
+            device: None,
             environment: Vec::new(),
             secret: None,
             launcher: Vec::new(),
             identity: None,
             ready_time_limit: READY_TIME_LIMIT,
             is_restarted: false,
+            is_continued: false,
             memory_limit: None,
         }
     }
@@ -72,6 +80,31 @@ impl FuseDaemon {
     /// Adds arguments. Every user on the node can read arguments.
     pub fn args<I: IntoIterator<Item: Into<OsString>>>(mut self, arguments: I) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Lets this process mount the filesystem, and adds the argument `/dev/fd/N` in place of a mount point: the
+    /// open `/dev/fuse`, which the program inherits.
+    ///
+    /// The options are the kernel's (`allow_other`, `default_permissions`, `max_read`, mount attributes), and
+    /// hold from the first moment. The program needs no `fusermount3` and no CAP_SYS_ADMIN, so a
+    /// [launcher](Self::launcher) that executes it can take that away (`setpriv --bounding-set=-sys_admin`). A
+    /// launcher that has another process start it does not pass the device on.
+    ///
+    /// Programs on libfuse 3.3 or later and on go-fuse can accept this argument: sshfs, fuse-overlayfs and
+    /// gocryptfs do. One that does not can mount over `/dev/fuse` (bindfs), so try it first.
+    ///
+    /// ```
+    /// use csi_mount::MountOptions;
+    /// use csi_mount::flow::fuse::FuseDaemon;
+    ///
+    /// let options = MountOptions::parse(["allow_other", "default_permissions", "nosuid", "nodev"])?;
+    /// let daemon = FuseDaemon::new("sshfs").args(["-f", "user@host:/directory"]).arg_device(options);
+    /// # drop(daemon);
+    /// # Ok::<(), csi_mount::Error>(())
+    /// ```
+    pub fn arg_device(mut self, options: MountOptions) -> Self {
+        self.device = Some((self.arguments.len(), options));
         self
     }
 
@@ -135,6 +168,24 @@ impl FuseDaemon {
         self
     }
 
+    /// As [`restart_when_lost`](Self::restart_when_lost), and the next daemon continues the same mount: open files
+    /// stay, and no user of the filesystem sees an error. For a program with [`arg_device`](Self::arg_device).
+    ///
+    /// The program must be able to serve a device whose first request (`FUSE_INIT`) an earlier process has
+    /// answered, with the numbers of files that this process gave. Its environment has
+    /// `CSI_MOUNT_FUSE_CONTINUES=1` then. `flatfs` in examples/fuse can do it; libfuse and go-fuse can't.
+    ///
+    /// This process keeps the device open for that; a later process takes it over from the running daemon (with
+    /// the next [`stage`](super::stage) or [`recover`](super::recover())). From the death of a daemon until the
+    /// next one answers, users wait, for at most [`ready_time_limit`](Self::ready_time_limit). If the next one
+    /// does not answer, dies within a minute, or the kernel is older than Linux 6.9, the mount is lost and the
+    /// daemon is started as by `restart_when_lost`. A volume whose daemon died while no process kept its device is
+    /// lost too.
+    pub fn continue_when_lost(mut self) -> Self {
+        self.is_continued = true;
+        self.restart_when_lost()
+    }
+
     /// Limits the memory of the daemon and of the processes that it starts, in bytes: with its part of the page
     /// cache, without what is swapped out. Over the limit the kernel kills all of them; the log and
     /// [`exceeded_memory_limit`](super::exceeded_memory_limit) report it.
@@ -162,12 +213,40 @@ impl FuseDaemon {
     ///
     /// Invariant: when this returns, the child runs the program, and its close-on-exec descriptors are
     /// closed.
-    pub(super) fn start(&self, start: &DaemonStart, output: &Output) -> Result<Child> {
-        let mut command = self.command(start);
+    ///
+    /// Returns also the device that this process keeps. All others that it has opened are closed.
+    pub(super) fn start(
+        &self,
+        start: &DaemonStart,
+        output: &Output,
+        staging: &Target,
+    ) -> Result<(Child, Option<OwnedFd>)> {
+        let device = self.mount(staging)?;
+        let child = self.spawn(self.command(start, device.as_ref()), start, output, device.as_ref())?;
+        Ok((child, device.filter(|_| self.is_continued)))
+    }
+
+    /// Starts the daemon with the device of an earlier one.
+    pub(super) fn continued(&self, start: &DaemonStart, output: &Output, device: &OwnedFd) -> Result<Child> {
+        let mut command = self.command(start, Some(device));
+        command.env(CONTINUES, "1");
+        self.spawn(command, start, output, Some(device))
+    }
+
+    fn spawn(
+        &self,
+        mut command: Command,
+        start: &DaemonStart,
+        output: &Output,
+        device: Option<&OwnedFd>,
+    ) -> Result<Child> {
+        let group = self.memory_group(start.place())?;
+        if let Some(device) = device {
+            inherit(&mut command, device.as_fd());
+        }
         let failed = |error| Error::os(START, Path::new(&self.program), error);
         command.stdin(self.input()?).process_group(0).current_dir("/");
         command.stdout(output.stdio().map_err(failed)?).stderr(output.stdio().map_err(failed)?);
-        let group = self.memory_group(start.place())?;
         if let Some(group) = &group {
             control_group::enter(&mut command, group.entrance()?);
         }
@@ -190,7 +269,22 @@ impl FuseDaemon {
         MemoryGroup::make(place, bytes).map(Some)
     }
 
-    fn command(&self, start: &DaemonStart) -> Command {
+    fn mount(&self, staging: &Target) -> Result<Option<OwnedFd>> {
+        let Some((_, options)) = &self.device else { return Ok(None) };
+        let source = Path::new(Path::new(&self.program).file_name().unwrap_or(&self.program));
+        device::mount(START, source, options, staging).map(Some)
+    }
+
+    /// The arguments, with the device among them.
+    fn arguments(&self, device: Option<&OwnedFd>) -> Vec<OsString> {
+        let mut arguments = self.arguments.clone();
+        if let (Some((position, _)), Some(device)) = (&self.device, device) {
+            arguments.insert(*position, format!("/dev/fd/{}", device.as_raw_fd()).into());
+        }
+        arguments
+    }
+
+    fn command(&self, start: &DaemonStart, device: Option<&OwnedFd>) -> Command {
         let marks = start.processes().marks();
         let mut command = if self.launcher.is_empty() {
             Command::new(&self.program)
@@ -204,7 +298,7 @@ impl FuseDaemon {
                 .arg(&self.program);
             command
         };
-        command.args(&self.arguments).env_clear();
+        command.args(self.arguments(device)).env_clear();
         if let Some(search) = std::env::var_os("PATH") {
             command.env("PATH", search);
         }
@@ -247,6 +341,7 @@ impl fmt::Debug for FuseDaemon {
             .field("launcher", &self.launcher)
             .field("identity", &self.identity)
             .field("memory_limit", &self.memory_limit)
+            .field("device", &self.device.as_ref().map(|(position, _)| position))
             .finish_non_exhaustive()
     }
 }
@@ -259,11 +354,12 @@ mod tests {
     fn a_secret_is_shown_nowhere() {
         let daemon = FuseDaemon::new("/no/such/daemon").arg("-f").env("TOKEN", "hunter2").secret("hunter2");
         let start = DaemonStart::new(Path::new("/staging"), None);
+        let staging = Target::new("/staging").unwrap();
         let output = Output::new().unwrap();
-        let error = daemon.start(&start, &output).unwrap_err();
+        let error = daemon.start(&start, &output, &staging).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
         assert!(!format!("{daemon:?} {error:?}").contains("hunter2"));
-        let error = daemon.secret(vec![0; 1 << 20]).start(&start, &output).unwrap_err();
+        let error = daemon.secret(vec![0; 1 << 20]).start(&start, &output, &staging).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
 }

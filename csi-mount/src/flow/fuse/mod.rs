@@ -36,6 +36,8 @@
 //! ```
 
 mod daemon;
+mod device;
+mod hand_over;
 mod memory;
 mod output;
 mod place_lock;

@@ -1,20 +1,17 @@
 //! Starting the daemon of a staged filesystem again, and binding the filesystem to its targets again.
 
-use std::fs::File;
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
 use super::start::stage_locked;
 use super::watch::watch_existing;
-use super::{FuseDaemon, START_TIME_LIMIT, is_lost, publish};
+use super::{FuseDaemon, START_TIME_LIMIT, device, is_lost, publish};
 
 use crate::place::target_lock::{Purpose, TargetLock};
 use crate::table::siblings::siblings;
 use crate::{
-    Error, ErrorKind, Mount, MountAttributes, MountEntry, MountOptions, Owner, OwnerId, Result, Target,
-    mounts,
+    Error, ErrorKind, MountAttributes, MountEntry, MountOptions, Owner, OwnerId, Result, Target, mounts,
 };
 
 const RECOVER: &str = "recover";
@@ -177,11 +174,5 @@ pub(super) fn keep_trying(
 /// Mounts a FUSE filesystem without a daemon, so that a staged place whose daemon could not be started again
 /// still counts as lost and not as unstaged.
 pub(super) fn stay_lost(staging: &Target) -> Result<()> {
-    const DEVICE: &str = "/dev/fuse";
-    let device = File::options().read(true).write(true).open(DEVICE);
-    let device = device.map_err(|error| Error::os(RECOVER, Path::new(DEVICE), error))?;
-    let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"])?;
-    let options = options.with_option("fd", &device.as_raw_fd().to_string())?;
-    Mount::new("fuse", "daemon-is-gone").options(&options).at(staging)?;
-    Ok(())
+    device::mount(RECOVER, Path::new("daemon-is-gone"), &MountOptions::new(), staging).map(drop)
 }

@@ -1,5 +1,6 @@
 //! Staging: from a program to a mount that answers.
 
+use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -68,9 +69,9 @@ pub(super) fn stage_locked(staging: &Target, daemon: &FuseDaemon, restarts: u32)
     let start = DaemonStart::new(staging.path(), daemon.identity.as_deref());
     let started = start_daemon(staging, daemon, &start);
     drop(lock);
-    let started = started.map(|(child, output)| {
+    let started = started.map(|(started, output)| {
         let processes = start.processes().clone();
-        watch_started(child, &output, (staging, daemon), processes, restarts)
+        watch_started(started, &output, (staging, daemon), processes, restarts)
     });
     started
         .and_then(|watched| wait_until_ready(staging, daemon, &watched, start.processes()))
@@ -89,7 +90,7 @@ fn limit_running(staging: &Target, bytes: u64) -> Result<()> {
 }
 
 /// Waits for the end of a start by another process, with success or without.
-fn begin_start(staging: &Target, limit: Duration) -> Result<(PlaceLock, StartLock)> {
+pub(super) fn begin_start(staging: &Target, limit: Duration) -> Result<(PlaceLock, StartLock)> {
     let deadline = Instant::now() + limit;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -155,7 +156,11 @@ fn accept_daemon(staging: &Target, daemon: &FuseDaemon, is_marked: bool) -> Resu
 }
 
 /// Ends what a killed stage has left, and starts the daemon.
-fn start_daemon(staging: &Target, daemon: &FuseDaemon, start: &DaemonStart) -> Result<(Child, Output)> {
+fn start_daemon(
+    staging: &Target,
+    daemon: &FuseDaemon,
+    start: &DaemonStart,
+) -> Result<((Child, Option<OwnedFd>), Output)> {
     Processes::for_place(staging.path()).kill(staging.path())?;
     // The old daemon can have mounted before it was ended.
     unmount_without_daemon(staging)?;
@@ -167,7 +172,7 @@ fn start_daemon(staging: &Target, daemon: &FuseDaemon, start: &DaemonStart) -> R
         Error::os(STAGE, staging.path(), error)
             .add_reason("no file in memory could be created for the output")
     })?;
-    Ok((daemon.start(start, &output)?, output))
+    Ok((daemon.start(start, &output, staging)?, output))
 }
 
 /// Marks the mount as its owner's, if the place has an owner.
@@ -176,7 +181,7 @@ fn mark_existing(staging: &Target) -> Result<()> {
     if opened.facts.is_mount_root { staging.mark_existing(STAGE, &opened.facts) } else { Ok(()) }
 }
 
-fn wait_until_ready(
+pub(super) fn wait_until_ready(
     staging: &Target,
     daemon: &FuseDaemon,
     watched: &Watched,
@@ -186,7 +191,7 @@ fn wait_until_ready(
     let mut pause = Duration::from_millis(2);
     while !is_ready(staging, deadline)? {
         if let Ok(status) = watched.ended.try_recv()
-            && let Some(reason) = failure_reason(status, processes, staging)?
+            && let Some(reason) = failure_reason(status, processes, staging, daemon)?
         {
             let over = over_memory_limit(staging.path());
             let reason = format!("{reason}{over}{}", watched.last_lines.text());
@@ -218,12 +223,18 @@ fn is_ready(staging: &Target, deadline: Instant) -> Result<bool> {
 }
 
 /// A program that puts itself into the background ends with success, and the process that it started has
-/// the mark.
-fn failure_reason(status: ExitStatus, processes: &Processes, staging: &Target) -> Result<Option<String>> {
+/// the mark. A mount of our own shows nothing.
+fn failure_reason(
+    status: ExitStatus,
+    processes: &Processes,
+    staging: &Target,
+    daemon: &FuseDaemon,
+) -> Result<Option<String>> {
     if !status.success() {
         return Ok(Some(format!("its daemon ended with {status}")));
     }
-    let is_serving = !processes.running().is_empty() || matches!(staging.state()?, MountState::Mounted(_));
+    let has_mounted = || Ok::<_, Error>(matches!(staging.state()?, MountState::Mounted(_)));
+    let is_serving = !processes.running().is_empty() || (daemon.device.is_none() && has_mounted()?);
     Ok((!is_serving).then(|| "its daemon ended without a mount".to_owned()))
 }
 

@@ -1,11 +1,13 @@
 //! Watching a daemon: its output is copied into the log, and its end is noticed.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::hand_over::{HandOver, device_of, hand_over};
 use super::memory::over_memory_limit;
 use super::output::{Copier, LastLines, Output};
 use super::processes::Processes;
@@ -16,6 +18,8 @@ use crate::{MountState, Owner, Result, Target};
 
 /// How often the output is copied. A daemon that starts can end at once, so the first pauses are shorter.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
+/// A daemon that has continued a mount and dies sooner than this does not get a successor for the same mount.
+const RESTARTED_TIME: Duration = Duration::from_secs(60);
 /// How long after its daemon's end a mount can take to be unmounted or to report it.
 const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 
@@ -27,7 +31,7 @@ pub(super) struct Watched {
 
 /// Watches a daemon that this process started, in a thread, so that the program does not stay a zombie.
 pub(super) fn watch_started(
-    child: Child,
+    (child, device): (Child, Option<OwnedFd>),
     output: &Output,
     (staging, daemon): (&Target, &FuseDaemon),
     processes: Processes,
@@ -41,7 +45,7 @@ pub(super) fn watch_started(
     });
     let last_lines = copier.as_ref().map(Copier::last_lines).unwrap_or_default();
     let launched = if daemon.launcher.is_empty() { Duration::ZERO } else { daemon.ready_time_limit };
-    let watch = Watch::new(staging, daemon, processes, copier, restarts);
+    let watch = Watch::new(staging, daemon, processes, copier, restarts).with(device);
     spawn(move || watch.run(Some((child, sender)), launched));
     Watched { ended, last_lines }
 }
@@ -53,7 +57,9 @@ pub(super) fn watch_existing(staging: &Target, daemon: &FuseDaemon) {
     let at = staging.path().display().to_string();
     match Copier::new(&output, daemon.secrets(), at) {
         Ok(Some(copier)) => {
-            let watch = Watch::new(staging, daemon, processes, Some(copier), 0);
+            let device = || processes.running().into_iter().find_map(device_of);
+            let device = daemon.is_continued.then(device).flatten();
+            let watch = Watch::new(staging, daemon, processes, Some(copier), 0).with(device);
             spawn(move || watch.run(None, Duration::ZERO));
         }
         Ok(None) => {}
@@ -76,6 +82,8 @@ struct Watch {
     again: Option<FuseDaemon>,
     processes: Processes,
     copier: Option<Copier>,
+    /// The device that the next daemon gets.
+    device: Option<OwnedFd>,
     /// How often it was started again without having run for a while.
     restarts: u32,
 }
@@ -90,7 +98,12 @@ impl Watch {
     ) -> Self {
         let again = daemon.is_restarted.then(|| daemon.clone());
         let owner = staging.owner().cloned();
-        Self { staging: staging.path().to_owned(), owner, again, processes, copier, restarts }
+        let staging = staging.path().to_owned();
+        Self { staging, owner, again, processes, copier, device: None, restarts }
+    }
+
+    fn with(self, device: Option<OwnedFd>) -> Self {
+        Self { device, ..self }
     }
 
     /// `launched` is how long a launcher can take until the daemon runs.
@@ -118,7 +131,40 @@ impl Watch {
         if let Some(copier) = &mut self.copier {
             copier.finish();
         }
-        self.notice_end(start.elapsed());
+        let lived = start.elapsed();
+        self.hand_over(lived);
+        self.notice_end(lived);
+    }
+
+    /// Gives the device to the next daemon. Afterwards this process has it only if that daemon is watched.
+    fn hand_over(&mut self, lived: Duration) {
+        // A request that ends each daemon would do so for ever.
+        let device = self.device.take().filter(|_| self.restarts == 0 || lived > RESTARTED_TIME);
+        let (Some(device), Some(daemon)) = (device, &self.again) else { return };
+        // The next daemon gets a new group.
+        let (over, last_lines) = (over_memory_limit(&self.staging), self.last_lines());
+        match self.target().and_then(|target| hand_over(&target, daemon, device)) {
+            Ok(HandOver::NotNeeded) => {}
+            Ok(HandOver::Continued) => {
+                let at = self.staging.display();
+                tracing::warn!(%at, "a FUSE daemon has died, and the next one continues its mount{over}{last_lines}");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a FUSE mount could not be continued by another daemon{over}{last_lines}");
+            }
+        }
+    }
+
+    fn last_lines(&self) -> String {
+        self.copier.as_ref().map(|copier| copier.last_lines().text()).unwrap_or_default()
+    }
+
+    fn target(&self) -> Result<Target> {
+        let target = Target::new(&self.staging)?;
+        Ok(match &self.owner {
+            Some(owner) => target.owned_by(owner.clone()),
+            None => target,
+        })
     }
 
     fn copy(&mut self) {
@@ -153,7 +199,7 @@ impl Watch {
         if !has_died(&self.staging) {
             return;
         }
-        let last_lines = self.copier.as_ref().map(|copier| copier.last_lines().text()).unwrap_or_default();
+        let last_lines = self.last_lines();
         let over = over_memory_limit(&self.staging);
         tracing::warn!(at = %self.staging.display(), "a FUSE daemon has died, and its volume is lost until it \
             is started again{over}{last_lines}");

@@ -3,7 +3,8 @@
 //! The filesystem has no subdirectories and is small enough to read. It speaks the kernel's protocol
 //! (`fuse(4)`, `linux/fuse.h`, version 7.31) over `/dev/fuse`, one request at a time. The only state in
 //! memory is the table of node numbers and names, so it can be killed and started again without losing
-//! written data.
+//! written data. The numbers are the same in each process: with `/dev/fd/N` as MOUNTPOINT, an open device that it
+//! inherits, it can continue the mount of another process.
 
 mod answer;
 mod store;
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 use answer::{Answer, Errno, Request};
 use clap::Parser;
 use csi_core::mount::{Mount, MountOptions, Target};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use store::Store;
 
 /// Serves the files of a directory as a filesystem, until it is unmounted
@@ -24,7 +26,7 @@ use store::Store;
 struct Args {
     /// The directory with the files
     store: PathBuf,
-    /// The mount point
+    /// The mount point, or `/dev/fd/N` for the device of a filesystem that is mounted already
     mountpoint: PathBuf,
 }
 
@@ -33,9 +35,9 @@ const LARGEST: usize = (128 << 10) + 4096;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    match mount(&args) {
-        Ok(device) => {
-            serve(device, Store::new(args.store));
+    match device(&args) {
+        Ok((device, store)) => {
+            serve(device, store);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -45,7 +47,23 @@ fn main() -> ExitCode {
     }
 }
 
-fn mount(args: &Args) -> Result<File, Box<dyn std::error::Error>> {
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn device(args: &Args) -> Result<(File, Store)> {
+    let mut store = Store::new(args.store.clone());
+    let inherited =
+        args.mountpoint.strip_prefix("/dev/fd").ok().and_then(|number| number.to_str()?.parse().ok());
+    let Some(number) = inherited else { return Ok((mount(args)?, store)) };
+    let own = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let device = pidfd_getfd(own, number, PidfdGetfdFlags::empty())?;
+    if std::env::var_os("CSI_MOUNT_FUSE_CONTINUES").is_some() {
+        // The kernel knows the files by the numbers that the earlier process gave.
+        store.number_all().map_err(|_| format!("{} can't be read", args.store.display()))?;
+    }
+    Ok((device.into(), store))
+}
+
+fn mount(args: &Args) -> Result<File> {
     if !args.store.is_dir() {
         return Err(format!("{} is not a directory: create it first", args.store.display()).into());
     }
@@ -76,7 +94,7 @@ fn serve(mut device: File, mut store: Store) {
 }
 
 /// Returns the reply, or `None` if the kernel expects none.
-fn answer(request: &Request<'_>, store: &mut Store) -> Option<Result<Answer, Errno>> {
+fn answer(request: &Request<'_>, store: &mut Store) -> Option<std::result::Result<Answer, Errno>> {
     let node = request.node;
     Some(match request.operation {
         // FORGET, INTERRUPT, BATCH_FORGET: names keep their node numbers.

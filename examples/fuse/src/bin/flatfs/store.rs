@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
+use std::time::UNIX_EPOCH;
 
 use crate::answer::Errno;
 
@@ -14,12 +16,11 @@ pub(crate) const ROOT: u64 = 1;
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// The directory, and the node number of each of its files. A number is never reused.
+/// The directory, and the names of its files by node number. A number is made from what stays the same as long as
+/// the file exists, so a later process gives the same numbers. A new file of the same name has another number.
 pub(crate) struct Store {
     directory: PathBuf,
     names: HashMap<u64, OsString>,
-    numbers: HashMap<OsString, u64>,
-    next: u64,
 }
 
 /// The attributes of a file; times are in seconds and nanoseconds.
@@ -47,7 +48,7 @@ pub(crate) struct Usage {
 
 impl Store {
     pub(crate) fn new(directory: PathBuf) -> Self {
-        Self { directory, names: HashMap::new(), numbers: HashMap::new(), next: ROOT + 1 }
+        Self { directory, names: HashMap::new() }
     }
 
     fn path(&self, node: u64) -> Result<PathBuf> {
@@ -58,15 +59,23 @@ impl Store {
         }
     }
 
-    fn number(&mut self, name: &OsStr) -> u64 {
-        if let Some(number) = self.numbers.get(name) {
-            return *number;
-        }
-        let number = self.next;
-        self.next += 1;
+    /// Gives each file its number, for a process that serves after another one.
+    pub(crate) fn number_all(&mut self) -> Result<()> {
+        self.list().map(drop)
+    }
+
+    fn number(&mut self, name: &OsStr) -> Result<u64> {
+        let found = self.directory.join(name).symlink_metadata()?;
+        let made =
+            found.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        let parts = [name.as_bytes(), &found.ino().to_ne_bytes(), &made.as_nanos().to_ne_bytes()];
+        // FNV-1a, which is the same in every process. The kernel keeps 0 and the root's number for itself.
+        let hash = parts.concat().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let number = hash.max(ROOT + 1);
         self.names.insert(number, name.to_owned());
-        self.numbers.insert(name.to_owned(), number);
-        number
+        Ok(number)
     }
 
     pub(crate) fn attributes(&self, node: u64) -> Result<Attributes> {
@@ -90,8 +99,8 @@ impl Store {
     }
 
     pub(crate) fn look_up(&mut self, name: &OsStr) -> Result<Attributes> {
-        let node = self.number(name);
-        self.attributes(node).inspect_err(|_| self.forget(name))
+        let node = self.number(name)?;
+        self.attributes(node)
     }
 
     pub(crate) fn create(&mut self, name: &OsStr) -> Result<Attributes> {
@@ -101,14 +110,8 @@ impl Store {
 
     pub(crate) fn remove(&mut self, name: &OsStr) -> Result<()> {
         fs::remove_file(self.directory.join(name))?;
-        self.forget(name);
+        self.names.retain(|_, known| known != name);
         Ok(())
-    }
-
-    fn forget(&mut self, name: &OsStr) {
-        if let Some(number) = self.numbers.remove(name) {
-            self.names.remove(&number);
-        }
     }
 
     pub(crate) fn resize(&self, node: u64, size: Option<u64>) -> Result<Attributes> {
@@ -160,7 +163,9 @@ impl Store {
         // The order is stable, so that the next READDIR continues where the last one stopped.
         names.sort();
         let own = [".", ".."].map(|name| (ROOT, name.into()));
-        let files = names.into_iter().map(|name| (self.number(&name), name));
+        // A file that is removed meanwhile is left out.
+        let files: Vec<_> =
+            names.into_iter().filter_map(|name| Some((self.number(&name).ok()?, name))).collect();
         Ok(own.into_iter().chain(files).collect())
     }
 
