@@ -217,7 +217,7 @@ impl Vendor {
         FuseDaemon::new("s3fs")
             .args([&format!("{}:/{id}", servers::BUCKET), "-f", "-o", "allow_other,use_path_request_style"])
             .args(["-o", "connect_timeout=5,readwrite_timeout=5,retries=1"])
-            .args(["-o", &format!("url=http://127.0.0.1:{}", server.port), "-o"])
+            .args(["-o", &format!("url=http://localhost:{}", server.port), "-o"])
             .arg(format!("passwd_file={},tmpdir={}", keys.display(), files.display()))
             .arg(at)
     }

@@ -19,7 +19,8 @@ pub trait FuseSteps: Send + Sync {
 
     /// The memory limit that the FUSE daemon of a path was killed over; see
     /// [`exceeded_memory_limit`](fuse::exceeded_memory_limit). By default none.
-    fn exceeded_memory_limit(&self, _staging: &Path) -> Option<u64> {
+    fn exceeded_memory_limit(&self, staging: &Path) -> Option<u64> {
+        let _ = staging;
         None
     }
 

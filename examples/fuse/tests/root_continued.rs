@@ -47,7 +47,7 @@ fn open_files_stay_when_the_program_is_killed() {
         let files: Vec<File> = (0..3)
             .map(|number| {
                 let path = pod.path().join(format!("file-{number}"));
-                let mut file = File::options().create(true).read(true).write(true).open(path).unwrap();
+                let mut file = File::options().create_new(true).read(true).write(true).open(path).unwrap();
                 file.write_all(b"before ").unwrap();
                 file
             })

@@ -173,7 +173,8 @@ impl FuseDaemon {
     ///
     /// The program must be able to serve a device whose first request (`FUSE_INIT`) an earlier process has
     /// answered, with the numbers of files that this process gave. Its environment has
-    /// `CSI_MOUNT_FUSE_CONTINUES=1` then. `flatfs` in examples/fuse can do it; libfuse and go-fuse can't.
+    /// `CSI_MOUNT_FUSE_CONTINUES=1` then. `flatfs` in examples/fuse can do it; programs on
+    /// libfuse can't.
     ///
     /// This process keeps the device open for that; a later process takes it over from the running daemon (with
     /// the next [`stage`](super::stage) or [`recover`](super::recover())). From the death of a daemon until the

@@ -33,6 +33,10 @@ pub(super) enum HandOver {
 
 /// Starts a daemon that continues the mount. The device is closed if that is not possible; then the mount is lost.
 pub(super) fn hand_over(staging: &Target, daemon: &FuseDaemon, device: OwnedFd) -> Result<HandOver> {
+    // This is the end of each daemon whose volume is unstaged: nobody has to wait for the lock then.
+    if !is_mounted(staging)? {
+        return Ok(HandOver::NotNeeded);
+    }
     // An unstage takes the same lock.
     let Some(_lock) = TargetLock::take_within(staging, Purpose::StartDaemon, START_TIME_LIMIT) else {
         let reason = "another thread is starting or ending its daemon";
@@ -40,7 +44,7 @@ pub(super) fn hand_over(staging: &Target, daemon: &FuseDaemon, device: OwnedFd) 
     };
     let (lock, _starting) = begin_start(staging, START_TIME_LIMIT)?;
     let is_served = !Processes::for_place(staging.path()).running().is_empty();
-    if is_served || !matches!(staging.state()?, MountState::Mounted(_)) {
+    if is_served || !is_mounted(staging)? {
         return Ok(HandOver::NotNeeded);
     }
     repeat_requests(&device, staging)?;
@@ -53,6 +57,10 @@ pub(super) fn hand_over(staging: &Target, daemon: &FuseDaemon, device: OwnedFd) 
     wait_until_ready(staging, daemon, &watched, start.processes())
         .inspect_err(|_| drop(start.processes().kill(staging.path())))
         .map(|_| HandOver::Continued)
+}
+
+fn is_mounted(staging: &Target) -> Result<bool> {
+    Ok(matches!(staging.state()?, MountState::Mounted(_)))
 }
 
 /// Asks the kernel to send the requests again that the earlier daemon had received and not answered
