@@ -6,6 +6,7 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Command, FromArgMatches, Parser};
+use csi_core::mount::flow::fuse::FuseDaemon;
 use csi_core::{DriverArgs, Plugin};
 use csi_deploy::{Driver, Options, manifests};
 
@@ -71,7 +72,8 @@ fn secrets() {
 
 #[test]
 fn fuse() {
-    let driver = facts(fuse::plugin("/var/lib/flat".into(), "/flatfs".into(), Vec::new(), &driver_args(&[])));
+    let driver =
+        facts(fuse::plugin("/var/lib/flat".into(), FuseDaemon::new("/flatfs"), None, &driver_args(&[])));
     let host = ["--controller-host-path=/var/lib/flat", "--node-host-path=/var/lib/flat"];
     let flags = ["--livenessprobe", "--requires-republish", "--storage-class=flat"];
     golden("fuse", &driver, &[&flags[..], &host].concat());

@@ -1,14 +1,14 @@
 //! A complete CSI driver whose volumes are served by a FUSE program. Each volume staged on the node has its
 //! own `flatfs` process, which outlives the driver and is replaced when it is lost.
-use csi_core::mount::flow::fuse::FuseDaemon;
+use csi_core::mount::{MountOptions, flow::fuse::FuseDaemon};
 use csi_core::{Result, prelude::*};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 struct Flat {
     root: PathBuf,
-    program: PathBuf,
-    launcher: Vec<String>,
+    daemon: FuseDaemon,
+    device: Option<MountOptions>,
     args: DriverArgs,
 }
 
@@ -48,15 +48,18 @@ impl FuseFilesystems for Flat {
     }
     async fn daemon(&self, volume: &Attachment, _: &MountFlags, mountpoint: &Path) -> Result<FuseDaemon> {
         self.lookup(&volume.volume_id).await?.ok_or(Error::VolumeNotFound(volume.volume_id.clone()))?;
-        let daemon = FuseDaemon::new(&self.program).launcher(self.launcher.clone());
-        Ok(daemon.arg(self.store(&volume.volume_id)?).arg(mountpoint))
+        let daemon = self.daemon.clone().arg(self.store(&volume.volume_id)?);
+        Ok(match self.device.clone() {
+            Some(options) => daemon.arg_device(options),
+            None => daemon.arg(mountpoint),
+        })
     }
 }
 
-/// Returns the driver, which keeps its volumes below `root` and serves them with `program`, started by
-/// `launcher`.
-pub fn plugin(root: PathBuf, program: PathBuf, launcher: Vec<String>, args: &DriverArgs) -> Plugin {
-    let flat = Arc::new(Flat { root: root.clone(), program, launcher, args: args.clone() });
+/// Returns the driver, which keeps its volumes below `root` and serves each with a `daemon` of its own. With
+/// `device` it mounts them itself, with these options.
+pub fn plugin(root: PathBuf, daemon: FuseDaemon, device: Option<MountOptions>, args: &DriverArgs) -> Plugin {
+    let flat = Arc::new(Flat { root: root.clone(), daemon, device, args: args.clone() });
     Plugin::new("flat.csi.example.org", env!("CARGO_PKG_VERSION"))
         .own_directory(root)
         .controller(ControllerService::new(flat.clone()).create_delete_volume())

@@ -2,7 +2,7 @@
 
 use clap::Parser as _;
 use csi_core::client::{Target, VolumeUse};
-use csi_core::mount::{MountHealth, testing::SimulatedNode};
+use csi_core::mount::{MountHealth, flow::fuse::FuseDaemon, testing::SimulatedNode};
 use csi_core::proto::v1::{CreateVolumeRequest, VolumeCapability, volume_capability::access_mode::Mode};
 use csi_core::testing::serve;
 
@@ -20,7 +20,7 @@ async fn a_dead_daemon_is_started_again() {
     let (directory, node) = (tempfile::tempdir().unwrap(), SimulatedNode::new());
     ["/var/lib/kubelet/pods/1", STAGING].iter().for_each(|path| node.create_dir(path));
     let args = Args::parse_from(["fuse", "--endpoint", "unix:///unused", "--node-id", "n"]).driver;
-    let plugin = fuse::plugin(directory.path().join("volumes"), "flatfs".into(), Vec::new(), &args);
+    let plugin = fuse::plugin(directory.path().join("volumes"), FuseDaemon::new("flatfs"), None, &args);
     let client = serve(plugin.machine(node.clone()), &directory).await;
     let mount = VolumeCapability::mount(Mode::SingleNodeWriter);
     let mut volume = VolumeUse::new("v", mount.clone()).staged_at(STAGING);
