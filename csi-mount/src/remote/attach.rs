@@ -32,7 +32,7 @@ impl RemoteDisks {
     /// - [`InvalidInput`](ErrorKind::InvalidInput): the target has no portal, or one with a scope (`fe80::1%2`).
     /// - [`WrongDevice`](ErrorKind::WrongDevice): another disk is attached under this name, another volume is
     ///   attached with this LUN, or the kernel made several disks of this one.
-    /// - [`Unsupported`](ErrorKind::Unsupported): the kernel lacks NVMe over TCP or DH-HMAC-CHAP; several
+    /// - [`Unsupported`](ErrorKind::Unsupported): the kernel lacks the transport of NVMe or DH-HMAC-CHAP; several
     ///   portals of NVMe without native multipath, or of iSCSI without
     ///   [`single_path`](super::IscsiTarget::single_path), and multipathd does not run.
     /// - [`PermissionDenied`](ErrorKind::PermissionDenied) or [`Io`](ErrorKind::Io): the target refuses this
@@ -56,8 +56,8 @@ impl RemoteDisks {
             let reason = format!("{} is attached under this name", before.disk);
             return Err(failed(ErrorKind::WrongDevice, name, reason).hint("detach it first"));
         }
-        if let Some((other, record)) = all.iter().find(|(_, record)| record.disk.has_address_of(&disk)) {
-            let reason = format!("{} is attached there, as {other}", record.disk);
+        if let Some((other, record)) = all.iter().find(|(_, record)| record.disk.excludes(&disk)) {
+            let reason = format!("{} is attached, as {other}", record.disk);
             return Err(failed(ErrorKind::WrongDevice, name, reason).hint("detach it first"));
         }
         before.iter().for_each(|before| disk.add_earlier(&before.disk));

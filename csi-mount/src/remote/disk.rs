@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::fc::target::{FcDisk, FcTarget, list, parse_list};
 use super::iscsi::target::{IscsiDisk, IscsiTarget};
-use super::nvme::target::{NamespaceId, NvmeDisk, NvmeTarget};
+use super::nvme::target::{NamespaceId, NvmeDisk, NvmeTarget, Transport};
 use super::scsi::LunId;
 use super::{iscsi, nvme};
 use crate::{ExpectedDevice, Result};
@@ -127,7 +127,7 @@ impl Disk {
     /// Whether connections of one can be connections of the other.
     pub(super) fn shares_connections(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Nvme(one), Self::Nvme(other)) => one.nqn == other.nqn && one.host_nqn == other.host_nqn,
+            (Self::Nvme(one), Self::Nvme(other)) => one.shares_controllers(other),
             (Self::Iscsi(one), Self::Iscsi(other)) => one.iqn == other.iqn,
             // None is made or ended by an attachment; but paths to the same disk are.
             (Self::Fc(one), Self::Fc(other)) => one.id == other.id,
@@ -135,14 +135,18 @@ impl Disk {
         }
     }
 
-    /// Whether this is another disk with the same address: its number was reused.
-    pub(super) fn has_address_of(&self, other: &Self) -> bool {
+    /// Whether this keeps the other one from being attached: another disk with the same address, because its
+    /// number was reused; or the same disk over another transport, whose paths would be taken away with it.
+    pub(super) fn excludes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Iscsi(one), Self::Iscsi(other)) => {
                 one.iqn == other.iqn && one.lun == other.lun && one.id != other.id
             }
             (Self::Fc(one), Self::Fc(other)) => one.has_address_of(other) && one.id != other.id,
             // An address of NVMe is never looked at.
+            (Self::Nvme(one), Self::Nvme(other)) => {
+                one.nqn == other.nqn && one.namespace == other.namespace && one.transport != other.transport
+            }
             _ => false,
         }
     }
@@ -159,8 +163,12 @@ impl Disk {
     /// The lines of a record.
     pub(super) fn to_text(&self) -> String {
         match self {
-            Self::Nvme(NvmeDisk { nqn, host_nqn, namespace }) => {
-                format!("nqn={nqn}\nhostnqn={host_nqn}\nnamespace={namespace}\n")
+            Self::Nvme(NvmeDisk { transport, nqn, host_nqn, namespace }) => {
+                let key = match transport {
+                    Transport::Tcp => "nqn",
+                    Transport::Rdma => "rdma",
+                };
+                format!("{key}={nqn}\nhostnqn={host_nqn}\nnamespace={namespace}\n")
             }
             Self::Iscsi(IscsiDisk { iqn, interface, lun, id }) => {
                 let interface = interface.as_deref().unwrap_or_default();
@@ -179,9 +187,10 @@ impl Disk {
         let target = target.to_owned();
         let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
         match key {
-            "nqn" => {
+            "nqn" | "rdma" => {
+                let transport = if key == "nqn" { Transport::Tcp } else { Transport::Rdma };
                 let (host_nqn, namespace) = (value("hostnqn")?, NamespaceId::parse(&value("namespace")?)?);
-                Some(Self::Nvme(NvmeDisk { nqn: target, host_nqn, namespace }))
+                Some(Self::Nvme(NvmeDisk { transport, nqn: target, host_nqn, namespace }))
             }
             "iqn" => {
                 let interface = Some(value("interface")?).filter(|name| !name.is_empty());

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::disk::Disk;
 use super::iscsi::decide::IscsiUnit;
-use super::nvme::target::NvmeDisk;
+use super::nvme::target::{NvmeDisk, Transport};
 use super::scsi::LogicalUnit;
 use super::{nvme, scsi};
 use crate::sys::{file_lock, fnv};
@@ -265,6 +265,7 @@ mod tests {
         Record {
             boot: boot().unwrap(),
             disk: Disk::Nvme(NvmeDisk {
+                transport: Transport::Tcp,
                 nqn: "nqn.s".to_owned(),
                 host_nqn: "nqn.h".to_owned(),
                 namespace: NamespaceId::eui64("0123456789abcdef").unwrap(),

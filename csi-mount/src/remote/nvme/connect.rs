@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use zeroize::Zeroizing;
 
-use super::target::NvmeTarget;
+use super::target::{NvmeTarget, Transport};
 use crate::remote::ask::{ask, checked, number_of, write};
 use crate::sys::device_call::{DeviceCall, options};
 use crate::{Error, ErrorKind, Result};
@@ -51,7 +51,10 @@ pub(in crate::remote) fn connect(target: &NvmeTarget, portal: SocketAddr) -> Res
     }
     match number {
         0 | libc::EALREADY => Ok(()),
-        number => Err(explain(Error::os(CONNECT, what, std::io::Error::from_raw_os_error(number)))),
+        number => {
+            let error = Error::os(CONNECT, what, std::io::Error::from_raw_os_error(number));
+            Err(explain(error, target.transport))
+        }
     }
 }
 
@@ -67,12 +70,13 @@ pub(in crate::remote) fn settle() -> Result<()> {
     }
 }
 
-fn explain(error: Error) -> Error {
+fn explain(error: Error, transport: Transport) -> Error {
     match error.raw_os_error() {
-        Some(libc::EINVAL) => error.hint(
-            "load the module nvme-tcp; the kernel's log names the option that it refuses, such as a host id \
+        Some(libc::EINVAL) => error.hint(format!(
+            "load the module nvme-{}; the kernel's log names the option that it refuses, such as a host id \
              that is in use with another host NQN",
-        ),
+            transport.name()
+        )),
         Some(libc::EACCES | libc::EPERM | libc::EKEYREJECTED | libc::EKEYREVOKED | libc::ENOKEY) => error
             .with_kind(ErrorKind::PermissionDenied)
             .hint("check the DH-HMAC-CHAP keys, and that the target allows this host NQN"),
@@ -90,7 +94,7 @@ fn open() -> Result<File> {
         match error.kind() {
             ErrorKind::NotFound => error
                 .with_kind(ErrorKind::Unsupported)
-                .hint("load the module nvme-tcp on the node; a container needs the host's /dev"),
+                .hint("load the module nvme-tcp or nvme-rdma on the node; a container needs the host's /dev"),
             _ => error,
         }
     })
@@ -106,7 +110,7 @@ fn option_string(target: &NvmeTarget, portal: SocketAddr, with_fast_fail: bool) 
         }
         text.extend([name, "=", value]);
     };
-    add("transport", "tcp");
+    add("transport", target.transport.name());
     add("traddr", &portal.ip().to_string());
     add("trsvcid", &portal.port().to_string());
     add("nqn", &target.nqn);

@@ -144,7 +144,23 @@ fn valid_nqn(nqn: &str) -> Result<String> {
     }
 }
 
-/// A namespace of an NVMe subsystem, reached over TCP.
+/// How a subsystem is reached: the kernel's name for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::remote) enum Transport {
+    Tcp,
+    Rdma,
+}
+
+impl Transport {
+    pub(in crate::remote) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
+}
+
+/// A namespace of an NVMe subsystem, reached over TCP or RDMA.
 ///
 /// ```
 /// use csi_mount::remote::{NamespaceId, NvmeHost, NvmeTarget};
@@ -161,6 +177,7 @@ fn valid_nqn(nqn: &str) -> Result<String> {
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct NvmeTarget {
+    pub(in crate::remote) transport: Transport,
     pub(in crate::remote) host: NvmeHost,
     pub(in crate::remote) nqn: String,
     pub(in crate::remote) namespace: NamespaceId,
@@ -176,9 +193,17 @@ pub struct NvmeTarget {
 /// A namespace as a record names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::remote) struct NvmeDisk {
+    pub(in crate::remote) transport: Transport,
     pub(in crate::remote) nqn: String,
     pub(in crate::remote) host_nqn: String,
     pub(in crate::remote) namespace: NamespaceId,
+}
+
+impl NvmeDisk {
+    /// Whether a controller of one is a controller of the other.
+    pub(in crate::remote) fn shares_controllers(&self, other: &Self) -> bool {
+        self.transport == other.transport && self.nqn == other.nqn && self.host_nqn == other.host_nqn
+    }
 }
 
 /// The keys of DH-HMAC-CHAP, which are never printed, and wiped from memory.
@@ -201,7 +226,24 @@ impl NvmeTarget {
     ///
     /// [`InvalidInput`](ErrorKind::InvalidInput) if `nqn` is not an NQN.
     pub fn tcp(host: NvmeHost, nqn: &str, namespace: NamespaceId) -> Result<Self> {
+        Self::over(Transport::Tcp, host, nqn, namespace)
+    }
+
+    /// The same over RDMA: RoCE, iWARP or InfiniBand with IP addresses. The kernel finds the adapter by the
+    /// portal's address, in the node's network also for a caller with a network namespace of its own.
+    ///
+    /// A namespace that is attached over one transport is refused over the other.
+    ///
+    /// # Errors
+    ///
+    /// As for [`tcp`](Self::tcp).
+    pub fn rdma(host: NvmeHost, nqn: &str, namespace: NamespaceId) -> Result<Self> {
+        Self::over(Transport::Rdma, host, nqn, namespace)
+    }
+
+    fn over(transport: Transport, host: NvmeHost, nqn: &str, namespace: NamespaceId) -> Result<Self> {
         Ok(Self {
+            transport,
             host,
             nqn: valid_nqn(nqn)?,
             namespace,
@@ -283,7 +325,7 @@ impl NvmeTarget {
 
     pub(in crate::remote) fn disk(&self) -> NvmeDisk {
         let (nqn, host_nqn) = (self.nqn.clone(), self.host.nqn.clone());
-        NvmeDisk { nqn, host_nqn, namespace: self.namespace.clone() }
+        NvmeDisk { transport: self.transport, nqn, host_nqn, namespace: self.namespace.clone() }
     }
 
     /// What identifies the disk, for [`StagePlan::expect`](crate::flow::block::StagePlan::expect): the stage

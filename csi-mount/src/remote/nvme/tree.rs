@@ -77,8 +77,8 @@ impl Controller {
         self.state.starts_with("deleting") || self.state == "dead"
     }
 
-    pub(in crate::remote) fn is_of(&self, nqn: &str, host_nqn: &str) -> bool {
-        self.transport == "tcp" && self.nqn == nqn && self.host_nqn == host_nqn
+    pub(in crate::remote) fn is_of(&self, disk: &NvmeDisk) -> bool {
+        self.transport == disk.transport.name() && self.nqn == disk.nqn && self.host_nqn == disk.host_nqn
     }
 }
 
@@ -108,9 +108,9 @@ impl Tree {
         Ok(Self { controllers })
     }
 
-    /// The controllers of the disk's subsystem, at whatever portal.
+    /// The controllers of the disk's subsystem over its transport, at whatever portal.
     pub(in crate::remote) fn of<'t>(&'t self, disk: &'t NvmeDisk) -> impl Iterator<Item = &'t Controller> {
-        self.controllers.iter().filter(|controller| controller.is_of(&disk.nqn, &disk.host_nqn))
+        self.controllers.iter().filter(|controller| controller.is_of(disk))
     }
 }
 

@@ -248,8 +248,8 @@ fn another_volume_with_the_same_number_is_in_the_way_at_a_common_port() {
         (named(OTHER, 4, &[1], &[]), false),
         (named(WWID, 3, &[1], &[]), false),
     ] {
-        assert_eq!(found.has_address_of(&one), is_in_the_way, "{found}");
-        assert_eq!(one.has_address_of(&found), is_in_the_way, "{found}");
+        assert_eq!(found.excludes(&one), is_in_the_way, "{found}");
+        assert_eq!(one.excludes(&found), is_in_the_way, "{found}");
     }
     // Ports can be added, and those of before are kept. Another number is another address.
     let mut more = named(WWID, 3, &[3], &[1]);

@@ -235,7 +235,7 @@ fn another_volume_with_the_same_number_is_in_the_way() {
         (other(IQN, 4, "b"), false),
         (other("iqn.other", 3, "b"), false),
     ] {
-        assert_eq!(found.has_address_of(&one), is_in_the_way, "{found}");
+        assert_eq!(found.excludes(&one), is_in_the_way, "{found}");
     }
 }
 

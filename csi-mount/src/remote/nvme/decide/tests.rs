@@ -5,7 +5,7 @@ use std::fs;
 use super::*;
 use crate::remote::attach::own_portals;
 use crate::remote::disk::Disk;
-use crate::remote::nvme::target::NamespaceId;
+use crate::remote::nvme::target::{NamespaceId, Transport};
 use crate::remote::nvme::tree::has_native_multipath;
 use crate::remote::record::Record;
 
@@ -71,7 +71,8 @@ impl Fake {
 }
 
 fn disk_of(nqn: &str, host_nqn: &str, namespace: NamespaceId) -> NvmeDisk {
-    NvmeDisk { nqn: nqn.to_owned(), host_nqn: host_nqn.to_owned(), namespace }
+    let (nqn, host_nqn) = (nqn.to_owned(), host_nqn.to_owned());
+    NvmeDisk { transport: Transport::Tcp, nqn, host_nqn, namespace }
 }
 
 fn record(nqn: &str, portals: &[(u16, bool)]) -> Record {
@@ -204,4 +205,30 @@ fn sizes_agree_on_every_path_and_the_disk() {
     fake.path("nvme1", "nvme0c1n1", "optimized", 2 << 20);
     assert!(size(&fake).unwrap_err().contains("different sizes"));
     assert!(common_size(std::iter::empty()).is_err());
+}
+
+#[test]
+fn a_namespace_has_one_transport_and_its_own_controllers() {
+    let fake = Fake::new();
+    for (index, transport) in [(0, "tcp"), (1, "rdma")] {
+        fake.controller(&format!("nvme{index}"), NQN, 4420, "live");
+        fake.set(&format!("class/nvme/nvme{index}/transport"), transport);
+        fake.path(&format!("nvme{index}"), &format!("nvme0c{index}n1"), "optimized", 1 << 20);
+    }
+    let tcp = disk_of(NQN, HOST, id());
+    let rdma = NvmeDisk { transport: Transport::Rdma, ..tcp.clone() };
+    let own = |disk: &NvmeDisk| -> Vec<String> {
+        let tree = fake.tree();
+        let portals = [Portal { address: address(4420), is_own: true }];
+        own_controllers(&tree, disk, &portals).into_iter().map(|found| found.name.clone()).collect()
+    };
+    assert_eq!((own(&tcp), own(&rdma)), (vec!["nvme0".to_owned()], vec!["nvme1".to_owned()]));
+    let other = NvmeDisk { namespace: NamespaceId::eui64("0123456789abcdef").unwrap(), ..rdma.clone() };
+    let [tcp, rdma, other] = [tcp, rdma, other].map(Disk::Nvme);
+    assert!(tcp.excludes(&rdma) && rdma.excludes(&tcp));
+    assert!(!tcp.excludes(&tcp) && !tcp.excludes(&other) && !tcp.shares_connections(&rdma));
+    for disk in [tcp, rdma] {
+        let text = disk.to_text();
+        assert_eq!(Disk::parse(&mut text.lines()), Some(disk), "{text}");
+    }
 }
