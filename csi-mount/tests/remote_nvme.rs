@@ -1,5 +1,5 @@
-//! NVMe over TCP against the kernel's own target, on this machine: attach, grow, detach, and what must not
-//! happen.
+//! NVMe over TCP, and over RDMA by the same tests, against the kernel's own target on this machine: attach, grow,
+//! detach, and what must not happen.
 //!
 //! The tests run where `cargo xtask test --kernels` provides the modules, and not with `cargo test` alone.
 
@@ -154,9 +154,12 @@ fn ten_volumes_of_one_subsystem_come_and_go_in_any_order() {
 /// Connects as an administrator, or another driver, does.
 fn connect_by_hand(nvmet: &Nvmet, port: u16) {
     let options = format!(
-        "transport=tcp,traddr=127.0.0.1,trsvcid={port},nqn={},hostnqn={},hostid=3f2504e0-4f89-41d3-9a0c-0305e82c3301",
+        "transport={},traddr={},trsvcid={port},nqn={},hostnqn={},hostid={}",
+        nvme_target::transport(),
+        nvme_target::address(port).ip(),
         nvmet.nqn,
-        nvme_target::HOST_NQN
+        nvme_target::HOST_NQN,
+        nvme_target::HOST_ID
     );
     fs::OpenOptions::new()
         .read(true)
@@ -231,6 +234,30 @@ fn a_reused_number_is_another_volume() {
 }
 
 #[test]
+fn a_number_that_was_reused_in_silence_is_another_volume() {
+    let (node, nvmet) = (Node::new(), Nvmet::new("silence", 3, 1));
+    drop(node.disks.attach("other", nvmet.target(2)).unwrap());
+    for index in [0, 1] {
+        let target = nvmet.target(index);
+        drop(node.disks.attach("pvc", &target).unwrap());
+        // The target announces no change, and the kernel still has the old name.
+        let [(name, _)] = &controllers()[..] else { panic!("{:?}", controllers()) };
+        devices::run("nvme", &["set-feature", &format!("/dev/{name}"), "--feature-id=0x0b", "--value=0"]);
+        nvmet.rename(index, 8 + index);
+        assert!(node.disks.device("pvc").unwrap().is_some(), "the kernel does not know it");
+        let error = node.disks.refresh("pvc").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
+        let short = target.wait_limit(Duration::from_secs(3));
+        let error = node.disks.attach("pvc", &short).unwrap_err();
+        println!("{error}");
+        assert!([ErrorKind::NotFound, ErrorKind::WrongDevice].contains(&error.kind()), "{error}");
+        assert_eq!(node.records(), ["other.disk"]);
+    }
+    node.disks.detach("other").unwrap();
+    node.assert_nothing_left();
+}
+
+#[test]
 fn a_namespace_that_comes_late_is_waited_for() {
     let (node, nvmet) = (Node::new(), Nvmet::new("late", 1, 1));
     nvmet.set_enabled(0, false);
@@ -245,7 +272,7 @@ fn a_namespace_that_comes_late_is_waited_for() {
     nvmet.close(4420);
     let error = node.disks.attach("pvc", nvmet.target(0)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
-    assert!(error.to_string().contains("127.0.0.1:4420"), "{error}");
+    assert!(error.to_string().contains(&nvme_target::address(4420).to_string()), "{error}");
     node.assert_nothing_left();
 }
 

@@ -1,4 +1,4 @@
-//! An attach or a detach over NVMe/TCP that is killed before one of its system calls: whatever comes next,
+//! An attach or a detach over NVMe (TCP, or RDMA) that is killed before one of its system calls: whatever comes next,
 //! the disk is the right one, and nothing is left at the end.
 //!
 //! The tests run where `cargo xtask test --kernels` provides the modules.

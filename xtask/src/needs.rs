@@ -52,6 +52,7 @@ const EMULATION: &[(&str, &str)] = &[
     ("xfs_io", "xfsprogs"),
     ("btrfs", "btrfs-progs"),
     ("ip", "iproute2"),
+    ("rdma", "iproute2"),
     ("dmsetup", "dmsetup"),
     ("nvme", "nvme-cli"),
     ("iscsiadm", "open-iscsi"),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::disk::Disk;
 use super::iscsi::decide::IscsiUnit;
-use super::nvme::target::{NvmeDisk, Transport};
+use super::nvme::target::NvmeDisk;
 use super::scsi::LogicalUnit;
 use super::{nvme, scsi};
 use crate::sys::{file_lock, fnv};
@@ -258,6 +258,7 @@ fn read(path: &Path) -> Result<Option<Record>> {
 mod tests {
     use super::*;
     use crate::remote::iscsi::target::IscsiDisk;
+    use crate::remote::nvme::target::Transport;
     use crate::remote::{LunId, NamespaceId};
 
     fn record() -> Record {

@@ -1,5 +1,5 @@
 //! Calls to a disk, or to its driver, that can wait for a target on the network.
-#![allow(unsafe_code, reason = "read(2), write(2), fsync(2) and ioctl(2) are raw system calls here")]
+#![allow(unsafe_code, reason = "read(2), write(2) and fsync(2) are raw system calls here")]
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,6 +9,8 @@ use nix::libc;
 
 use super::child::Answer;
 use super::device_mapper::{self, Change};
+use super::nvme_identify::{self, NvmeName};
+use super::scsi_inquiry;
 
 /// A call that a child process makes.
 #[derive(Clone, Copy)]
@@ -23,6 +25,12 @@ pub(crate) enum DeviceCall<'a> {
     /// Identify Namespace, sent through this controller (`/dev/nvmeN`). The answer's `blocks` and
     /// `block_size` have the size that the target reports.
     NvmeSize(BorrowedFd<'a>, u32),
+    /// The names of the namespace with this number, asked of the target through this controller. The answer's
+    /// `setting` is 1 if this name is among them.
+    NvmeName(BorrowedFd<'a>, u32, NvmeName),
+    /// A page with the names of a unit of SCSI, asked of the unit through `/dev/bsg`. The answer's `setting` is 1
+    /// if the page is this one.
+    ScsiPage(BorrowedFd<'a>, &'a [u8]),
     /// A change of the mapping with this uuid, through `/dev/mapper/control`.
     ChangeMapping(BorrowedFd<'a>, &'a str, Change),
 }
@@ -40,6 +48,8 @@ impl DeviceCall<'_> {
             | Self::Sync(fd)
             | Self::NvmeOptions(fd)
             | Self::NvmeSize(fd, _)
+            | Self::NvmeName(fd, ..)
+            | Self::ScsiPage(fd, _)
             | Self::ChangeMapping(fd, ..) => fd.as_raw_fd(),
         }
     }
@@ -57,12 +67,30 @@ impl DeviceCall<'_> {
                 failed_if(unsafe { libc::fsync(fd.as_raw_fd()) } < 0)
             }
             Self::NvmeOptions(fd) => nvme_options(fd),
-            Self::NvmeSize(fd, namespace) => nvme_size(fd, namespace),
+            Self::NvmeSize(fd, namespace) => {
+                answer(nvme_identify::size(fd, namespace), |(blocks, block_size)| Answer {
+                    blocks,
+                    block_size,
+                    ..Answer::default()
+                })
+            }
+            Self::NvmeName(fd, namespace, name) => answer(nvme_identify::has(fd, namespace, name), yes_or_no),
+            Self::ScsiPage(fd, page) => answer(scsi_inquiry::has_page(fd, page), yes_or_no),
             Self::ChangeMapping(fd, uuid, change) => {
-                let error = device_mapper::change(fd, uuid, change).err().map_or(0, |error| error as i32);
-                Answer { error: error as u64, ..Answer::default() }
+                answer(device_mapper::change(fd, uuid, change), |()| Answer::default())
             }
         }
+    }
+}
+
+fn yes_or_no(setting: bool) -> Answer {
+    Answer { setting: u64::from(setting), ..Answer::default() }
+}
+
+fn answer<T>(result: Result<T, Errno>, found: impl FnOnce(T) -> Answer) -> Answer {
+    match result {
+        Ok(value) => found(value),
+        Err(error) => Answer { error: error as i32 as u64, ..Answer::default() },
     }
 }
 
@@ -80,82 +108,4 @@ fn nvme_options(fd: BorrowedFd<'_>) -> Answer {
     let bit = |name: &[u8], bit: u64| if has(name) { bit } else { 0 };
     let setting = bit(b"fast_io_fail_tmo=", options::FAST_IO_FAIL) | bit(b"dhchap_secret=", options::DHCHAP);
     Answer { setting, ..Answer::default() }
-}
-
-/// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h.
-#[repr(C)]
-#[derive(Default)]
-struct NvmeCommand {
-    opcode: u8,
-    flags: u8,
-    reserved: u16,
-    namespace: u32,
-    words_2_and_3: [u32; 2],
-    metadata: u64,
-    address: u64,
-    metadata_length: u32,
-    data_length: u32,
-    words_10_to_15: [u32; 6],
-    timeout_ms: u32,
-    result: u32,
-}
-
-nix::ioctl_readwrite!(
-    /// `NVME_IOCTL_ADMIN_CMD`
-    nvme_admin_command,
-    b'N',
-    0x41,
-    NvmeCommand
-);
-
-fn nvme_size(fd: BorrowedFd<'_>, namespace: u32) -> Answer {
-    const IDENTIFY: u8 = 6;
-    const TIMEOUT_MS: u32 = 10_000;
-    let mut data = [0_u8; 4096];
-    let mut command = NvmeCommand {
-        opcode: IDENTIFY,
-        namespace,
-        address: data.as_mut_ptr() as u64,
-        data_length: data.len() as u32,
-        timeout_ms: TIMEOUT_MS,
-        ..NvmeCommand::default()
-    };
-    // SAFETY: the command is live and of the call's type; its address is that of a live buffer of the length
-    // that it gives.
-    match unsafe { nvme_admin_command(fd.as_raw_fd(), &raw mut command) } {
-        Ok(0) => {}
-        // A status of the NVMe protocol.
-        Ok(_) => return Answer { error: libc::EIO as u64, ..Answer::default() },
-        Err(error) => return Answer { error: error as i32 as u64, ..Answer::default() },
-    }
-    let (blocks, block_size) = size_of_namespace(&data);
-    Answer { blocks, block_size, ..Answer::default() }
-}
-
-/// The number of blocks and the bytes in a block, from the answer to Identify Namespace.
-fn size_of_namespace(data: &[u8; 4096]) -> (u64, u64) {
-    // All indices are below 128 + 4 * 63 + 3.
-    let mut blocks = [0; 8];
-    blocks.copy_from_slice(&data[..8]);
-    // FLBAS: the format's index, bits 0 to 3 and 5 to 6.
-    let format = usize::from(data[26] & 0xf | (data[26] >> 5 & 3) << 4);
-    let shift = u32::from(data[128 + 4 * format + 2]);
-    (u64::from_le_bytes(blocks), 1_u64.checked_shl(shift).unwrap_or(0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_size_is_that_of_the_format_in_use() {
-        let mut data = [0; 4096];
-        data[..8].copy_from_slice(&1000_u64.to_le_bytes());
-        data[130] = 9;
-        data[128 + 4 * 17 + 2] = 12;
-        assert_eq!(size_of_namespace(&data), (1000, 512));
-        data[26] = 1 | 1 << 5;
-        assert_eq!(size_of_namespace(&data), (1000, 4096));
-        assert_eq!(std::mem::size_of::<NvmeCommand>(), 72);
-    }
 }

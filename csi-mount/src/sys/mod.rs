@@ -20,7 +20,11 @@ pub(crate) mod memory;
 pub(crate) mod mount_api;
 pub(crate) mod mount_id;
 pub(crate) mod new_mount;
+#[cfg(feature = "remote")]
+pub(crate) mod nvme_identify;
 pub(crate) mod own_descriptors;
+#[cfg(feature = "remote")]
+mod scsi_inquiry;
 pub(crate) mod super_options;
 pub(crate) mod user_namespace;
 

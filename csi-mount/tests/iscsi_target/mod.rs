@@ -250,9 +250,14 @@ impl Lio {
 
     /// Gives the unit this number.
     pub(crate) fn map(&self, lun: u64, index: usize) {
+        self.map_place(lun, &self.disk(index));
+    }
+
+    /// Gives the disk with this directory this number.
+    pub(crate) fn map_place(&self, lun: u64, disk: &Path) {
         let place = self.group().join(format!("lun/lun_{lun}"));
         make(&place);
-        symlink(self.disk(index), place.join("disk")).unwrap();
+        symlink(disk, place.join("disk")).unwrap();
     }
 
     /// Takes the unit with this number away.

@@ -1,4 +1,5 @@
-//! An NVMe target of the kernel (`nvmet`) on 127.0.0.1, with loop devices as its namespaces.
+//! An NVMe target of the kernel (`nvmet`) on this machine, with loop devices as its namespaces. It is reached over
+//! TCP, or over RDMA if `CSI_NVME_TRANSPORT=rdma` is set.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::fs;
@@ -17,6 +18,37 @@ const CONFIG: &str = "/sys/kernel/config/nvmet";
 pub(crate) const HOST_NQN: &str = "nqn.2026-01.org.example:node";
 pub(crate) const HOST_ID: &str = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
 
+/// The name of the network device that has the RDMA adapter in software (`rdma_rxe`).
+const RDMA_NETWORK: &str = "rdma_net";
+const RDMA_ADDRESS: [u8; 4] = [10, 3, 0, 1];
+
+fn is_rdma() -> bool {
+    match std::env::var("CSI_NVME_TRANSPORT").as_deref() {
+        Ok("rdma") => true,
+        Ok(other) => panic!("{other}"),
+        Err(_) => false,
+    }
+}
+
+/// The kernel's name of the transport.
+pub(crate) fn transport() -> &'static str {
+    if is_rdma() { "rdma" } else { "tcp" }
+}
+
+fn prepare() {
+    run("ip", &["link", "set", "lo", "up"]);
+    if !Path::new(CONFIG).exists() {
+        Mount::new("configfs", "none").at(&Target::new("/sys/kernel/config").unwrap()).unwrap();
+    }
+    if is_rdma() && !Path::new("/sys/class/net").join(RDMA_NETWORK).exists() {
+        let address = format!("{}/24", std::net::Ipv4Addr::from(RDMA_ADDRESS));
+        run("ip", &["link", "add", RDMA_NETWORK, "type", "dummy"]);
+        run("ip", &["addr", "add", &address, "dev", RDMA_NETWORK]);
+        run("ip", &["link", "set", RDMA_NETWORK, "up"]);
+        run("rdma", &["link", "add", "rxe0", "type", "rxe", "netdev", RDMA_NETWORK]);
+    }
+}
+
 pub(crate) fn host() -> NvmeHost {
     NvmeHost::new(HOST_NQN, HOST_ID).unwrap()
 }
@@ -32,7 +64,7 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// The states of all controllers over TCP, by name.
+/// The states of all controllers, by name.
 pub(crate) fn controllers() -> Vec<(String, String)> {
     let entries = fs::read_dir("/sys/class/nvme").unwrap().flatten();
     let mut all: Vec<_> = entries
@@ -87,12 +119,7 @@ impl Nvmet {
 
     pub(crate) fn at(name: &str, namespaces: usize, ports: std::ops::Range<u16>) -> Self {
         static READY: Once = Once::new();
-        READY.call_once(|| {
-            run("ip", &["link", "set", "lo", "up"]);
-            if !Path::new(CONFIG).exists() {
-                Mount::new("configfs", "none").at(&Target::new("/sys/kernel/config").unwrap()).unwrap();
-            }
-        });
+        READY.call_once(prepare);
         let nqn = nqn(name);
         let subsystem = Path::new(CONFIG).join("subsystems").join(&nqn);
         let images = (0..namespaces).map(|_| Image::new(300)).collect();
@@ -100,8 +127,8 @@ impl Nvmet {
         for port in &target.ports {
             let place = target.port(*port);
             fs::create_dir(&place).unwrap();
-            for (name, value) in
-                [("addr_trtype", "tcp"), ("addr_adrfam", "ipv4"), ("addr_traddr", "127.0.0.1")]
+            let ip = address(*port).ip().to_string();
+            for (name, value) in [("addr_trtype", transport()), ("addr_adrfam", "ipv4"), ("addr_traddr", &ip)]
             {
                 set(place.join(name), value);
             }
@@ -204,7 +231,8 @@ pub(crate) fn namespace_of(subsystem: &str, index: usize, ports: &[u16]) -> Nvme
         0 => NamespaceId::nguid(&nguid(index)),
         _ => NamespaceId::uuid(&uuid(index)),
     };
-    let target = NvmeTarget::tcp(host(), &nqn(subsystem), id.unwrap()).unwrap();
+    let over = if is_rdma() { NvmeTarget::rdma } else { NvmeTarget::tcp };
+    let target = over(host(), &nqn(subsystem), id.unwrap()).unwrap();
     let target = target.reconnect_delay(Duration::from_secs(1)).wait_limit(Duration::from_secs(60));
     ports.iter().fold(target, |target, port| target.portal(address(*port)))
 }
@@ -214,7 +242,7 @@ fn nqn(subsystem: &str) -> String {
 }
 
 pub(crate) fn address(port: u16) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], port))
+    SocketAddr::from((if is_rdma() { RDMA_ADDRESS } else { [127, 0, 0, 1] }, port))
 }
 
 fn uuid(index: usize) -> String {

@@ -263,6 +263,37 @@ const REMOTE: Suite = Suite {
     ..MOUNT
 };
 
+/// NVMe over RDMA. The cloud flavour has no RDMA adapter in software.
+const REMOTE_RDMA: Suite = Suite {
+    modules: &[
+        "loop",
+        "xfs",
+        "crc32c_generic",
+        "configfs",
+        "dummy",
+        "crc32_generic",
+        "rdma_rxe",
+        "nvmet_rdma",
+        "nvme_rdma",
+    ],
+    flavour: Flavour::Generic,
+    files: &[
+        "mkfs.ext4",
+        "/etc/mke2fs.conf",
+        "e2fsck",
+        "resize2fs",
+        "mkfs.xfs",
+        "xfs_repair",
+        "ip",
+        "rdma",
+        "nvme",
+        "cp",
+        "sleep",
+    ],
+    env: &[("CSI_NVME_TRANSPORT", "rdma")],
+    ..REMOTE
+};
+
 /// The same over iSCSI.
 const REMOTE_ISCSI: Suite = Suite {
     modules: &[
@@ -713,6 +744,25 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "remote_nvme_crash", env: &[("CSI_CRASH_POINTS", "24")], seconds: 300, ..REMOTE },
     Suite { package: "nvme-tcp", test: "on_nvmet", seconds: 900, ..REMOTE },
     Suite { test: "remote_iscsi", ..REMOTE_ISCSI },
+    // Since 6.7 errors can be set for one disk of `scsi_debug`.
+    Suite {
+        test: "remote_iscsi_odd",
+        modules: &[
+            "loop",
+            "xfs",
+            "crc32c_generic",
+            "configfs",
+            "sd_mod",
+            "iscsi_tcp",
+            "target_core_mod",
+            "target_core_file",
+            "target_core_pscsi",
+            "iscsi_target_mod",
+            "scsi_debug",
+        ],
+        since: Version::new(6, 12),
+        ..REMOTE_ISCSI
+    },
     Suite {
         test: "remote_storage",
         modules: &[
@@ -738,6 +788,13 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "remote_oracle", only: "native_nvme", ..REMOTE },
     Suite { test: "remote_oracle", only: "nvme_with_maps", ..MULTIPATH },
     Suite { test: "remote_fc", ..REMOTE_FC },
+    Suite { test: "remote_nvme", ..REMOTE_RDMA },
+    Suite {
+        test: "remote_nvme_crash",
+        env: &[("CSI_NVME_TRANSPORT", "rdma"), ("CSI_CRASH_POINTS", "12")],
+        seconds: 300,
+        ..REMOTE_RDMA
+    },
     Suite { only: "hard", ..HANG_NFS },
     Suite { only: "soft", ..HANG_NFS },
     Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },

@@ -82,9 +82,13 @@ fn wait_for(sys: &Path, name: &str, target: &NvmeTarget, finder: &mut Finder<'_>
         let tree = Tree::read(sys)?;
         let found = finder.namespace(&tree, target)?;
         let reason = match found {
-            Namespace::Usable(number) => match open(sys, number, target, finder)? {
-                Some(device) => return Ok(device),
-                None => (ErrorKind::NotFound, "its disk has no size yet, or went away".to_owned()),
+            Namespace::Usable(number) => match confirm(&tree, &disk) {
+                Ok(()) => match open(sys, number, target, finder)? {
+                    Some(device) => return Ok(device),
+                    None => (ErrorKind::NotFound, "its disk has no size yet, or went away".to_owned()),
+                },
+                // The kernel notices it by the scan that follows.
+                Err(error) => (error.kind(), error.to_string()),
             },
             Namespace::SeveralDisks(disks) => {
                 let reason = format!("the kernel made several disks of it: {}", disks.join(", "));
@@ -125,6 +129,12 @@ fn wait_for(sys: &Path, name: &str, target: &NvmeTarget, finder: &mut Finder<'_>
     }
 }
 
+/// Asks the target through each live path whether it leads to this namespace.
+fn confirm(tree: &Tree, disk: &NvmeDisk) -> Result<()> {
+    let mut live = decide::paths(tree, disk).filter(|(controller, _)| controller.is_live());
+    live.try_for_each(|(found, path)| connect::confirm(&found.name, path.namespace, &disk.namespace))
+}
+
 /// Lets controllers look for new and changed namespaces; the kernel does this later.
 fn scan<'n>(sys: &Path, controllers: impl Iterator<Item = &'n str>) {
     for name in controllers {
@@ -162,6 +172,7 @@ pub(in crate::remote) fn refresh(sys: &Path, name: &str, disk: &NvmeDisk) -> Res
         let live: Vec<_> =
             decide::paths(&tree, disk).filter(|(controller, _)| controller.is_live()).collect();
         let mut reported = Vec::new();
+        confirm(&tree, disk)?;
         for (controller, path) in &live {
             reported.push(connect::size(&controller.name, path.namespace)?);
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use zeroize::Zeroizing;
 
-use super::target::{NvmeTarget, Transport};
+use super::target::{NamespaceId, NvmeTarget, Transport};
 use crate::remote::ask::{ask, checked, number_of, write};
 use crate::sys::device_call::{DeviceCall, options};
 use crate::{Error, ErrorKind, Result};
@@ -18,6 +18,7 @@ const FABRICS: &str = "/dev/nvme-fabrics";
 const CONNECT: &str = "connect to an NVMe subsystem through";
 const DISCONNECT: &str = "disconnect an NVMe controller through";
 const SIZE: &str = "ask the target for the size of a namespace through";
+const NAME: &str = "ask the target for the name of a namespace through";
 
 /// The kernel's own limits are 3 seconds for the connection and 60 for each command.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
@@ -160,10 +161,29 @@ pub(in crate::remote) fn size(controller: &str, namespace: u32) -> Result<u64> {
     Ok(answer.blocks.saturating_mul(answer.block_size))
 }
 
+/// Asks the target through this controller whether the namespace with this number still has this name. The kernel
+/// does not notice that the number was given to another volume if the target does not announce it.
+///
+/// # Errors
+///
+/// [`WrongDevice`](ErrorKind::WrongDevice) if it has another name.
+pub(in crate::remote) fn confirm(controller: &str, namespace: u32, id: &NamespaceId) -> Result<()> {
+    let path = Path::new("/dev").join(controller);
+    let file = File::open(&path).map_err(|error| Error::os(NAME, &path, error))?;
+    let call = DeviceCall::NvmeName(file.as_fd(), namespace, id.bytes());
+    let answer = ask(NAME, &path, call, SIZE_LIMIT)?;
+    checked(NAME, &path, &answer)?;
+    if answer.setting == 1 {
+        return Ok(());
+    }
+    let reason = format!("the number {namespace} was given to another namespace than {id}");
+    Err(Error::new(ErrorKind::WrongDevice, NAME, reason).at(path))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::remote::{NamespaceId, NvmeHost};
+    use crate::remote::NvmeHost;
 
     #[test]
     fn the_options_are_those_of_the_kernel() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+use crate::sys::nvme_identify::NvmeName;
 use crate::{Error, ErrorKind, ExpectedDevice, Result};
 
 const READ: &str = "read an NVMe target";
@@ -60,6 +61,14 @@ impl NamespaceId {
         digits(text, 32).map(|digits| Self(Name::Uuid(digits)))
     }
 
+    pub(in crate::remote) fn bytes(&self) -> NvmeName {
+        match &self.0 {
+            Name::Nguid(digits) => NvmeName::Nguid(bytes(digits)),
+            Name::Eui64(digits) => NvmeName::Eui64(bytes(digits)),
+            Name::Uuid(digits) => NvmeName::Uuid(bytes(digits)),
+        }
+    }
+
     pub(in crate::remote) fn parse(text: &str) -> Option<Self> {
         match text.split_once(':')? {
             ("nguid", digits) => Self::nguid(digits).ok(),
@@ -79,6 +88,13 @@ impl fmt::Display for NamespaceId {
             Name::Uuid(digits) => write!(f, "uuid:{digits}"),
         }
     }
+}
+
+/// The bytes that [`digits`] checked.
+fn bytes<const N: usize>(digits: &str) -> [u8; N] {
+    std::array::from_fn(|index| {
+        digits.get(2 * index..2 * index + 2).and_then(|byte| u8::from_str_radix(byte, 16).ok()).unwrap_or(0)
+    })
 }
 
 fn digits(text: &str, length: usize) -> Result<String> {
@@ -356,6 +372,8 @@ mod tests {
             NamespaceId::eui64("01 23 45 67 89 AB cd ef").unwrap().to_string(),
             "eui64:0123456789abcdef"
         );
+        let eui64 = NamespaceId::eui64("0123456789abcdef").unwrap().bytes();
+        assert_eq!(eui64, NvmeName::Eui64([1, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]));
         for wrong in ["", "1", "00000000000000000000000000000000", "g23456789012345678901234567890ab", "é"] {
             assert!(NamespaceId::nguid(wrong).is_err(), "{wrong}");
         }

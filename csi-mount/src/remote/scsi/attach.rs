@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::confirm::confirm;
 use super::decide::{Lun, View, common_size};
 use super::maps::{self, Finder};
 use super::unit::Nexus;
@@ -42,9 +43,16 @@ pub(in crate::remote) fn wait_for(
             continue;
         }
         let (kind, reason) = match finder.lun(&view)? {
-            Lun::Usable(number) => match open(sys, number, unit, finder)? {
-                Some(device) => return Ok(device),
-                None => (ErrorKind::NotFound, "its disk has no size yet, or went away".to_owned()),
+            Lun::Usable(number) => match confirm(&View::read(sys, unit)?) {
+                Ok(()) => match open(sys, number, unit, finder)? {
+                    Some(device) => return Ok(device),
+                    None => (ErrorKind::NotFound, "its disk has no size yet, or went away".to_owned()),
+                },
+                Err(error) => {
+                    // The kernel reads the names again.
+                    is_asked = false;
+                    (error.kind(), error.to_string())
+                }
             },
             Lun::SeveralDisks(several) => {
                 let reason = format!("the kernel made several disks of it: {}", several.join(", "));
@@ -158,6 +166,7 @@ pub(in crate::remote) fn refresh(sys: &Path, name: &str, unit: &dyn LogicalUnit)
             ask::write(RESCAN, &path.place.join("rescan"), b"1", RESCAN_LIMIT)?;
         }
         let view = View::read(sys, unit)?;
+        confirm(&view)?;
         let live = view.paths().filter(|(nexus, _)| nexus.is_live);
         let problem = match common_size(live.map(|(_, path)| path)) {
             Ok(size) => {

@@ -35,6 +35,11 @@ impl View {
         Ok(Self { connections: unit.connections(sys)?, lun: unit.lun(), id: unit.id().clone() })
     }
 
+    /// The page that has the unit's name, in the unit's directory.
+    pub(super) fn page(&self) -> &'static str {
+        self.id.page()
+    }
+
     /// The connections that show no disk of the unit, though they are live.
     pub(super) fn without_disk(&self) -> impl Iterator<Item = &Nexus> {
         let is_disk = |unit: &Unit| unit.lun == self.lun && unit.number.is_some() && unit.size > 0;

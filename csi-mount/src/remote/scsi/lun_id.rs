@@ -55,6 +55,14 @@ impl LunId {
         }
     }
 
+    /// The page of vital product data that has the name, as sysfs calls it.
+    pub(super) fn page(&self) -> &'static str {
+        match &self.0 {
+            Name::Wwid(_) => "vpd_pg83",
+            Name::Serial(_) => "vpd_pg80",
+        }
+    }
+
     /// What identifies a disk with this name, by the one world-wide name that the kernel prefers.
     pub(in crate::remote) fn expected(&self) -> ExpectedDevice {
         match &self.0 {

@@ -9,9 +9,11 @@
 //! | `unit.rs` | what the kernel says about connections and their units |
 //! | `decide.rs` | which path is usable, what is scanned and deleted |
 //! | `maps.rs` | the paths to a unit, and the one disk over them |
+//! | `confirm.rs` | the unit itself is asked for its name |
 //! | `attach.rs`, `detach.rs` | the steps: scan one LUN, wait, read a new size; delete paths |
 
 pub(super) mod attach;
+mod confirm;
 pub(super) mod decide;
 pub(super) mod detach;
 mod lun_id;

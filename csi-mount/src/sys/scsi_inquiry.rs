@@ -1,0 +1,96 @@
+//! INQUIRY, sent to a unit of SCSI (SPC, "INQUIRY command") through its node in `/dev/bsg`: an open of the disk
+//! would wait for the repair of its path.
+//!
+//! All of it runs in a forked child: it allocates nothing.
+#![allow(unsafe_code, reason = "ioctl(2) is a raw system call here")]
+
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use nix::errno::Errno;
+
+const INQUIRY: u8 = 0x12;
+const TIMEOUT_MS: u32 = 10_000;
+/// No page with names is longer.
+const MAX: usize = 4096;
+
+/// `struct sg_io_v4` of linux/bsg.h.
+#[repr(C)]
+#[derive(Default)]
+struct Exchange {
+    guard: i32,
+    protocol: [u32; 2],
+    command_length: u32,
+    command: u64,
+    tag: u64,
+    attributes: [u32; 3],
+    max_sense_length: u32,
+    sense: u64,
+    parts_out: u32,
+    length_out: u32,
+    parts_in: u32,
+    length_in: u32,
+    data_out: u64,
+    data_in: u64,
+    timeout_ms: u32,
+    flags: u32,
+    pointer: u64,
+    spare_in: u32,
+    driver_status: u32,
+    transport_status: u32,
+    device_status: u32,
+    retry_delay: u32,
+    info: u32,
+    duration: u32,
+    sense_length: u32,
+    left_in: i32,
+    left_out: i32,
+    generated_tag: u64,
+    spare_out: [u32; 2],
+}
+
+// `SG_IO`. Its number has no type in it.
+nix::ioctl_readwrite_bad!(sg_io, 0x2285, Exchange);
+
+/// Whether a page of vital product data (VPD) is still this one, which has its number in its second byte.
+pub(crate) fn has_page(unit: BorrowedFd<'_>, known: &[u8]) -> Result<bool, Errno> {
+    let mut data = [0_u8; MAX];
+    let [_, page, ..] = *known else { return Err(Errno::EINVAL) };
+    let data = data.get_mut(..known.len()).ok_or(Errno::EMSGSIZE)?;
+    let [high, low] = (data.len() as u16).to_be_bytes();
+    let command = [INQUIRY, 1, page, high, low, 0];
+    let mut exchange = Exchange {
+        guard: i32::from(b'Q'),
+        command_length: command.len() as u32,
+        command: command.as_ptr() as u64,
+        length_in: data.len() as u32,
+        data_in: data.as_mut_ptr() as u64,
+        timeout_ms: TIMEOUT_MS,
+        ..Exchange::default()
+    };
+    // SAFETY: the exchange is live and of the call's type; its addresses are those of live buffers of the lengths
+    // that it gives.
+    unsafe { sg_io(unit.as_raw_fd(), &raw mut exchange) }?;
+    let Exchange { driver_status, transport_status, device_status, .. } = exchange;
+    match [driver_status, transport_status, device_status] {
+        [0, 0, 0] => Ok(data == known),
+        _ => Err(Errno::EIO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    #[test]
+    fn the_exchange_has_the_kernels_layout_and_a_page_its_number() {
+        assert_eq!(std::mem::size_of::<Exchange>(), 160);
+        assert_eq!(std::mem::offset_of!(Exchange, data_in), 80);
+        assert_eq!(std::mem::offset_of!(Exchange, device_status), 116);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(has_page(file.as_fd(), &[0]), Err(Errno::EINVAL));
+        assert_eq!(has_page(file.as_fd(), &[0; MAX + 1]), Err(Errno::EMSGSIZE));
+        assert!(has_page(file.as_fd(), &[0, 0x83, 0, 0]).is_err(), "it is no unit");
+    }
+}
