@@ -161,6 +161,11 @@ fn a_session_of_somebody_else_is_used_and_stays() {
     eventually("its disks", || (disks().len() == 2).then_some(()));
     drop(node.disks.attach("own", lio.unit(0)).unwrap());
     assert_eq!((live(), luns().len()), (1, 2));
+    // A wrong number does not take somebody else's disk away.
+    let wrong = lio.unit_at(2, 0).wait_limit(Duration::from_secs(3));
+    let error = node.disks.attach("wrong", wrong).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert_eq!((live(), luns()), (1, vec![1, 2]));
     let detached = node.disks.detach("own").unwrap();
     assert!(detached.disconnected.is_empty() && detached.kept.is_some(), "{detached}");
     // The volume's disk is gone, and the session and the other disk stay.

@@ -9,13 +9,12 @@ mod multipath_node;
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use csi_mount::flow::block::{StagePlan, expand, stage, unstage};
 use csi_mount::remote::{IscsiTarget, RemoteDisks};
 use csi_mount::{ErrorKind, Filesystem, Target};
-use devices::{MIB, run};
+use devices::{MIB, run, under_load};
 use iscsi_target::{ADDRESSES, Lio, disks, eventually, live, luns, node_records, sessions, set_address};
 use multipath_node::{Daemon, dmsetup, maps, multipathd_for, udevd};
 
@@ -145,18 +144,7 @@ fn a_portal_goes_and_comes_back_under_load() {
     set_address(ADDRESSES[1], true);
     assert_eq!(node.disks.attach("pvc", unit(&lio, 0)).unwrap().number(), device.number());
     assert_eq!((live(), paths()), (2, 2));
-    let is_done = AtomicBool::new(false);
-    let file = fs::OpenOptions::new().write(true).open(device.path()).unwrap();
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let mut rounds = 0_u64;
-            while !is_done.load(Ordering::Relaxed) {
-                file.write_all_at(&[7; 4096], rounds % 1000 * 4096).unwrap();
-                file.sync_all().unwrap();
-                rounds += 1;
-            }
-            rounds
-        });
+    under_load(&device, || {
         for address in ADDRESSES {
             set_address(address, false);
             eventually("one path is left", || (live() == 1 && active() == 1).then_some(()));
@@ -171,10 +159,36 @@ fn a_portal_goes_and_comes_back_under_load() {
         std::thread::sleep(Duration::from_secs(5));
         ADDRESSES.iter().for_each(|address| set_address(*address, true));
         eventually("both are back", || (live() == 2 && active() == 2).then_some(()));
-        is_done.store(true, Ordering::Relaxed);
-        println!("{} writes", writer.join().unwrap());
+        // The target is started again.
+        lio.stop();
+        eventually("no session is left", || (live() == 0).then_some(()));
+        lio.start();
+        eventually("both are back", || (live() == 2 && active() == 2).then_some(()));
     });
-    drop((file, device));
+    drop(device);
+    assert!(node.disks.detach("pvc").unwrap().not_flushed.is_none());
+    node.assert_nothing_left();
+}
+
+#[test]
+fn a_volume_that_the_kernel_gave_up_is_attached_again() {
+    let (node, lio) =
+        (Node::new("find_multipaths no", "no_path_retry 60"), Lio::on_two_addresses("mgone", 1));
+    lio.images[0].write(4096, b"right");
+    drop(node.disks.attach("pvc", unit(&lio, 0)).unwrap());
+    ADDRESSES.iter().for_each(|address| set_address(*address, false));
+    eventually("no path is left", || (live() == 0 && active() == 0).then_some(()));
+    eventually("the kernel gives the disks up", || {
+        let places = fs::read_dir("/sys/bus/scsi/devices").unwrap().flatten();
+        let states = places.filter_map(|place| fs::read_to_string(place.path().join("state")).ok());
+        (states.filter(|state| state.contains("offline")).count() == 2).then_some(())
+    });
+    ADDRESSES.iter().for_each(|address| set_address(*address, true));
+    let device = node.disks.attach("pvc", unit(&lio, 0)).unwrap();
+    let mut bytes = [0; 5];
+    fs::File::open(device.path()).unwrap().read_exact_at(&mut bytes, 4096).unwrap();
+    assert_eq!(&bytes, b"right");
+    drop(device);
     assert!(node.disks.detach("pvc").unwrap().not_flushed.is_none());
     node.assert_nothing_left();
 }

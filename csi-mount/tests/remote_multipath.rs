@@ -9,13 +9,12 @@ mod nvme_target;
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use csi_mount::flow::block::{StagePlan, expand, stage, unstage};
 use csi_mount::remote::RemoteDisks;
 use csi_mount::{ErrorKind, Filesystem, Target};
-use devices::{MIB, run};
+use devices::{MIB, run, under_load};
 use multipath_node::{Daemon, assert_no_native_multipath, dmsetup, maps, multipathd, udevd};
 use nvme_target::{Nvmet, controllers, disks, eventually, live};
 
@@ -161,18 +160,7 @@ fn volumes_of_one_subsystem_have_their_own_maps() {
 fn a_path_goes_and_comes_back_under_load() {
     let (node, nvmet) = (Node::new("find_multipaths no\n no_path_retry 30"), Nvmet::new("load", 1, 2));
     let device = node.disks.attach("pvc", nvmet.target(0)).unwrap();
-    let is_done = AtomicBool::new(false);
-    let file = fs::OpenOptions::new().write(true).open(device.path()).unwrap();
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let mut rounds = 0_u64;
-            while !is_done.load(Ordering::Relaxed) {
-                file.write_all_at(&[7; 4096], rounds % 1000 * 4096).unwrap();
-                file.sync_all().unwrap();
-                rounds += 1;
-            }
-            rounds
-        });
+    under_load(&device, || {
         for port in [4420, 4421] {
             nvmet.close(port);
             eventually("one path is left", || (live() == 1).then_some(()));
@@ -190,10 +178,31 @@ fn a_path_goes_and_comes_back_under_load() {
         eventually("one path is left", || (active() == 1).then_some(()));
         nvmet.set_access(4420, "optimized");
         eventually("both are back", || (active() == 2).then_some(()));
-        is_done.store(true, Ordering::Relaxed);
-        println!("{} writes", writer.join().unwrap());
+        // The target is started again.
+        nvmet.stop();
+        eventually("no path is left", || (live() == 0).then_some(()));
+        nvmet.start();
+        eventually("both are back", || (live() == 2 && active() == 2).then_some(()));
     });
-    drop((file, device));
+    drop(device);
+    assert!(node.disks.detach("pvc").unwrap().not_flushed.is_none());
+    node.assert_nothing_left();
+}
+
+#[test]
+fn a_volume_that_the_kernel_gave_up_is_attached_again() {
+    let (node, nvmet) = (Node::new("find_multipaths no\n no_path_retry fail"), Nvmet::new("gone", 1, 2));
+    nvmet.images[0].write(4096, b"right");
+    let target = nvmet.target(0).ctrl_loss_tmo(Duration::from_secs(3));
+    drop(node.disks.attach("pvc", &target).unwrap());
+    [4420, 4421].iter().for_each(|port| nvmet.close(*port));
+    eventually("the kernel gives up", || controllers().is_empty().then_some(()));
+    [4420, 4421].iter().for_each(|port| nvmet.open(*port));
+    let device = node.disks.attach("pvc", &target).unwrap();
+    let mut bytes = [0; 5];
+    fs::File::open(device.path()).unwrap().read_exact_at(&mut bytes, 4096).unwrap();
+    assert_eq!((&bytes, live(), paths()), (b"right", 2, 2));
+    drop(device);
     assert!(node.disks.detach("pvc").unwrap().not_flushed.is_none());
     node.assert_nothing_left();
 }

@@ -8,13 +8,12 @@ mod nvme_target;
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use csi_mount::flow::block::{StagePlan, expand, stage, unstage};
 use csi_mount::remote::{NvmeTarget, RemoteDisks};
 use csi_mount::{BlockDevice, ErrorKind, Filesystem, Target};
-use devices::MIB;
+use devices::{MIB, under_load};
 use nvme_target::{Nvmet, controllers, disconnect_by_hand, disks, eventually, live};
 
 struct Node {
@@ -274,26 +273,6 @@ fn a_namespace_that_comes_late_is_waited_for() {
     assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
     assert!(error.to_string().contains(&nvme_target::address(4420).to_string()), "{error}");
     node.assert_nothing_left();
-}
-
-/// Writes to a device until it is dropped, and fails the test if a write fails.
-fn under_load(device: &BlockDevice, work: impl FnOnce()) {
-    let is_done = AtomicBool::new(false);
-    let file = fs::OpenOptions::new().write(true).open(device.path()).unwrap();
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let mut rounds = 0_u64;
-            while !is_done.load(Ordering::Relaxed) {
-                file.write_all_at(&[7; 4096], rounds % 1000 * 4096).unwrap();
-                file.sync_all().unwrap();
-                rounds += 1;
-            }
-            rounds
-        });
-        work();
-        is_done.store(true, Ordering::Relaxed);
-        println!("{} writes", writer.join().unwrap());
-    });
 }
 
 #[test]

@@ -53,6 +53,7 @@ const EMULATION: &[(&str, &str)] = &[
     ("btrfs", "btrfs-progs"),
     ("ip", "iproute2"),
     ("rdma", "iproute2"),
+    ("keyctl", "keyutils"),
     ("dmsetup", "dmsetup"),
     ("nvme", "nvme-cli"),
     ("iscsiadm", "open-iscsi"),

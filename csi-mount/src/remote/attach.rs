@@ -31,10 +31,11 @@ impl RemoteDisks {
     ///
     /// - [`InvalidInput`](ErrorKind::InvalidInput): the target has no portal, or one with a scope (`fe80::1%2`).
     /// - [`WrongDevice`](ErrorKind::WrongDevice): another disk is attached under this name, another volume is
-    ///   attached with this LUN, or the kernel made several disks of this one.
-    /// - [`Unsupported`](ErrorKind::Unsupported): the kernel lacks the transport of NVMe or DH-HMAC-CHAP; several
-    ///   portals of NVMe without native multipath, or of iSCSI without
-    ///   [`single_path`](super::IscsiTarget::single_path), and multipathd does not run.
+    ///   attached with this LUN, this namespace is attached over another transport, the kernel made several disks of
+    ///   this one, or a path leads to another disk and the kernel does not notice it.
+    /// - [`Unsupported`](ErrorKind::Unsupported): the kernel lacks the transport of NVMe, DH-HMAC-CHAP, TLS or
+    ///   `/dev/bsg` (SCSI); `tlshd` does not run (TLS); several portals of NVMe without native multipath, or of iSCSI
+    ///   without [`single_path`](super::IscsiTarget::single_path), and multipathd does not run.
     /// - [`PermissionDenied`](ErrorKind::PermissionDenied) or [`Io`](ErrorKind::Io): the target refuses this
     ///   host or its keys. Not every kernel says which.
     /// - [`NotFound`](ErrorKind::NotFound): the target did not show the disk within the limit, or shows
@@ -75,7 +76,17 @@ impl RemoteDisks {
         let portals = own_portals(&addresses, &disk.connected(&self.sys)?, &disk, &records);
         let wwid = before.and_then(|before| before.wwid.clone());
         let not_flushed = before.and_then(|before| before.not_flushed.clone());
-        let mut record = Record { boot: boot()?, disk, portals, wwid, not_flushed };
+        let mut tls_keys: Vec<String> = records
+            .iter()
+            .filter(|record| record.disk.shares_connections(&disk))
+            .flat_map(|record| record.tls_keys.clone())
+            .collect();
+        if let RemoteTarget::Nvme(target) = &target {
+            tls_keys.extend(nvme::tls::missing_key(target)?);
+        }
+        tls_keys.sort();
+        tls_keys.dedup();
+        let mut record = Record { boot: boot()?, disk, portals, wwid, not_flushed, tls_keys };
         if before != Some(&record) {
             self.records.put(name, &record)?;
         }
@@ -180,6 +191,7 @@ impl RemoteDisks {
     /// # Errors
     ///
     /// [`NotFound`](ErrorKind::NotFound) if nothing is attached under this name;
+    /// [`WrongDevice`](ErrorKind::WrongDevice) if a path leads to another disk now;
     /// [`Unresponsive`](ErrorKind::Unresponsive) if no path is live, a target does not answer, or the sizes do
     /// not agree within 30 seconds.
     pub fn refresh(&self, name: &str) -> Result<u64> {
@@ -193,14 +205,17 @@ impl RemoteDisks {
         }
     }
 
-    /// The portals of an attachment that only a removed record had: another one takes them over.
-    pub(super) fn hand_over(&self, portals: &[Portal], name: &str, record: &Record) -> Result<()> {
+    /// The portals and keys that only the record of an ending attachment has: another one takes them over.
+    pub(super) fn hand_over(&self, ending: &Record, name: &str, record: &Record) -> Result<()> {
         let is_missing = |portal: &&Portal| portal.is_own && !record.portals.contains(portal);
-        let missing: Vec<Portal> = portals.iter().filter(is_missing).copied().collect();
-        if missing.is_empty() {
+        let missing: Vec<Portal> = ending.portals.iter().filter(is_missing).copied().collect();
+        let keys = ending.tls_keys.iter().filter(|key| !record.tls_keys.contains(key));
+        let keys: Vec<String> = keys.cloned().collect();
+        if missing.is_empty() && keys.is_empty() {
             return Ok(());
         }
         let mut record = record.clone();
+        record.tls_keys.extend(keys);
         record.portals.retain(|portal| !missing.iter().any(|other| other.address == portal.address));
         record.portals.extend(missing);
         self.records.put(name, &record)

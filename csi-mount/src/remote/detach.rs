@@ -43,9 +43,8 @@ impl RemoteDisks {
     /// - [`Damaged`](ErrorKind::Damaged): the record can't be read.
     pub fn detach(&self, name: &str) -> Result<Detached> {
         let Some(record) = self.current(name)? else {
-            if self.records.get(name)?.is_some() {
-                self.records.remove(name)?;
-            }
+            // One of an earlier boot, or one that was not written to its end.
+            self.records.remove(name)?;
             return Ok(Detached::default());
         };
         let _lock = self.records.lock(record.disk.target())?;
@@ -80,12 +79,16 @@ impl RemoteDisks {
         };
         let mut done = Detached { not_flushed: not_flushed.or_else(before), ..Detached::default() };
         if let Some((other, found)) = others.first() {
-            self.hand_over(&record.portals, other, found)?;
+            self.hand_over(&record, other, found)?;
             done.kept = Some(format!("{} other volumes of the target are attached", others.len()));
         } else if let Some(error) = unreadable.first() {
             done.kept = Some(error.to_string());
         } else {
             self.disconnect(&record, &mut done)?;
+            // Whoever is still connected needs it for the next connection.
+            if !record.tls_keys.is_empty() && record.disk.connected(&self.sys)?.is_empty() {
+                record.tls_keys.iter().try_for_each(|key| nvme::tls::remove(key))?;
+            }
         }
         self.records.remove(name)?;
         if let Some(error) = &done.not_flushed {
@@ -240,6 +243,7 @@ mod tests {
             portals: Vec::new(),
             wwid: None,
             not_flushed: None,
+            tls_keys: Vec::new(),
         };
         for wwid in [None, Some("naa.6001405".to_owned())] {
             let record = Record { wwid, ..record.clone() };
@@ -248,6 +252,18 @@ mod tests {
             assert_eq!(detached.not_flushed.is_some(), record.wwid.is_some(), "{detached}");
             assert!(disks.records.get("pvc").unwrap().is_none());
         }
+    }
+
+    #[test]
+    fn a_record_that_was_not_written_to_its_end_goes_with_the_detach() {
+        let directory = tempfile::tempdir().unwrap();
+        let disks = RemoteDisks::new(directory.path().join("remote"));
+        disks.detach("pvc").unwrap();
+        std::fs::create_dir(directory.path().join("remote")).unwrap();
+        let left = directory.path().join("remote/.new-pvc");
+        std::fs::write(&left, "csi-mount").unwrap();
+        disks.detach("pvc").unwrap();
+        assert!(!left.exists());
     }
 
     #[test]
@@ -264,6 +280,7 @@ mod tests {
                 portals: Vec::new(),
                 wwid: None,
                 not_flushed,
+                tls_keys: Vec::new(),
             };
             disks.records.put("pvc", &record).unwrap();
             let detached = disks.detach("pvc").unwrap();

@@ -2,7 +2,7 @@
 //!
 //! A driver says which target a volume is. [`RemoteDisks`] connects, waits for the right disk, reports its new
 //! size after an expansion, and disconnects when nothing on this node uses the connection any more. The
-//! transports are NVMe over TCP, iSCSI and Fibre Channel; docs/remote-disks.md of the repository says what is
+//! transports are NVMe over TCP and RDMA, iSCSI and Fibre Channel; docs/remote-disks.md of the repository says what is
 //! missing.
 //!
 //! ```no_run

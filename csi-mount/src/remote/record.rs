@@ -37,6 +37,8 @@ pub(super) struct Record {
     /// Why a detach that failed afterwards could not flush the disk. The kernel reports this once only: the
     /// next flush succeeds.
     pub(super) not_flushed: Option<String>,
+    /// The names of the TLS keys that attachments of the target put into the kernel's keyring.
+    pub(super) tls_keys: Vec<String>,
 }
 
 /// The disk of an attachment: all transports of SCSI have common steps.
@@ -72,15 +74,16 @@ impl Record {
     }
 
     fn to_text(&self) -> String {
-        let Self { boot, disk, portals, wwid, not_flushed } = self;
+        let Self { boot, disk, portals, wwid, not_flushed, tls_keys } = self;
         let mut text = format!("{FIRST_LINE}\nboot={boot}\n{}", disk.to_text());
         for Portal { address, is_own } in portals {
             text.push_str(&format!("portal={address} {}\n", if *is_own { "own" } else { "shared" }));
         }
-        for (key, value) in [("wwid", wwid), ("not_flushed", not_flushed)] {
-            if let Some(value) = value {
-                text.push_str(&format!("{key}={}\n", value.replace('\n', " ")));
-            }
+        let wwid = wwid.iter().map(|value| ("wwid", value));
+        let not_flushed = not_flushed.iter().map(|value| ("not_flushed", value));
+        let tls_keys = tls_keys.iter().map(|value| ("tls_key", value));
+        for (key, value) in wwid.chain(not_flushed).chain(tls_keys) {
+            text.push_str(&format!("{key}={}\n", value.replace('\n', " ")));
         }
         text.push_str("end\n");
         text
@@ -94,12 +97,14 @@ impl Record {
             let (address, kind) = value.split_once(' ')?;
             Some(Portal { address: address.parse().ok()?, is_own: kind == "own" })
         };
-        let mut record = Self { boot, disk, portals: Vec::new(), wwid: None, not_flushed: None };
+        let mut record =
+            Self { boot, disk, portals: Vec::new(), wwid: None, not_flushed: None, tls_keys: Vec::new() };
         for line in lines {
             match line.split_once('=')? {
                 ("portal", value) => record.portals.push(portal(value)?),
                 ("wwid", value) => record.wwid = Some(value.to_owned()),
                 ("not_flushed", value) => record.not_flushed = Some(value.to_owned()),
+                ("tls_key", value) => record.tls_keys.push(value.to_owned()),
                 _ => return None,
             }
         }
@@ -187,17 +192,19 @@ impl Records {
         write().map_err(|error| Error::os("write the record of an attachment", &path, error))
     }
 
+    /// Removes a record, and what a killed process left of one. None is a success.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         let path = self.path(name)?;
         let new = self.0.join(format!("{NEW}{}", file_name(name)?));
-        let remove = |path: &Path| match fs::remove_file(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other,
+        let existed = |path: &Path| match fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            removed => removed.map(|()| true),
         };
-        remove(&new)
-            .and_then(|()| remove(&path))
-            .and_then(|()| File::open(&self.0)?.sync_all())
-            .map_err(|error| Error::os("remove the record of an attachment", &path, error))
+        let remove = || match existed(&new)? | existed(&path)? {
+            true => File::open(&self.0)?.sync_all(),
+            false => Ok(()),
+        };
+        remove().map_err(|error| Error::os("remove the record of an attachment", &path, error))
     }
 
     fn path(&self, name: &str) -> Result<PathBuf> {
@@ -274,6 +281,7 @@ mod tests {
             portals: vec![portal("10.0.0.1:4420", true), portal("[fd00::1]:4420", false)],
             wwid: None,
             not_flushed: None,
+            tls_keys: Vec::new(),
         }
     }
 
@@ -296,10 +304,14 @@ mod tests {
         }
         records.remove("iscsi").unwrap();
         let not_flushed = Some("flush /dev/sda: Input/output error".to_owned());
-        let with_map = Record { wwid: Some("uuid.9f1b".to_owned()), not_flushed, ..record() };
+        let tls_keys = ["NVMe1R01 nqn.h nqn.s a+/=", "NVMe1R02 nqn.h nqn.s b"].map(str::to_owned).to_vec();
+        let with_map = Record { wwid: Some("uuid.9f1b".to_owned()), not_flushed, tls_keys, ..record() };
         records.put("map", &with_map).unwrap();
         assert_eq!(records.get("map").unwrap(), Some(with_map));
         records.remove("map").unwrap();
+        // A process that was killed leaves a file that is no record yet.
+        fs::write(records.0.join(".new-killed"), "csi-mount").unwrap();
+        records.remove("killed").unwrap();
         let earlier = Record { boot: "earlier".to_owned(), ..record() };
         records.put("old", &earlier).unwrap();
         assert_eq!(records.get("old").unwrap(), Some(earlier));

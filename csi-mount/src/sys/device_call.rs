@@ -39,6 +39,7 @@ pub(crate) enum DeviceCall<'a> {
 pub(crate) mod options {
     pub(crate) const FAST_IO_FAIL: u64 = 1;
     pub(crate) const DHCHAP: u64 = 2;
+    pub(crate) const TLS: u64 = 4;
 }
 
 impl DeviceCall<'_> {
@@ -106,6 +107,8 @@ fn nvme_options(fd: BorrowedFd<'_>) -> Answer {
     let Ok(length) = usize::try_from(length) else { return failed_if(true) };
     let has = |name: &[u8]| text[..length].windows(name.len()).any(|part| part == name);
     let bit = |name: &[u8], bit: u64| if has(name) { bit } else { 0 };
-    let setting = bit(b"fast_io_fail_tmo=", options::FAST_IO_FAIL) | bit(b"dhchap_secret=", options::DHCHAP);
+    let setting = bit(b"fast_io_fail_tmo=", options::FAST_IO_FAIL)
+        | bit(b"dhchap_secret=", options::DHCHAP)
+        | bit(b"tls_key=", options::TLS);
     Answer { setting, ..Answer::default() }
 }

@@ -15,6 +15,8 @@ pub(crate) mod fd_path;
 pub(crate) mod features;
 pub(crate) mod file_lock;
 pub(crate) mod fnv;
+#[cfg(feature = "remote")]
+pub(crate) mod keyring;
 pub(crate) mod many_reads;
 pub(crate) mod memory;
 pub(crate) mod mount_api;

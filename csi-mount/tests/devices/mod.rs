@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use csi_mount::{BlockDevice, DeviceNumber, LoopCache, LoopDevice, LoopOptions};
@@ -226,6 +227,34 @@ pub(crate) fn start_daemon(mut command: std::process::Command) -> std::process::
         }
     });
     started.recv().unwrap()
+}
+
+/// Writes to a device while something happens, and fails the test if a write fails.
+pub(crate) fn under_load(device: &BlockDevice, work: impl FnOnce()) {
+    /// Also ends the writer if the work panics.
+    struct EndOfWork<'d>(&'d AtomicBool);
+    impl Drop for EndOfWork<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let is_done = AtomicBool::new(false);
+    let file = OpenOptions::new().write(true).open(device.path()).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut rounds = 0_u64;
+            while !is_done.load(Ordering::Relaxed) {
+                file.write_all_at(&[7; 4096], rounds % 1000 * 4096).unwrap();
+                file.sync_all().unwrap();
+                rounds += 1;
+            }
+            rounds
+        });
+        let end = EndOfWork(&is_done);
+        work();
+        drop(end);
+        println!("{} writes", writer.join().unwrap());
+    });
 }
 
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {

@@ -118,6 +118,23 @@ pub(crate) fn set_link(network: u8, is_up: bool) {
     eventually("both sides notice it", || (is_up || is_lost()).then_some(()));
 }
 
+/// How many writes the disk of each network got, where the machine shows one unit.
+pub(crate) fn writes() -> [u64; 2] {
+    NETWORKS.map(|network| {
+        let is_of_network = |disk: &PathBuf| {
+            let device = fs::canonicalize(disk.join("device")).unwrap();
+            let address = device.file_name().unwrap().to_str().unwrap().to_owned();
+            let host = format!("host{}", address.split(':').next().unwrap());
+            let port = Path::new("/sys/class/fc_host").join(host).join("port_name");
+            text(port) == initiator(network).to_string()
+        };
+        let mut disks =
+            disks().into_iter().map(|disk| Path::new("/sys/block").join(disk.file_name().unwrap()));
+        let disk = disks.find(is_of_network).expect("a disk of the network");
+        text(disk.join("stat")).split_whitespace().nth(4).unwrap().parse().unwrap()
+    })
+}
+
 fn is_online(wwpn: Wwpn) -> bool {
     let class = Path::new("/sys/class/fc_remote_ports");
     let mut all = names(class.to_str().unwrap()).into_iter().map(|name| class.join(name));
@@ -256,6 +273,20 @@ impl Lio {
         }
     }
 
+    /// Gives the port of this network a state of its own for the unit (ALUA), with the kernel's number of the state.
+    pub(crate) fn set_access(&self, index: usize, network: u8, state: u8) {
+        const IMPLICIT: &str = "1";
+        let group = self.disk(index).join(format!("alua/net{network}"));
+        if !group.exists() {
+            make(&group);
+            set(group.join("tg_pt_gp_id"), &(network + 1).to_string());
+            set(group.join("alua_access_type"), IMPLICIT);
+            let lun = self::group(network).join(format!("lun/lun_{}/alua_tg_pt_gp", Self::lun(index)));
+            set(lun, &format!("net{network}"));
+        }
+        set(group.join("alua_access_state"), &state.to_string());
+    }
+
     pub(crate) fn grow(&self, index: usize, mebibytes: u64) {
         self.images[index].grow_to(mebibytes);
     }
@@ -267,14 +298,19 @@ impl Lio {
 
     /// The unit with this index, at this number.
     pub(crate) fn unit_at(&self, lun: u64, index: usize) -> FcTarget {
-        let target = self.without_ports(lun, index);
-        self.networks.iter().fold(target, |target, network| target.port(port(*network)))
+        unit_of(&self.name, lun, index, &self.networks)
     }
 
     pub(crate) fn without_ports(&self, lun: u64, index: usize) -> FcTarget {
-        let wwid = wwid(&serial(&self.name, index));
-        FcTarget::new(lun, &wwid).unwrap().wait_limit(Duration::from_secs(60))
+        unit_of(&self.name, lun, index, &[])
     }
+}
+
+/// What a driver says about a unit of the target with this name, with the ports of these networks.
+pub(crate) fn unit_of(target: &str, lun: u64, index: usize, networks: &[u8]) -> FcTarget {
+    let wwid = wwid(&serial(target, index));
+    let unit = FcTarget::new(lun, &wwid).unwrap().wait_limit(Duration::from_secs(60));
+    networks.iter().fold(unit, |unit, network| unit.port(port(*network)))
 }
 
 fn serial(name: &str, index: usize) -> String {
@@ -309,6 +345,9 @@ impl Drop for Lio {
             .collect();
         luns.iter().for_each(|lun| self.unmap(*lun));
         for index in 0..self.images.len() {
+            for network in NETWORKS {
+                let _ = fs::remove_dir(self.disk(index).join(format!("alua/net{network}")));
+            }
             let removed = fs::remove_dir(self.disk(index));
             assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
         }

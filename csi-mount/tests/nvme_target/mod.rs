@@ -214,6 +214,14 @@ impl Nvmet {
         symlink(&host, self.subsystem.join("allowed_hosts").join(HOST_NQN)).unwrap();
     }
 
+    /// Refuses connections without TLS at its ports. The ports must be closed.
+    pub(crate) fn require_tls(&self) {
+        for port in &self.ports {
+            set(self.port(*port).join("addr_tsas"), "tls1.3");
+            set(self.port(*port).join("addr_treq"), "required");
+        }
+    }
+
     /// What a driver says about the namespace with this index, with all portals.
     pub(crate) fn target(&self, index: usize) -> NvmeTarget {
         let target = self.target_at(index, &[]);

@@ -117,33 +117,55 @@ impl Archive {
     /// # Errors
     /// When it can't be unpacked, which is a problem of this machine and not of the archive.
     pub(crate) fn fetch(&self, version: Version, package: &str) -> Result<Fetched, Failure> {
-        let shown = self.apt("apt-cache", &["show", "--no-all-versions", package])?;
-        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-        let exact = shown.lines().find_map(|line| line.strip_prefix("Version: "));
-        let Some(exact) = exact else {
-            return Ok(Fetched::Unavailable(format!("no package index contains {package}")));
-        };
-        let name = format!("{package} {exact}");
-        let kernels = self.cache.join("kernels");
-        let root = kernels.join(format!("{package}_{exact}"));
-        if root.is_dir() {
-            return Ok(Fetched::Kernel(Kernel { version, name, root }));
-        }
         // The newest releases have the modules in a separate package.
         let modules = package.strip_prefix("linux-binary-").map(|rest| format!("linux-modules-{rest}"));
         let packages: Vec<&str> = [package].into_iter().chain(modules.as_deref()).collect();
+        Ok(match self.unpacked(&packages, "")? {
+            Ok((exact, root)) => {
+                Fetched::Kernel(Kernel { version, name: format!("{package} {exact}"), root })
+            }
+            Err(why) => Fetched::Unavailable(why),
+        })
+    }
+
+    /// The newest version of a program's package, unpacked together with those of its libraries.
+    ///
+    /// # Errors
+    /// When the archive does not have one.
+    pub(crate) fn newest(&self, packages: &[&str]) -> Result<PathBuf, Failure> {
+        // Another list of libraries is another folder.
+        match self.unpacked(packages, &format!("-with-{}", packages.len() - 1))? {
+            Ok((_, root)) => Ok(root),
+            Err(why) => Err(Failure::new(why)),
+        }
+    }
+
+    /// Packages that are unpacked together, in a folder with the name and version of the first, and this end: the
+    /// version, and the folder. The inner error is the archive's.
+    fn unpacked(&self, packages: &[&str], end: &str) -> Result<Result<(String, PathBuf), String>, Failure> {
+        let package = packages[0];
+        let shown = self.apt("apt-cache", &["show", "--no-all-versions", package])?;
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        let exact = shown.lines().find_map(|line| line.strip_prefix("Version: "));
+        let Some(exact) = exact.map(str::to_owned) else {
+            return Ok(Err(format!("no package index contains {package}")));
+        };
+        let kernels = self.cache.join("kernels");
+        let root = kernels.join(format!("{package}_{exact}{end}"));
+        if root.is_dir() {
+            return Ok(Ok((exact, root)));
+        }
         println!("    fetching {}", packages.join(" "));
-        let downloaded = self.apt("apt-get", &[&["download"], packages.as_slice()].concat())?;
+        let downloaded = self.apt("apt-get", &[&["download"], packages].concat())?;
         if !downloaded.status.success() {
-            let why = String::from_utf8_lossy(&downloaded.stderr).trim().to_owned();
-            return Ok(Fetched::Unavailable(why));
+            return Ok(Err(String::from_utf8_lossy(&downloaded.stderr).trim().to_owned()));
         }
         // A killed run can have left one.
         let part = kernels.join(format!("{package}.part"));
         if part.exists() {
             fs::remove_dir_all(&part)?;
         }
-        for file in debs(&kernels, &packages)? {
+        for file in debs(&kernels, packages)? {
             let status = Command::new("dpkg-deb").arg("--extract").arg(&file).arg(&part).status()?;
             if !status.success() {
                 return Err(Failure::new(format!("dpkg-deb --extract {}: {status}", file.display())));
@@ -151,7 +173,7 @@ impl Archive {
             fs::remove_file(file)?;
         }
         fs::rename(part, &root)?;
-        Ok(Fetched::Kernel(Kernel { version, name, root }))
+        Ok(Ok((exact, root)))
     }
 }
 

@@ -16,6 +16,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::Newest;
 use super::archive::Kernel;
 use super::build::Programs;
 use super::cpio::Cpio;
@@ -54,6 +55,7 @@ pub(crate) fn pack(
     kernel: &Kernel,
     suites: &[&Suite],
     programs: &Programs,
+    newest: &Newest,
 ) -> Result<(), Failure> {
     let mut cpio = Cpio::new(BufWriter::new(File::create(to)?));
     let mut plan = String::new();
@@ -84,6 +86,9 @@ pub(crate) fn pack(
         for file in suite.files {
             copy_named(&mut cpio, file)?;
         }
+        if let Some(root) = newest.get(suite.newest) {
+            copy_newest(&mut cpio, root)?;
+        }
         let path = format!("/tests/{}/{}", suite.package, suite.test);
         cpio.file(&path, &fs::read(programs.of(suite)?)?)?;
         plan.push_str(&orders(suite, &path, kernel.version, &sample()));
@@ -113,6 +118,23 @@ fn copy_named(cpio: &mut Archive, name: &str) -> Result<(), Failure> {
     let path = if name.starts_with('/') { Some(PathBuf::from(name)) } else { needs::find(name) };
     let path = path.ok_or_else(|| Failure::usage(format!("{name} is missing; see `cargo xtask needs`")))?;
     copy(cpio, &path)
+}
+
+/// Where programs and libraries are in a package.
+const NEWEST: [&str; 3] = ["usr/sbin", "usr/lib64", "usr/lib/x86_64-linux-gnu"];
+
+/// Copies the programs and libraries of unpacked packages below `/newest`.
+fn copy_newest(cpio: &mut Archive, root: &Path) -> Result<(), Failure> {
+    for directory in NEWEST.iter().filter(|directory| root.join(directory).is_dir()) {
+        for entry in fs::read_dir(root.join(directory))? {
+            let entry = entry?;
+            let path = format!("/newest/{directory}/{}", entry.file_name().to_string_lossy());
+            if entry.path().is_file() && !cpio.has(&path) {
+                cpio.file(&path, &fs::read(entry.path())?)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Copies a file to the same path, with the shared libraries that it needs.

@@ -13,9 +13,9 @@ mod suites;
 mod table;
 mod version;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -47,6 +47,9 @@ const LIMIT: Duration = Duration::from_secs(3600);
 
 /// The interval at which a run checks whether another run has ended.
 const WAIT: Duration = Duration::from_millis(200);
+
+/// The folders of unpacked packages, by the lists of suites.
+type Newest = BTreeMap<&'static [&'static str], PathBuf>;
 
 /// The choice of kernels.
 pub(crate) enum Choice<'a> {
@@ -105,6 +108,8 @@ pub(crate) fn run(
     if machines.iter().all(|(kernels, _)| kernels.is_empty()) {
         return Err(Failure::new(format!("no kernel is available, so no test ran:\n{}", not_run.join("\n"))));
     }
+    let newest =
+        newest(machines.iter().filter(|(kernels, _)| !kernels.is_empty()).flat_map(|(_, suites)| suites))?;
     println!("==> static test programs");
     let programs = build::build(root, &chosen)?;
     let limit = match (is_gate, image::sample().is_empty()) {
@@ -114,7 +119,7 @@ pub(crate) fn run(
     };
     let mut runs = Vec::new();
     for (kernels, suites) in &machines {
-        runs.extend(run_machines(kernels, suites, &programs, limit, choice)?);
+        runs.extend(run_machines(kernels, suites, &programs, &newest, limit, choice)?);
     }
     not_run.extend(runs.iter().filter_map(Run::not_again));
     if is_gate {
@@ -132,6 +137,7 @@ fn run_machines(
     kernels: &[Kernel],
     chosen: &[Suite],
     programs: &Programs,
+    newest: &Newest,
     limit: Duration,
     choice: &Choice<'_>,
 ) -> Result<Vec<Run>, Failure> {
@@ -150,7 +156,7 @@ fn run_machines(
             let is_here = |suite: &&Suite| machine(suite) == (options, processors);
             let of_machine: Vec<&Suite> = suites.iter().copied().filter(is_here).collect();
             let initrd = Scratch(folder.join(format!("initrd-{}.cpio", kernel.version)));
-            image::pack(&initrd.0, kernel, &of_machine, programs)?;
+            image::pack(&initrd.0, kernel, &of_machine, programs, newest)?;
             let boot = Boot { options, initrd: &initrd.0, processors };
             all.join(match choice {
                 Choice::Gate => once(kernel, &boot, &folder, limit, &interrupt)?,
@@ -211,6 +217,16 @@ fn alone_with(kernel: &Kernel, folder: &Path, interrupt: &Interrupt) -> Result<O
         sleep(WAIT);
     }
     Ok(None)
+}
+
+/// The unpacked packages that suites need in addition to this machine's programs, by the list of the suite.
+fn newest<'s>(suites: impl Iterator<Item = &'s Suite>) -> Result<Newest, Failure> {
+    let lists: BTreeSet<&[&str]> = suites.map(|suite| suite.newest).filter(|list| !list.is_empty()).collect();
+    if lists.is_empty() {
+        return Ok(Newest::new());
+    }
+    let archive = Archive::open()?;
+    lists.into_iter().map(|list| Ok((list, archive.newest(list)?))).collect()
 }
 
 /// The chosen kernels, unpacked, and a line for each that is not available.

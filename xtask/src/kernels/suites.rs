@@ -19,6 +19,9 @@ pub(crate) struct Suite {
     pub(crate) flavour: Flavour,
     /// Programs and files of this machine. Copied with their libraries; programs are found by name.
     pub(crate) files: &'static [&'static str],
+    /// Packages of Debian's newest release, a program's and those of its libraries. They are copied below
+    /// `/newest`, where the program is started by their own loader: this machine's release does not have it.
+    pub(crate) newest: &'static [&'static str],
     /// Options of the kernel's command line. Suites with other options run on another machine.
     pub(crate) boot: &'static str,
     /// The environment of the tests, with settings that make them small enough for emulation.
@@ -95,6 +98,7 @@ pub(crate) const SUITE: Suite = Suite {
     processors: 1,
     flavour: Flavour::Cloud,
     files: &[],
+    newest: &[],
     boot: "",
     env: &[],
     seconds: 60,
@@ -263,6 +267,60 @@ const REMOTE: Suite = Suite {
     ..MOUNT
 };
 
+/// NVMe over TLS: `tlshd` makes the handshakes, and a newer `nvme` is the oracle of keys.
+const REMOTE_TLS: Suite = Suite {
+    modules: &[
+        "loop",
+        "crc32c_generic",
+        "configfs",
+        "tls",
+        "gcm",
+        "ctr",
+        "ghash_generic",
+        "aes_generic",
+        "aesni_intel",
+        "nvmet_tcp",
+        "nvme_tcp",
+    ],
+    files: &["ip", "keyctl", "cp", "sleep"],
+    newest: &[
+        "ktls-utils",
+        "nvme-cli",
+        "libatomic1",
+        "libc6",
+        "libffi8",
+        "libgcc-s1",
+        "libglib2.0-0t64",
+        "libgmp10",
+        "libgnutls30t64",
+        "libhogweed6t64",
+        "libidn2-0",
+        "libjson-c5",
+        "libkeyutils1",
+        "libnettle8t64",
+        "libnl-3-200",
+        "libnl-genl-3-200",
+        "libnvme1t64",
+        "libp11-kit0",
+        "libpcre2-8-0",
+        "libssl3t64",
+        "libtasn1-6",
+        "libunistring5",
+        "libzstd1",
+        "zlib1g",
+    ],
+    // tlshd 1.4 uses an option of the kernel's TLS that 6.12 lacks.
+    since: Version::new(7, 0),
+    ..REMOTE
+};
+
+const NO_KEYS: Skip = Skip {
+    test: "keys_are_needed_and_not_printed",
+    from: Version::new(5, 10),
+    before: Version::new(6, 12),
+    why: "5.10 has no DH-HMAC-CHAP, and the target of Debian's 6.1 is built without",
+};
+
 /// NVMe over RDMA. The cloud flavour has no RDMA adapter in software.
 const REMOTE_RDMA: Suite = Suite {
     modules: &[
@@ -399,6 +457,8 @@ const ISCSI_MULTIPATH: Suite = Suite {
         // glibc loads it when a thread ends.
         "/lib/x86_64-linux-gnu/libgcc_s.so.1",
         "/lib/multipath/libprioconst.so",
+        "/lib/multipath/libprioalua.so",
+        "/lib/multipath/libpriosysfs.so",
         "/lib/multipath/libchecktur.so",
         "udevadm",
         "/lib/udev/scsi_id",
@@ -430,6 +490,7 @@ const REMOTE_FC: Suite = Suite {
         "dm_multipath",
         "dm_round_robin",
         "dm_service_time",
+        "scsi_dh_alua",
     ],
     flavour: Flavour::Generic,
     ..ISCSI_MULTIPATH
@@ -726,12 +787,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         test: "remote_nvme",
         skip: &[
-            Skip {
-                test: "keys_are_needed_and_not_printed",
-                from: Version::new(5, 10),
-                before: Version::new(6, 0),
-                why: "these have no DH-HMAC-CHAP",
-            },
+            NO_KEYS,
             Skip {
                 test: "dead_paths_do_not_keep_a_volume",
                 from: Version::new(5, 10),
@@ -788,7 +844,10 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "remote_oracle", only: "native_nvme", ..REMOTE },
     Suite { test: "remote_oracle", only: "nvme_with_maps", ..MULTIPATH },
     Suite { test: "remote_fc", ..REMOTE_FC },
-    Suite { test: "remote_nvme", ..REMOTE_RDMA },
+    Suite { test: "remote_fc_alua", ..REMOTE_FC },
+    Suite { test: "remote_fc_crash", env: &[("CSI_CRASH_POINTS", "12")], seconds: 300, ..REMOTE_FC },
+    Suite { test: "remote_nvme_tls", ..REMOTE_TLS },
+    Suite { test: "remote_nvme", skip: &[NO_KEYS], ..REMOTE_RDMA },
     Suite {
         test: "remote_nvme_crash",
         env: &[("CSI_NVME_TRANSPORT", "rdma"), ("CSI_CRASH_POINTS", "12")],

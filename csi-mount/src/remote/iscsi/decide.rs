@@ -8,7 +8,7 @@ use super::tree::{Session, Tree};
 use crate::Result;
 use crate::remote::record::Portal;
 use crate::remote::scsi::unit::Nexus;
-use crate::remote::scsi::{LogicalUnit, LunId};
+use crate::remote::scsi::{Foreign, LogicalUnit, LunId};
 
 /// The interface record of open-iscsi for a login that names none.
 pub(super) const DEFAULT_INTERFACE: &str = "default";
@@ -36,6 +36,14 @@ impl LogicalUnit for IscsiUnit<'_> {
     fn connections(&self, sys: &Path) -> Result<Vec<Nexus>> {
         let tree = Tree::read(sys)?;
         Ok(sessions(&tree, self.disk, self.portals).map(|session| session.nexus.clone()).collect())
+    }
+
+    /// A session that somebody else made can have units that somebody else uses next.
+    fn foreign(&self) -> Foreign {
+        match self.portals.iter().all(|portal| portal.is_own) {
+            true => Foreign::Go,
+            false => Foreign::Stay,
+        }
     }
 }
 

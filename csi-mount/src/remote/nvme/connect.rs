@@ -10,6 +10,7 @@ use nix::libc;
 use zeroize::Zeroizing;
 
 use super::target::{NamespaceId, NvmeTarget, Transport};
+use super::tls;
 use crate::remote::ask::{ask, checked, number_of, write};
 use crate::sys::device_call::{DeviceCall, options};
 use crate::{Error, ErrorKind, Result};
@@ -38,10 +39,16 @@ pub(in crate::remote) fn connect(target: &NvmeTarget, portal: SocketAddr) -> Res
             .at(what)
             .hint("use Linux 6.0 or later, with CONFIG_NVME_HOST_AUTH"));
     }
+    if target.keys.tls.is_some() && known.is_none_or(|known| known & options::TLS == 0) {
+        return Err(Error::new(ErrorKind::Unsupported, CONNECT, "this kernel has no TLS for NVMe")
+            .at(what)
+            .hint("use Linux 6.7 or later, with CONFIG_NVME_TCP_TLS"));
+    }
+    let tls_key = tls::provide(target)?;
     let is_listed = known.is_some_and(|known| known & options::FAST_IO_FAIL != 0);
     let with_fast_fail = target.fast_io_fail_tmo.is_some() && (known.is_none() || is_listed);
     let send = |with_fast_fail| {
-        let text = option_string(target, portal, with_fast_fail);
+        let text = option_string(target, portal, with_fast_fail, tls_key);
         let answer = ask(CONNECT, &what, DeviceCall::Write(open()?.as_fd(), text.as_bytes()), CONNECT_LIMIT)?;
         Ok::<i32, Error>(number_of(&answer))
     };
@@ -80,7 +87,11 @@ fn explain(error: Error, transport: Transport) -> Error {
         )),
         Some(libc::EACCES | libc::EPERM | libc::EKEYREJECTED | libc::EKEYREVOKED | libc::ENOKEY) => error
             .with_kind(ErrorKind::PermissionDenied)
-            .hint("check the DH-HMAC-CHAP keys, and that the target allows this host NQN"),
+            .hint("check the keys, and that the target allows this host NQN; with TLS also that tlshd runs"),
+        // The kernel asks nobody else for the handshake of TLS.
+        Some(libc::ESRCH) => error
+            .with_kind(ErrorKind::Unsupported)
+            .hint("start tlshd (ktls-utils) on the node, for the handshake of TLS"),
         Some(libc::EIO) => error.hint(
             "check that the target has this subsystem and allows this host NQN, with these keys; the kernel's \
              log has the target's answer",
@@ -102,7 +113,12 @@ fn open() -> Result<File> {
 }
 
 /// The options, with the keys. The memory is wiped afterwards.
-fn option_string(target: &NvmeTarget, portal: SocketAddr, with_fast_fail: bool) -> Zeroizing<String> {
+fn option_string(
+    target: &NvmeTarget,
+    portal: SocketAddr,
+    with_fast_fail: bool,
+    tls_key: Option<i32>,
+) -> Zeroizing<String> {
     // Long enough that it is not moved, which would leave a copy of the keys.
     let mut text = Zeroizing::new(String::with_capacity(2048));
     let mut add = |name: &str, value: &str| {
@@ -132,6 +148,9 @@ fn option_string(target: &NvmeTarget, portal: SocketAddr, with_fast_fail: bool) 
         if let Some(key) = key {
             add(name, key);
         }
+    }
+    if let Some(serial) = tls_key {
+        text.push_str(&format!(",tls,tls_key={serial}"));
     }
     text
 }
@@ -191,7 +210,7 @@ mod tests {
         let namespace = NamespaceId::eui64("0123456789abcdef").unwrap();
         let target = NvmeTarget::tcp(host, "nqn.s", namespace).unwrap();
         let text = |target: &NvmeTarget, portal: &str, fast| {
-            option_string(target, portal.parse().unwrap(), fast).to_string()
+            option_string(target, portal.parse().unwrap(), fast, None).to_string()
         };
         let common = "nqn=nqn.s,hostnqn=nqn.h,hostid=3f2504e0-4f89-41d3-9a0c-0305e82c3301";
         assert_eq!(
@@ -212,5 +231,7 @@ mod tests {
         };
         assert_eq!(text(&target, "[fd00::1]:4421", true), rest("fast_io_fail_tmo=5,"));
         assert_eq!(text(&target, "[fd00::1]:4421", false), rest(""));
+        let with_tls = option_string(&target, "[fd00::1]:4421".parse().unwrap(), false, Some(-7)).to_string();
+        assert_eq!(with_tls, rest("") + ",tls,tls_key=-7");
     }
 }

@@ -1,4 +1,4 @@
-//! NVMe over TCP: `/dev/nvme-fabrics` and sysfs, without `nvme-cli`.
+//! NVMe over TCP and RDMA: `/dev/nvme-fabrics` and sysfs, without `nvme-cli`.
 //!
 //! | file | has |
 //! |---|---|
@@ -7,6 +7,7 @@
 //! | `decide.rs` | which portals need a connection, which path is usable, what is disconnected |
 //! | `attach.rs` | the steps of an attach and of a refresh |
 //! | `maps.rs` | namespaces whose paths are disks of their own, because native multipath is off |
+//! | `tls_key.rs`, `tls.rs` | keys of TLS: what the kernel's keyring gets, and when |
 //! | `connect.rs` | the calls that can hang: connect, disconnect, the size that the target reports |
 
 pub(super) mod attach;
@@ -14,4 +15,6 @@ pub(super) mod connect;
 pub(super) mod decide;
 pub(super) mod maps;
 pub(super) mod target;
+pub(super) mod tls;
+mod tls_key;
 pub(super) mod tree;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+use super::tls_key::TlsKey;
 use crate::sys::nvme_identify::NvmeName;
 use crate::{Error, ErrorKind, ExpectedDevice, Result};
 
@@ -222,16 +223,18 @@ impl NvmeDisk {
     }
 }
 
-/// The keys of DH-HMAC-CHAP, which are never printed, and wiped from memory.
+/// The keys of DH-HMAC-CHAP and TLS, which are never printed, and wiped from memory.
 #[derive(Clone, Default)]
 pub(in crate::remote) struct Keys {
     pub(in crate::remote) host: Option<Zeroizing<String>>,
     pub(in crate::remote) controller: Option<Zeroizing<String>>,
+    pub(in crate::remote) tls: Option<TlsKey>,
 }
 
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.host.is_some() { "Keys(..)" } else { "None" })
+        let has_one = self.host.is_some() || self.tls.is_some();
+        f.write_str(if has_one { "Keys(..)" } else { "None" })
     }
 }
 
@@ -335,7 +338,27 @@ impl NvmeTarget {
                 false => Err(invalid("a DH-HMAC-CHAP key does not have the form DHHC-1:…")),
             }
         };
-        self.keys = Keys { host: Some(valid(key)?), controller: controller_key.map(valid).transpose()? };
+        self.keys.host = Some(valid(key)?);
+        self.keys.controller = controller_key.map(valid).transpose()?;
+        Ok(self)
+    }
+
+    /// Connects with TLS 1.3, by this pre-shared key (`NVMeTLSkey-1:…`) of the node and the target. It needs `tlshd`
+    /// (ktls-utils) on the node, for the handshake, and Linux 6.7 or later with `CONFIG_NVME_TCP_TLS`.
+    ///
+    /// The key that is derived from it for this node and this subsystem is in the kernel's keyring `.nvme` while a
+    /// volume of the subsystem is attached: the kernel and `tlshd` need it for each connection. The key itself is
+    /// in no file, argument, log line or error. A key that an administrator put into the keyring is used, and stays.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the key does not have this form, or a wrong checksum; also over
+    /// RDMA, which has no TLS.
+    pub fn tls(mut self, key: &str) -> Result<Self> {
+        if self.transport != Transport::Tcp {
+            return Err(invalid("only NVMe over TCP has TLS"));
+        }
+        self.keys.tls = Some(TlsKey::parse(key)?);
         Ok(self)
     }
 

@@ -48,6 +48,7 @@ pub(in crate::remote) fn wait_for(
                     Some(device) => return Ok(device),
                     None => (ErrorKind::NotFound, "its disk has no size yet, or went away".to_owned()),
                 },
+                Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
                 Err(error) => {
                     // The kernel reads the names again.
                     is_asked = false;

@@ -40,9 +40,7 @@ pub(super) trait LogicalUnit {
     fn connections(&self, sys: &Path) -> Result<Vec<Nexus>>;
 
     /// What happens to a unit of another volume with this number.
-    fn foreign(&self) -> Foreign {
-        Foreign::Go
-    }
+    fn foreign(&self) -> Foreign;
 }
 
 /// What happens to a unit with the number of an attachment, and the name of another volume.

@@ -200,7 +200,14 @@ fn only_what_an_attachment_logged_in_is_logged_out() {
     assert_eq!(connected, [address(1), address(2), address(4)]);
     let record = |iqn: &str, ports: &[u16]| {
         let disk = Disk::Iscsi(IscsiDisk { iqn: iqn.to_owned(), lun: 9, ..disk() });
-        Record { boot: "b".to_owned(), disk, portals: portals(ports, true), wwid: None, not_flushed: None }
+        Record {
+            boot: "b".to_owned(),
+            disk,
+            portals: portals(ports, true),
+            wwid: None,
+            not_flushed: None,
+            tls_keys: Vec::new(),
+        }
     };
     let own = |ports: &[u16], records: &[&Record]| {
         let ports: Vec<_> = ports.iter().map(|port| address(*port)).collect();

@@ -78,7 +78,14 @@ fn disk_of(nqn: &str, host_nqn: &str, namespace: NamespaceId) -> NvmeDisk {
 fn record(nqn: &str, portals: &[(u16, bool)]) -> Record {
     let portals = portals.iter().map(|(port, is_own)| Portal { address: address(*port), is_own: *is_own });
     let disk = Disk::Nvme(disk_of(nqn, HOST, id()));
-    Record { boot: "b".to_owned(), disk, portals: portals.collect(), wwid: None, not_flushed: None }
+    Record {
+        boot: "b".to_owned(),
+        disk,
+        portals: portals.collect(),
+        wwid: None,
+        not_flushed: None,
+        tls_keys: Vec::new(),
+    }
 }
 
 fn address(port: u16) -> SocketAddr {
