@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::disk::Disk;
 use super::record::{Kind, Portal, Record, Recorded, boot};
-use super::{RemoteDisks, RemoteTarget, fc, iscsi, nvme, scsi};
+use super::{RemoteDisks, RemoteTarget, fc, iscsi, nvme, rbd, scsi};
 use crate::{BlockDevice, Error, ErrorKind, Result};
 
 pub(super) const ATTACH: &str = "attach";
@@ -73,7 +73,7 @@ impl RemoteDisks {
             _ => with_others(portals, &earlier),
         };
         let records: Vec<&Record> = all.iter().map(|(_, record)| record).collect();
-        let portals = own_portals(&addresses, &disk.connected(&self.sys)?, &disk, &records);
+        let portals = own_portals(&addresses, &disk.connected(&self.sys, &addresses)?, &disk, &records);
         let wwid = before.and_then(|before| before.wwid.clone());
         let not_flushed = before.and_then(|before| before.not_flushed.clone());
         let mut tls_keys: Vec<String> = records
@@ -96,6 +96,7 @@ impl RemoteDisks {
             RemoteTarget::Nvme(target) => nvme::attach::attach(self, name, target),
             RemoteTarget::Iscsi(target) => iscsi::attach::attach(self, name, target, &mut record),
             RemoteTarget::Fc(target) => fc::attach::attach(self, name, target),
+            RemoteTarget::Rbd(target) => rbd::attach::attach(&self.sys, name, target),
         };
         if attached.is_err() {
             match self.detach(name) {
@@ -114,6 +115,7 @@ impl RemoteDisks {
         let (portals, name) = match target {
             RemoteTarget::Nvme(target) => (&target.portals, &target.nqn),
             RemoteTarget::Iscsi(target) => (&target.portals, &target.iqn),
+            RemoteTarget::Rbd(target) => (&target.monitors, &target.disk.image),
             // Its ports are no addresses of a network.
             RemoteTarget::Fc(target) => return fc::attach::validate(&self.sys, target).map(|()| &[][..]),
         };
@@ -131,6 +133,7 @@ impl RemoteDisks {
         match target {
             RemoteTarget::Nvme(target) => nvme::attach::validate(&self.sys, target)?,
             RemoteTarget::Iscsi(target) => iscsi::attach::validate(&self.sys, target)?,
+            RemoteTarget::Rbd(target) => rbd::attach::validate(&self.sys, target)?,
             RemoteTarget::Fc(_) => {}
         }
         Ok(portals)
@@ -202,6 +205,7 @@ impl RemoteDisks {
         match record.kind() {
             Kind::Nvme(disk) => nvme::attach::refresh(&self.sys, name, disk),
             Kind::Scsi(unit) => scsi::attach::refresh(&self.sys, name, &*unit),
+            Kind::Rbd(disk) => rbd::attach::refresh(&self.sys, name, disk),
         }
     }
 

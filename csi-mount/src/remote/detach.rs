@@ -1,6 +1,7 @@
 //! Detaching: from a disk that nobody uses to connections that nobody needs.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use rustix::io::Errno;
 
 use super::disk::Disk;
 use super::record::{Kind, Record, Recorded};
-use super::{Detached, RemoteDisks, ask, iscsi, nvme, scsi};
+use super::{Detached, RemoteDisks, ask, iscsi, nvme, rbd, scsi};
 use crate::device::users::{self, Tolerated};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
@@ -71,7 +72,11 @@ impl RemoteDisks {
             (Kind::Nvme(disk), Some(error)) if nvme::maps::has_usable_path(&self.sys, disk)? => {
                 return Err(not_written(&disk.nqn, error));
             }
-            (Kind::Nvme(_), _) => {}
+            // The kernel still waits for the cluster, and has given no write up.
+            (Kind::Rbd(disk), Some(error)) if error.kind() == ErrorKind::Unresponsive => {
+                return Err(not_written(&disk.image, error));
+            }
+            (Kind::Nvme(_) | Kind::Rbd(_), _) => {}
         }
         let before = || {
             let reason = format!("an earlier detach: {}", record.not_flushed.as_ref()?);
@@ -108,6 +113,7 @@ impl RemoteDisks {
             _ if !is_last => None,
             Kind::Nvme(disk) => nvme::maps::take_away(&self.sys, disk, wwid)?,
             Kind::Scsi(unit) => scsi::maps::take_away(&self.sys, &*unit, wwid)?,
+            Kind::Rbd(_) => None,
         };
         if not_flushed.is_some() {
             return Ok(not_flushed);
@@ -142,11 +148,16 @@ impl RemoteDisks {
             Disk::Iscsi(disk) => iscsi::detach::connections(&self.sys, disk, &record.portals)?,
             // The kernel logs in at its ports and out, and no attachment does.
             Disk::Fc(_) => return Ok(()),
+            Disk::Rbd(disk) if record.portals.iter().any(|portal| portal.is_own) => {
+                done.disconnected = rbd::detach::unmap(&self.sys, disk)?;
+                return Ok(());
+            }
+            Disk::Rbd(_) => Vec::new(),
         };
         let names: Vec<&str> = connections.iter().map(|connection| &*connection.name).collect();
         let own = match &record.disk {
             Disk::Nvme(disk) => nvme::maps::path_numbers(&self.sys, disk)?,
-            Disk::Iscsi(_) | Disk::Fc(_) => record.number(&self.sys)?.into_iter().collect(),
+            Disk::Iscsi(_) | Disk::Fc(_) | Disk::Rbd(_) => record.number(&self.sys)?.into_iter().collect(),
         };
         let disks: BTreeSet<DeviceNumber> =
             connections.iter().flat_map(|connection| connection.disks.iter().copied()).collect();
@@ -157,6 +168,7 @@ impl RemoteDisks {
             match &record.disk {
                 Disk::Nvme(_) => nvme::maps::take_away_others(&self.sys, &names)?,
                 Disk::Iscsi(_) | Disk::Fc(_) => iscsi::detach::take_away_others(&self.sys, &names)?,
+                Disk::Rbd(_) => {}
             }
             match claim_all(&disks) {
                 Ok(claims) => break claims,
@@ -178,14 +190,15 @@ impl RemoteDisks {
             let disconnected = match &record.disk {
                 Disk::Nvme(_) => nvme::connect::disconnect(&self.sys, &connection.name),
                 Disk::Iscsi(disk) => iscsi::login::logout(&self.sys, disk, &connection.name),
-                Disk::Fc(_) => Ok(()),
+                Disk::Fc(_) | Disk::Rbd(_) => Ok(()),
             };
             match disconnected {
                 Ok(()) => done.disconnected.push(connection.name.clone()),
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        if connections.is_empty() && !record.disk.connected(&self.sys)?.is_empty() {
+        let addresses: Vec<SocketAddr> = record.portals.iter().map(|portal| portal.address).collect();
+        if connections.is_empty() && !record.disk.connected(&self.sys, &addresses)?.is_empty() {
             done.kept = Some("no attachment connected them".to_owned());
         }
         result

@@ -7,8 +7,9 @@ use std::path::Path;
 use super::fc::target::{FcDisk, FcTarget, list, parse_list};
 use super::iscsi::target::{IscsiDisk, IscsiTarget};
 use super::nvme::target::{NamespaceId, NvmeDisk, NvmeTarget, Transport};
+use super::rbd::target::{RbdDisk, RbdTarget};
 use super::scsi::LunId;
-use super::{iscsi, nvme};
+use super::{iscsi, nvme, rbd};
 use crate::{ExpectedDevice, Result};
 
 /// What a driver says about a volume: [`RemoteDisks::attach`](super::RemoteDisks::attach) accepts each kind of
@@ -22,6 +23,8 @@ pub enum RemoteTarget {
     Iscsi(IscsiTarget),
     /// A logical unit that is reached over Fibre Channel.
     Fc(FcTarget),
+    /// An image of a Ceph cluster.
+    Rbd(RbdTarget),
 }
 
 impl RemoteTarget {
@@ -32,6 +35,7 @@ impl RemoteTarget {
             Self::Nvme(target) => target.expected(),
             Self::Iscsi(target) => target.expected(),
             Self::Fc(target) => target.expected(),
+            Self::Rbd(target) => target.expected(),
         }
     }
 
@@ -40,6 +44,7 @@ impl RemoteTarget {
             Self::Nvme(target) => Disk::Nvme(target.disk()),
             Self::Iscsi(target) => Disk::Iscsi(target.disk()),
             Self::Fc(target) => Disk::Fc(target.disk.clone()),
+            Self::Rbd(target) => Disk::Rbd(target.disk.clone()),
         }
     }
 
@@ -84,6 +89,18 @@ impl From<&FcTarget> for RemoteTarget {
     }
 }
 
+impl From<RbdTarget> for RemoteTarget {
+    fn from(target: RbdTarget) -> Self {
+        Self::Rbd(target)
+    }
+}
+
+impl From<&RbdTarget> for RemoteTarget {
+    fn from(target: &RbdTarget) -> Self {
+        Self::Rbd(target.clone())
+    }
+}
+
 impl From<&RemoteTarget> for RemoteTarget {
     fn from(target: &RemoteTarget) -> Self {
         target.clone()
@@ -96,6 +113,7 @@ pub(super) enum Disk {
     Nvme(NvmeDisk),
     Iscsi(IscsiDisk),
     Fc(FcDisk),
+    Rbd(RbdDisk),
 }
 
 impl Disk {
@@ -106,6 +124,8 @@ impl Disk {
             Self::Iscsi(disk) => &disk.iqn,
             // Its ports serve several units, and share nothing that ends.
             Self::Fc(disk) => disk.id.name(),
+            // A map has a client of its own, or shares one that the kernel counts.
+            Self::Rbd(disk) => &disk.image_id,
         }
     }
 
@@ -113,6 +133,7 @@ impl Disk {
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Fc(one), Self::Fc(other)) => one.is_same(other),
+            (Self::Rbd(one), Self::Rbd(other)) => one.is_same(other),
             _ => self == other,
         }
     }
@@ -131,6 +152,8 @@ impl Disk {
             (Self::Iscsi(one), Self::Iscsi(other)) => one.iqn == other.iqn,
             // None is made or ended by an attachment; but paths to the same disk are.
             (Self::Fc(one), Self::Fc(other)) => one.id == other.id,
+            // The map itself.
+            (Self::Rbd(one), Self::Rbd(other)) => one.is_same(other),
             _ => false,
         }
     }
@@ -147,16 +170,20 @@ impl Disk {
             (Self::Nvme(one), Self::Nvme(other)) => {
                 one.nqn == other.nqn && one.namespace == other.namespace && one.transport != other.transport
             }
+            // A name of an image is looked at only for the map.
             _ => false,
         }
     }
 
-    /// The portals of the target that have a connection.
-    pub(super) fn connected(&self, sys: &Path) -> Result<Vec<SocketAddr>> {
+    /// The portals of the target that have a connection, of these.
+    pub(super) fn connected(&self, sys: &Path, portals: &[SocketAddr]) -> Result<Vec<SocketAddr>> {
         match self {
             Self::Nvme(disk) => nvme::decide::connected(sys, disk),
             Self::Iscsi(disk) => iscsi::decide::connected(sys, disk),
             Self::Fc(_) => Ok(Vec::new()),
+            // Its map is the connection, whatever monitors it has.
+            Self::Rbd(disk) if rbd::decide::is_mapped(sys, disk)? => Ok(portals.to_vec()),
+            Self::Rbd(_) => Ok(Vec::new()),
         }
     }
 
@@ -177,6 +204,11 @@ impl Disk {
             Self::Fc(FcDisk { ports, initiators, lun, id }) => {
                 let [ports, initiators] = [ports, initiators].map(|ports| list(ports));
                 format!("fc={ports}\ninitiators={initiators}\nlun={lun}\nid={id}\n")
+            }
+            Self::Rbd(RbdDisk { fsid, pool_id, pool, namespace, image_id, image }) => {
+                format!(
+                    "rbd={fsid}\npool={pool_id} {pool}\nnamespace={namespace}\nimage={image_id} {image}\n"
+                )
             }
         }
     }
@@ -202,6 +234,13 @@ impl Disk {
                 let (lun, id) = (value("lun")?.parse().ok()?, LunId::parse(&value("id")?)?);
                 Some(Self::Fc(FcDisk { ports, initiators, lun, id }))
             }
+            "rbd" => {
+                let (pool, namespace, image) = (value("pool")?, value("namespace")?, value("image")?);
+                let ((pool_id, pool), (image_id, image)) = (pool.split_once(' ')?, image.split_once(' ')?);
+                let (pool_id, pool) = (pool_id.parse().ok()?, pool.to_owned());
+                let (image_id, image) = (image_id.to_owned(), image.to_owned());
+                Some(Self::Rbd(RbdDisk { fsid: target, pool_id, pool, namespace, image_id, image }))
+            }
             _ => None,
         }
     }
@@ -213,6 +252,7 @@ impl fmt::Display for Disk {
             Self::Nvme(disk) => write!(f, "{} of {}", disk.namespace, disk.nqn),
             Self::Iscsi(disk) => write!(f, "{} with the LUN {} of {}", disk.id, disk.lun, disk.iqn),
             Self::Fc(disk) => write!(f, "{} with the LUN {} of {}", disk.id, disk.lun, list(&disk.ports)),
+            Self::Rbd(disk) => write!(f, "{disk}"),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A driver says which target a volume is. [`RemoteDisks`] connects, waits for the right disk, reports its new
 //! size after an expansion, and disconnects when nothing on this node uses the connection any more. The
-//! transports are NVMe over TCP and RDMA, iSCSI and Fibre Channel; docs/remote-disks.md of the repository says what is
+//! transports are NVMe over TCP and RDMA, iSCSI, Fibre Channel and RBD; docs/remote-disks.md of the repository says what is
 //! missing.
 //!
 //! ```no_run
@@ -41,7 +41,7 @@
 //! | `ask.rs` | the calls that can hang, made by a child process |
 //! | `multipath/` | dm-multipath, for transports that have no multipath of their own |
 //! | `scsi/` | logical units, for transports of SCSI: which paths are usable, one LUN scanned, paths deleted |
-//! | `nvme/`, `iscsi/`, `fc/` | what the kernel says about a transport, the decisions about it, and its own steps |
+//! | `nvme/`, `iscsi/`, `fc/`, `rbd/` | what the kernel says about a transport, the decisions about it, and its own steps |
 //!
 //! # Rules
 //!
@@ -63,6 +63,7 @@ mod fc;
 mod iscsi;
 mod multipath;
 mod nvme;
+mod rbd;
 mod record;
 mod scsi;
 
@@ -73,6 +74,7 @@ pub use self::disk::RemoteTarget;
 pub use self::fc::target::{FcTarget, Wwpn};
 pub use self::iscsi::target::IscsiTarget;
 pub use self::nvme::target::{NamespaceId, NvmeHost, NvmeTarget};
+pub use self::rbd::target::{RbdPool, RbdTarget};
 use self::record::Records;
 pub use self::scsi::LunId;
 use crate::Error;

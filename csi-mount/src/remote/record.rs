@@ -15,8 +15,9 @@ use std::time::Duration;
 use super::disk::Disk;
 use super::iscsi::decide::IscsiUnit;
 use super::nvme::target::NvmeDisk;
+use super::rbd::target::RbdDisk;
 use super::scsi::LogicalUnit;
-use super::{nvme, scsi};
+use super::{nvme, rbd, scsi};
 use crate::sys::{file_lock, fnv};
 use crate::{DeviceNumber, Error, ErrorKind, Result};
 
@@ -45,6 +46,7 @@ pub(super) struct Record {
 pub(super) enum Kind<'r> {
     Nvme(&'r NvmeDisk),
     Scsi(Box<dyn LogicalUnit + 'r>),
+    Rbd(&'r RbdDisk),
 }
 
 /// An address of the target.
@@ -61,6 +63,7 @@ impl Record {
         match self.kind() {
             Kind::Nvme(disk) => nvme::maps::number(sys, disk, self.wwid.as_deref()),
             Kind::Scsi(unit) => scsi::maps::number(sys, &*unit, self.wwid.as_deref()),
+            Kind::Rbd(disk) => rbd::decide::number(sys, disk),
         }
     }
 
@@ -70,6 +73,7 @@ impl Record {
             Disk::Nvme(disk) => Kind::Nvme(disk),
             Disk::Iscsi(disk) => Kind::Scsi(Box::new(IscsiUnit { disk, portals: &self.portals })),
             Disk::Fc(disk) => Kind::Scsi(Box::new(disk.clone())),
+            Disk::Rbd(disk) => Kind::Rbd(disk),
         }
     }
 

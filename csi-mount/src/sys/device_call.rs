@@ -1,7 +1,7 @@
 //! Calls to a disk, or to its driver, that can wait for a target on the network.
 #![allow(unsafe_code, reason = "read(2), write(2) and fsync(2) are raw system calls here")]
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
@@ -9,6 +9,7 @@ use nix::libc;
 
 use super::child::Answer;
 use super::device_mapper::{self, Change};
+use super::keyring::{self, Serial};
 use super::nvme_identify::{self, NvmeName};
 use super::scsi_inquiry;
 
@@ -33,6 +34,18 @@ pub(crate) enum DeviceCall<'a> {
     ScsiPage(BorrowedFd<'a>, &'a [u8]),
     /// A change of the mapping with this uuid, through `/dev/mapper/control`.
     ChangeMapping(BorrowedFd<'a>, &'a str, Change),
+    /// Maps an image of a Ceph cluster. The answer's `setting` is 1 if the kernel did not take the key.
+    MapImage(MapImage<'a>),
+}
+
+/// A line for `/sys/bus/rbd/add`, and the key that it names.
+#[derive(Clone, Copy)]
+pub(crate) struct MapImage<'a> {
+    pub(crate) switch: BorrowedFd<'a>,
+    pub(crate) order: &'a [u8],
+    pub(crate) key_name: &'a CStr,
+    /// Empty: no key.
+    pub(crate) key: &'a [u8],
 }
 
 /// Options of `/dev/nvme-fabrics` that not every kernel has.
@@ -51,18 +64,16 @@ impl DeviceCall<'_> {
             | Self::NvmeSize(fd, _)
             | Self::NvmeName(fd, ..)
             | Self::ScsiPage(fd, _)
-            | Self::ChangeMapping(fd, ..) => fd.as_raw_fd(),
+            | Self::ChangeMapping(fd, ..)
+            | Self::MapImage(MapImage { switch: fd, .. }) => fd.as_raw_fd(),
         }
     }
 
     /// Runs in a forked child: it allocates nothing.
     pub(crate) fn make(self) -> Answer {
         match self {
-            Self::Write(fd, bytes) => {
-                // SAFETY: the bytes are the parent's, which keeps them.
-                let written = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
-                failed_if(written < 0)
-            }
+            Self::Write(fd, bytes) => write(fd, bytes),
+            Self::MapImage(image) => map_image(image),
             Self::Sync(fd) => {
                 // SAFETY: the argument is an integer.
                 failed_if(unsafe { libc::fsync(fd.as_raw_fd()) } < 0)
@@ -93,6 +104,22 @@ fn answer<T>(result: Result<T, Errno>, found: impl FnOnce(T) -> Answer) -> Answe
         Ok(value) => found(value),
         Err(error) => Answer { error: error as i32 as u64, ..Answer::default() },
     }
+}
+
+fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> Answer {
+    // SAFETY: the bytes are the parent's, which keeps them.
+    failed_if(unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) } < 0)
+}
+
+/// The key is in the keyring of this process, and ends with it: the kernel's client has a copy of its own.
+fn map_image(image: MapImage<'_>) -> Answer {
+    let MapImage { switch, order, key_name, key } = image;
+    if !key.is_empty()
+        && let Err(error) = keyring::add(c"ceph", key_name, key, Serial::OF_THIS_PROCESS)
+    {
+        return Answer { setting: 1, ..answer(Err::<(), _>(error), |()| Answer::default()) };
+    }
+    write(switch, order)
 }
 
 fn failed_if(has_failed: bool) -> Answer {

@@ -12,6 +12,9 @@ use nix::libc;
 pub(crate) struct Serial(i32);
 
 impl Serial {
+    /// The keyring that ends with this process.
+    pub(crate) const OF_THIS_PROCESS: Self = Self(libc::KEY_SPEC_PROCESS_KEYRING);
+
     pub(crate) fn number(self) -> i32 {
         self.0
     }
@@ -31,8 +34,8 @@ fn named(line: &str, name: &str) -> Option<Serial> {
     (is_keyring && found == name).then_some(Serial(serial.cast_signed()))
 }
 
-/// Adds a key to a keyring. One with the same name is replaced.
-pub(crate) fn add(kind: &CStr, name: &CStr, payload: &[u8], to: Serial) -> io::Result<Serial> {
+/// Adds a key to a keyring. One with the same name is replaced. It allocates nothing.
+pub(crate) fn add(kind: &CStr, name: &CStr, payload: &[u8], to: Serial) -> Result<Serial, Errno> {
     // SAFETY: the strings end with a NUL, and the payload is as long as the call is told.
     let serial = unsafe {
         libc::syscall(libc::SYS_add_key, kind.as_ptr(), name.as_ptr(), payload.as_ptr(), payload.len(), to.0)
@@ -55,21 +58,20 @@ pub(crate) fn find(kind: &CStr, name: &CStr, within: Serial) -> io::Result<Optio
     match found {
         Ok(serial) => Ok(Some(Serial(serial as i32))),
         // Revoked and expired ones are as good as none.
-        Err(error) => match error.raw_os_error() {
-            Some(libc::ENOKEY | libc::EKEYREVOKED | libc::EKEYEXPIRED) => Ok(None),
-            _ => Err(error),
-        },
+        Err(Errno::ENOKEY | Errno::EKEYREVOKED | Errno::EKEYEXPIRED) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// Takes a key out of a keyring. Whoever uses it keeps it until the end of that use.
 pub(crate) fn unlink(key: Serial, from: Serial) -> io::Result<()> {
     // SAFETY: the arguments are integers.
-    checked(unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_UNLINK, key.0, from.0) }).map(drop)
+    checked(unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_UNLINK, key.0, from.0) })?;
+    Ok(())
 }
 
-fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
-    if result < 0 { Err(Errno::last().into()) } else { Ok(result) }
+fn checked(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result < 0 { Err(Errno::last()) } else { Ok(result) }
 }
 
 #[cfg(test)]

@@ -24,7 +24,8 @@ pub struct DeviceIdentity {
     /// device that of its paths.
     pub serial: Option<String>,
     /// The world-wide name, as the kernel writes it: `naa.…`, `eui.…`, `uuid.…`, or a device mapper UUID.
-    /// The UUID of a multipath device is `mpath-` followed by the name of its paths.
+    /// The UUID of a multipath device is `mpath-` followed by the name of its paths. An image of a Ceph cluster
+    /// has none, and gets one of its ids: `rbd.FSID.POOL.IMAGE`, with `@SNAPSHOT` for a snapshot.
     pub wwn: Option<String>,
     /// The NGUID of an NVMe namespace, as 32 hexadecimal digits; for a multipath device that of its paths.
     pub nguid: Option<String>,
@@ -236,7 +237,7 @@ fn identity_in(disk: &Path) -> DeviceIdentity {
         virtio.or_else(|| first(&["device/serial"])).or_else(|| scsi_serial(&disk.join("device/vpd_pg80")));
     let mut identity = DeviceIdentity {
         serial,
-        wwn: first(&["wwid", "device/wwid", "dm/uuid"]),
+        wwn: first(&["wwid", "device/wwid", "dm/uuid"]).or_else(|| image(&disk.join("device"))),
         nguid: first(&["nguid"]).and_then(|text| known_hex(&text)),
         eui64: first(&["eui"]).and_then(|text| known_hex(&text)),
         lun: connection::lun(disk),
@@ -252,6 +253,14 @@ fn identity_in(disk: &Path) -> DeviceIdentity {
         identity.lun = identity.lun.or(path.lun);
     }
     identity
+}
+
+/// The identity of an image of a Ceph cluster (RBD).
+fn image(device: &Path) -> Option<String> {
+    let part = |name: &str| text(&device.join(name));
+    let [fsid, pool, image] = ["cluster_fsid", "pool_id", "image_id"].map(part);
+    let snapshot = part("current_snap").filter(|name| name != "-").map(|name| format!("@{name}"));
+    Some(format!("rbd.{}.{}.{}{}", fsid?, pool?, image?, snapshot.unwrap_or_default()))
 }
 
 /// A namespace without such a name has only zeros.
@@ -362,6 +371,18 @@ mod tests {
             ),
             ("dm-0", 3, &[("dm/uuid", b"mpath-3600508b4\n")], None, Some("mpath-3600508b4")),
             ("sdb", 4, &[("device/vpd_pg80", b"\0\x80")], None, None),
+            (
+                "rbd0",
+                5,
+                &[
+                    ("device/cluster_fsid", b"b2f9\n"),
+                    ("device/pool_id", b"3\n"),
+                    ("device/image_id", b"10a3\n"),
+                    ("device/current_snap", b"-\n"),
+                ],
+                None,
+                Some("rbd.b2f9.3.10a3"),
+            ),
         ] {
             let number = fake.disk(name, minor, files);
             let found = sysfs.identity(number).unwrap();
@@ -369,7 +390,7 @@ mod tests {
         }
         let partition = fake.disk("vda/vda1", 20, &[("partition", b"1\n")]);
         assert_eq!(sysfs.identity(partition).unwrap().serial.as_deref(), Some("vol-1"), "its disk's");
-        assert_eq!(sysfs.disks().unwrap().len(), 5, "whole disks only");
+        assert_eq!(sysfs.disks().unwrap().len(), 6, "whole disks only");
     }
 
     #[test]

@@ -134,7 +134,7 @@ fn keep_portal(disks: &RemoteDisks, name: &str, record: &mut Record, kept: Porta
     let _lock = disks.records.lock(record.disk.target())?;
     // Another volume can have handed its portals over.
     let mut now = disks.current(name)?.unwrap_or_else(|| record.clone());
-    let connected = record.disk.connected(&disks.sys)?;
+    let connected = record.disk.connected(&disks.sys, &[])?;
     now.portals.retain(|portal| {
         portal.address != kept.address && portal.is_own && connected.contains(&portal.address)
     });
