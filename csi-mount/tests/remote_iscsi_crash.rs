@@ -44,16 +44,20 @@ fn assert_nor_a_map() {
 fn killed(test: &str, step: &str) {
     run_step(on_one_portal);
     let lio = Lio::new("crash", 2, 1);
-    let (images, target) = (&lio.images[..], on_one_portal as fn(usize) -> RemoteTarget);
-    kill_each(&Site { test, images, target, live, paths: 1, assert_nothing_left }, step);
+    let write = |index: usize, offset, bytes: &[u8]| lio.images[index].write(offset, bytes);
+    kill_each(
+        &Site { test, write: &write, target: on_one_portal, live, paths: 1, assert_nothing_left },
+        step,
+    );
 }
 
 fn killed_with_maps(test: &str, step: &str) {
     run_step(on_two_portals);
     let lio = Lio::on_two_addresses("mcrash", 2);
     let _daemons = [udevd(), multipathd("find_multipaths no")];
-    let (images, target) = (&lio.images[..], on_two_portals as fn(usize) -> RemoteTarget);
-    let site = Site { test, images, target, live, paths: 2, assert_nothing_left: assert_nor_a_map };
+    let (write, target) =
+        (|index: usize, offset, bytes: &[u8]| lio.images[index].write(offset, bytes), on_two_portals);
+    let site = Site { test, write: &write, target, live, paths: 2, assert_nothing_left: assert_nor_a_map };
     kill_each(&site, step);
 }
 

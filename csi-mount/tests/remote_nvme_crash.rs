@@ -25,7 +25,8 @@ fn assert_nothing_left() {
 fn killed(test: &str, step: &str) {
     run_step(target);
     let nvmet = Nvmet::new("crash", 2, 2);
-    kill_each(&Site { test, images: &nvmet.images, target, live, paths: 2, assert_nothing_left }, step);
+    let write = |index: usize, offset, bytes: &[u8]| nvmet.images[index].write(offset, bytes);
+    kill_each(&Site { test, write: &write, target, live, paths: 2, assert_nothing_left }, step);
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! A Ceph cluster of one node: a monitor, an OSD in memory, a manager and a metadata server, on the loopback
-//! address, with files and keys of its own in one directory.
+//! A Ceph cluster of one node: a monitor, an OSD in memory, a manager and a metadata server, on one address of
+//! this machine, with files and keys of its own in one directory.
 //!
 //! It has the filesystem [`FILESYSTEM`]. The caller runs the cluster and its tests on one thread: a daemon ends
 //! with the thread that started it.
+
+pub mod outside;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,6 +30,20 @@ pub const NODE: &str = "csi-node";
 /// The directory below which volumes are.
 pub const VOLUMES: &str = "/volumes/csi";
 
+/// The pool of images.
+pub const IMAGES: &str = "images";
+
+/// The user that makes images.
+pub const IMAGE_PROVISIONER: &str = "csi-rbd-provisioner";
+
+/// The user that maps images.
+pub const IMAGE_NODE: &str = "csi-rbd-node";
+
+/// What the driver's records need.
+const RECORDS: &str = "allow r, allow command \"config-key get\" with \"key\" prefix \"csi/\", \
+                       allow command \"config-key set\" with \"key\" prefix \"csi/\", \
+                       allow command \"config-key rm\" with \"key\" prefix \"csi/\"";
+
 /// How long a step of the cluster can take, under slow emulation.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -47,6 +63,14 @@ pub enum Daemon {
 impl Daemon {
     const ALL: [Self; 4] = [Self::Monitor, Self::Osd, Self::Manager, Self::Metadata];
 
+    fn name(self) -> &'static str {
+        self.program().0
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|daemon| daemon.name() == name)
+    }
+
     /// The program, and its id in the cluster.
     fn program(self) -> (&'static str, &'static str) {
         match self {
@@ -58,27 +82,78 @@ impl Daemon {
     }
 }
 
-/// A cluster that runs until it is dropped.
+/// A cluster that a test uses, on this machine or outside of it.
+pub trait Cluster {
+    /// The address of the monitor.
+    fn monitor(&self) -> SocketAddr;
+
+    /// Runs one of Ceph's programs as the administrator, and returns its output; `None` if it fails.
+    fn run(&self, program: &str, words: &[&str]) -> Option<String>;
+
+    /// Runs an administrator's command, and returns its output; `None` if it fails.
+    fn command(&self, words: &[&str]) -> Option<String> {
+        self.run("ceph", &[&["--connect-timeout=30"], words].concat())
+    }
+
+    /// The key of this user.
+    fn key(&self, user: &str) -> String {
+        self.command(&["auth", "print-key", &format!("client.{user}")]).unwrap()
+    }
+
+    /// Makes the pool [`IMAGES`], and the users [`IMAGE_PROVISIONER`] and [`IMAGE_NODE`].
+    fn make_images(&self) {
+        let images = format!("profile rbd pool={IMAGES}");
+        let provisioner = format!("profile rbd, {RECORDS}");
+        for words in [
+            &["osd", "pool", "create", IMAGES, "8"][..],
+            &["osd", "pool", "application", "enable", IMAGES, "rbd"],
+            // A clone without it needs a protected snapshot.
+            &["osd", "set-require-min-compat-client", "mimic"],
+            &["auth", "add", &format!("client.{IMAGE_PROVISIONER}"), "mon", &provisioner, "osd", &images],
+            &["auth", "add", &format!("client.{IMAGE_NODE}"), "mon", "profile rbd", "osd", &images],
+        ] {
+            assert!(self.command(words).is_some(), "{words:?}");
+        }
+    }
+
+    /// Stops a process (SIGSTOP): connections stay, and nothing is answered.
+    fn stop(&self, daemon: Daemon);
+
+    /// Undoes [`stop`](Self::stop).
+    fn go_on(&self, daemon: Daemon);
+
+    /// Kills a process, and waits for its end: connections are refused.
+    fn kill(&self, daemon: Daemon);
+
+    /// Starts a process, also after [`kill`](Self::kill). An OSD in memory has lost its data then.
+    fn start_again(&self, daemon: Daemon);
+}
+
+/// A cluster on this machine that runs until it is dropped.
 #[derive(Debug)]
 pub struct Ceph {
     directory: PathBuf,
-    port: u16,
+    monitor: SocketAddr,
     running: RefCell<BTreeMap<Daemon, Child>>,
 }
 
 impl Ceph {
-    /// Starts a cluster with its files in this empty directory, and waits until its filesystem is active and
-    /// its manager makes subvolumes.
+    /// Starts a cluster on the loopback address, with its files in this empty directory. Waits until its filesystem
+    /// is active and its manager makes subvolumes.
     pub fn start(directory: &Path) -> Self {
-        let (port, uuid) = (free_port(), uuid());
-        let ceph = Self { directory: directory.to_owned(), port, running: RefCell::default() };
+        Self::start_at(Ipv4Addr::LOCALHOST, directory)
+    }
+
+    fn start_at(address: Ipv4Addr, directory: &Path) -> Self {
+        let (monitor, uuid) = (free_port(address), uuid());
+        let ceph = Self { directory: directory.to_owned(), monitor, running: RefCell::default() };
         for name in ["run", "mon", "osd", "mgr", "mds"] {
             fs::create_dir(directory.join(name)).unwrap();
         }
-        fs::write(ceph.conf(), configuration(directory, port, &uuid)).unwrap();
+        fs::write(ceph.conf(), configuration(directory, monitor, &uuid)).unwrap();
         ceph.make_users();
         let (map, keys) = (ceph.file("monmap"), ceph.file("keyring"));
-        let monitor = format!("[v1:127.0.0.1:{port}]");
+        let monitor = format!("[v1:{monitor}]");
         done(Command::new("monmaptool").args(["--create", "--fsid", &uuid, "--addv", "a", &monitor, &map]));
         done(ceph.program("ceph-mon").args(["--mkfs", "-i", "a", "--monmap", &map, "--keyring", &keys]));
         ceph.start_again(Daemon::Monitor);
@@ -103,52 +178,6 @@ impl Ceph {
         ceph
     }
 
-    /// The address of the monitor.
-    pub fn monitor(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
-    }
-
-    /// The key of this user.
-    pub fn key(&self, user: &str) -> String {
-        let keys = fs::read_to_string(self.file("keyring")).unwrap();
-        let (_, own) = keys.split_once(&format!("[client.{user}]")).unwrap();
-        own.split_once("key = ").unwrap().1.split_whitespace().next().unwrap().to_owned()
-    }
-
-    /// Runs an administrator's command, and returns its output; `None` if it fails.
-    pub fn command(&self, words: &[&str]) -> Option<String> {
-        let output = self.program("ceph").args(["--connect-timeout=30"]).args(words).output().unwrap();
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    }
-
-    /// Stops a process (SIGSTOP): connections stay, and nothing is answered.
-    pub fn stop(&self, daemon: Daemon) {
-        self.signal(daemon, Signal::STOP);
-    }
-
-    /// Undoes [`stop`](Self::stop).
-    pub fn go_on(&self, daemon: Daemon) {
-        self.signal(daemon, Signal::CONT);
-    }
-
-    /// Kills a process, and waits for its end: connections are refused.
-    pub fn kill(&self, daemon: Daemon) {
-        if let Some(mut child) = self.running.borrow_mut().remove(&daemon) {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
-
-    /// Starts a process, also after [`kill`](Self::kill). An OSD in memory has lost its data then.
-    pub fn start_again(&self, daemon: Daemon) {
-        let (program, id) = daemon.program();
-        let log = File::options().append(true).create(true).open(self.file(program)).unwrap();
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", program, "-f", "-i", id, "--conf"]).arg(self.conf());
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        self.running.borrow_mut().insert(daemon, command.spawn().unwrap());
-    }
-
     fn signal(&self, daemon: Daemon, signal: Signal) {
         let running = self.running.borrow();
         kill_process(Pid::from_child(&running[&daemon]), signal).unwrap();
@@ -164,7 +193,7 @@ impl Ceph {
 
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(name);
-        command.arg("--conf").arg(self.conf()).stdin(Stdio::null());
+        command.env("CEPH_CONF", self.conf()).stdin(Stdio::null());
         command
     }
 
@@ -178,9 +207,6 @@ impl Ceph {
 
     fn make_users(&self) {
         let all = "allow *";
-        let records = "allow r, allow command \"config-key get\" with \"key\" prefix \"csi/\", \
-                       allow command \"config-key set\" with \"key\" prefix \"csi/\", \
-                       allow command \"config-key rm\" with \"key\" prefix \"csi/\"";
         let data = format!("allow rw tag cephfs data={FILESYSTEM}");
         let below = format!("allow rw fsname={FILESYSTEM} path={VOLUMES}");
         let profile = |name: &str| format!("allow profile {name}");
@@ -190,7 +216,7 @@ impl Ceph {
             ("osd.0", [("mon", &profile("osd")), ("osd", all), ("mgr", &profile("osd")), ("", "")]),
             ("mds.a", [("mon", &profile("mds")), ("osd", all), ("mds", all), ("mgr", &profile("mds"))]),
             ("mgr.a", [("mon", &profile("mgr")), ("osd", all), ("mds", all), ("", "")]),
-            (&format!("client.{PROVISIONER}"), [("mon", records), ("mgr", "allow rw"), ("", ""), ("", "")]),
+            (&format!("client.{PROVISIONER}"), [("mon", RECORDS), ("mgr", "allow rw"), ("", ""), ("", "")]),
         ];
         let node = format!("client.{NODE}");
         let node = (&*node, [("mon", "allow r"), ("osd", &*data), ("mds", &*below), ("", "")]);
@@ -204,6 +230,41 @@ impl Ceph {
             }
             done(tool.stdout(Stdio::null()));
         }
+    }
+}
+
+impl Cluster for Ceph {
+    fn monitor(&self) -> SocketAddr {
+        self.monitor
+    }
+
+    fn run(&self, program: &str, words: &[&str]) -> Option<String> {
+        let output = self.program(program).args(words).output().unwrap();
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    fn stop(&self, daemon: Daemon) {
+        self.signal(daemon, Signal::STOP);
+    }
+
+    fn go_on(&self, daemon: Daemon) {
+        self.signal(daemon, Signal::CONT);
+    }
+
+    fn kill(&self, daemon: Daemon) {
+        if let Some(mut child) = self.running.borrow_mut().remove(&daemon) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    fn start_again(&self, daemon: Daemon) {
+        let (program, id) = daemon.program();
+        let log = File::options().append(true).create(true).open(self.file(program)).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", program, "-f", "-i", id, "--conf"]).arg(self.conf());
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.running.borrow_mut().insert(daemon, command.spawn().unwrap());
     }
 }
 
@@ -227,21 +288,21 @@ fn wait(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// A port that nothing listens on. The other daemons choose theirs.
-fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+fn free_port(address: Ipv4Addr) -> SocketAddr {
+    TcpListener::bind((address, 0)).unwrap().local_addr().unwrap()
 }
 
 fn uuid() -> String {
     fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap().trim().to_owned()
 }
 
-fn configuration(directory: &Path, port: u16, uuid: &str) -> String {
-    let at = directory.display();
+fn configuration(directory: &Path, monitor: SocketAddr, uuid: &str) -> String {
+    let (at, address) = (directory.display(), monitor.ip());
     format!(
         "[global]\n\
          fsid = {uuid}\n\
-         mon host = v1:127.0.0.1:{port}\n\
-         public network = 127.0.0.1/32\n\
+         mon host = v1:{monitor}\n\
+         public network = {address}/32\n\
          run dir = {at}/run\n\
          admin socket = {at}/run/$name.asok\n\
          pid file = {at}/run/$name.pid\n\

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::needs::{self, Install, Work};
 use crate::step::Step;
-use crate::{Failure, go};
+use crate::{Failure, go, kernels};
 
 /// A test program for one kind of system. Its target has `test = false`, so the ordinary run leaves it out.
 struct System {
@@ -12,6 +12,8 @@ struct System {
     package: &'static str,
     test: &'static str,
     work: Work,
+    /// The suite that runs the same on the newest kernel, in an emulated machine.
+    in_machine: Option<&'static str>,
     /// What this machine lacks for it, one line each.
     missing: fn() -> Result<Vec<String>, Failure>,
     /// A server in Go that some of its tests start.
@@ -41,6 +43,7 @@ const SYSTEMS: &[System] = &[
         package: "csi-core",
         test: "systems_fuse",
         work: Work::FusePrograms,
+        in_machine: None,
         missing: needs::missing_for_fuse,
         server: Some(S3),
     },
@@ -49,6 +52,7 @@ const SYSTEMS: &[System] = &[
         package: "ceph",
         test: "by_ceph_fuse",
         work: Work::Ceph,
+        in_machine: Some("ceph/by_kernel,remote_rbd"),
         missing: needs::missing_for_ceph,
         server: None,
     },
@@ -73,17 +77,20 @@ pub(crate) fn run(root: &Path, name: Option<&str>, install: Install) -> Result<(
     // Each test prints what it found: rows for the documents.
     let args = args.into_iter().chain(["--", "--nocapture"]);
     match &system.server {
-        None => Step::cargo(system.test, args).run(root),
+        None => Step::cargo(system.test, args).run(root)?,
         Some(server) if needs::find("go").is_some() => {
             let program = go::installed(server.package, server.version)?;
-            Step::cargo(system.test, args).env(server.variable, program.display().to_string()).run(root)
+            Step::cargo(system.test, args).env(server.variable, program.display().to_string()).run(root)?;
         }
         Some(server) => {
             Step::cargo(system.test, args.chain(["--skip", server.tests])).run(root)?;
             // The line of the test program counts them: "filtered out".
             println!("NOT RUN: the tests {}, for which there is no Go toolchain (`go`)", server.tests);
-            Ok(())
         }
+    }
+    match system.in_machine {
+        Some(suite) => kernels::run(root, &kernels::Choice::Named(kernels::NEWEST), suite, install).map(drop),
+        None => Ok(()),
     }
 }
 

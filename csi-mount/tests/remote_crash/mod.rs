@@ -12,11 +12,11 @@ use csi_mount::flow::block::{StagePlan, stage, unstage};
 use csi_mount::remote::{RemoteDisks, RemoteTarget};
 use csi_mount::{BlockDevice, Filesystem, Target};
 
-use crate::devices::{Image, MIB};
 use crate::stepper::{End, Job, Points, Programs, do_job};
 
 const NAME: &str = "pvc";
 const OTHER: &str = "other";
+const MIB: u64 = 1 << 20;
 /// A place that the filesystems of these tests leave alone, and the length of the marks.
 const MARK: (u64, usize) = (299 * MIB, 5);
 /// How long a login, a logout, a connect or a disconnect that the killed process began can keep the next step.
@@ -40,7 +40,8 @@ const CONTINUATIONS: [Continuation; 4] =
 pub(crate) struct Site<'s> {
     /// The name of the test that calls [`kill_each`].
     pub(crate) test: &'s str,
-    pub(crate) images: &'s [Image],
+    /// Writes to a volume on the target: its index, the offset, the bytes.
+    pub(crate) write: &'s dyn Fn(usize, u64, &[u8]),
     /// The volume with this index, in the test's process and in that of the job.
     pub(crate) target: fn(usize) -> RemoteTarget,
     /// How many connections work, and how many an attached volume has.
@@ -157,8 +158,8 @@ pub(crate) fn kill_each(site: &Site<'_>, step: &str) {
     node.stage(std::convert::identity, |staging| fs::write(staging.join("file"), "content").unwrap());
     node.detach(NAME);
     node.assert_nothing_left();
-    site.images[0].write(MARK.0, b"right");
-    site.images[1].write(MARK.0, b"other");
+    (site.write)(0, MARK.0, b"right");
+    (site.write)(1, MARK.0, b"other");
 
     let records = node.records();
     let words = [step, records.to_str().unwrap()];

@@ -1,4 +1,4 @@
-//! Commands of a Ceph cluster, by the program `ceph`, and the driver's records in the cluster.
+//! Commands of a Ceph cluster, by the programs `ceph` and `rbd`, and the driver's records in the cluster.
 //!
 //! The key is the program's standard input: it is in no argument, no file and no environment.
 
@@ -12,7 +12,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 /// How long the program can wait for a connection, and for the answer to a command.
-const CONNECT: &str = "--connect-timeout=10";
+const CEPH_OPTIONS: [&str; 2] = ["--connect-timeout=10", "--format=json"];
+const RBD_OPTIONS: [&str; 2] = ["--client_mount_timeout=10", "--rados_osd_op_timeout=30"];
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Error numbers of the cluster.
@@ -52,14 +53,29 @@ pub(crate) fn list(monitors: &[SocketAddr]) -> String {
 }
 
 impl Cluster<'_> {
-    /// The output of a command; `None` if it ends with an error number that `accept` contains.
-    pub(crate) async fn run(&self, words: &[&str], accept: &[i32]) -> Result<Option<String>> {
-        let mut program = Command::new("ceph");
-        program.args(["--conf=/dev/null", "--keyfile=-", CONNECT, "--format=json", "--mon-host"]);
-        program.arg(list(self.monitors)).arg(format!("--id={}", self.user.id)).args(words);
+    /// The output of `ceph`; `None` if it ends with an error number that `accept` contains.
+    pub(crate) async fn ceph(&self, words: &[&str], accept: &[i32]) -> Result<Option<String>> {
+        self.run("ceph", &CEPH_OPTIONS, words, accept).await
+    }
+
+    /// The output of `rbd`, which does not wait for an OSD without a limit either.
+    pub(crate) async fn rbd(&self, words: &[&str], accept: &[i32]) -> Result<Option<String>> {
+        self.run("rbd", &RBD_OPTIONS, words, accept).await
+    }
+
+    async fn run(
+        &self,
+        name: &str,
+        options: &[&str],
+        words: &[&str],
+        accept: &[i32],
+    ) -> Result<Option<String>> {
+        let mut program = Command::new(name);
+        program.args(["--conf=/dev/null", "--keyfile=-", "--mon-host"]).arg(list(self.monitors));
+        program.arg(format!("--id={}", self.user.id)).args(options).args(words);
         program.env_remove("CEPH_ARGS");
         program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let failed = |error| Error::Unhealthy(format!("ceph: {error}; install ceph-common").into());
+        let failed = |error| Error::Unhealthy(format!("{name}: {error}; install ceph-common").into());
         let mut child = program.spawn().map_err(failed)?;
         if let Some(mut input) = child.stdin.take() {
             // A program that has ended already says why.
@@ -81,9 +97,9 @@ impl Cluster<'_> {
             EAGAIN => Err(Error::Pending(said.to_owned().into())),
             ETIMEDOUT => Err(silent()),
             _ if said.contains("timed out") => Err(silent()),
-            _ => {
-                Err(Error::Internal(format!("ceph {}: {said}", words[..3.min(words.len())].join(" ")).into()))
-            }
+            _ => Err(Error::Internal(
+                format!("{name} {}: {said}", words[..3.min(words.len())].join(" ")).into(),
+            )),
         }
     }
 
@@ -92,17 +108,17 @@ impl Cluster<'_> {
         if !is_name(name) {
             return Ok(None);
         }
-        let text = self.run(&["config-key", "get", &at(kind, name)], &[ENOENT]).await?;
+        let text = self.ceph(&["config-key", "get", &at(kind, name)], &[ENOENT]).await?;
         text.map(|text| serde_json::from_str(&text).map_err(Error::internal)).transpose()
     }
 
     pub(crate) async fn put(&self, kind: &str, name: &str, record: &impl Serialize) -> Result<()> {
         let text = serde_json::to_string(record).map_err(Error::internal)?;
-        self.run(&["config-key", "set", &at(kind, name), &text], &[]).await.map(drop)
+        self.ceph(&["config-key", "set", &at(kind, name), &text], &[]).await.map(drop)
     }
 
     pub(crate) async fn forget(&self, kind: &str, name: &str) -> Result<()> {
-        self.run(&["config-key", "rm", &at(kind, name)], &[ENOENT]).await.map(drop)
+        self.ceph(&["config-key", "rm", &at(kind, name)], &[ENOENT]).await.map(drop)
     }
 }
 

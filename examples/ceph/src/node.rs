@@ -8,7 +8,7 @@ use csi_core::mount::flow::shared::SharedSource;
 use csi_core::{Result, prelude::*};
 use serde::Deserialize;
 
-use crate::CephFs;
+use crate::Ceph;
 use crate::cluster::{User, list};
 use crate::controller::name;
 
@@ -21,7 +21,7 @@ struct Context {
     path: String,
 }
 
-impl CephFs {
+impl Ceph {
     /// The volume's directory, as the kernel mounts it, and its path.
     fn directory(&self, volume: &Attachment) -> Result<(SharedSource, String)> {
         if volume.volume_context.get("path").is_none() {
@@ -33,13 +33,13 @@ impl CephFs {
             // The directory of another volume.
             return Err(Error::VolumeNotFound(volume.volume_id.clone()));
         }
-        let source = SharedSource::ceph(&self.ceph.monitors, &path);
+        let source = SharedSource::ceph(&self.args.monitors, &path);
         Ok((source.map_err(|error| Error::invalid("volume_context[path]", error.to_string()))?, path))
     }
 }
 
 #[async_trait]
-impl SharedFilesystems for CephFs {
+impl SharedFilesystems for Ceph {
     async fn info(&self) -> Result<NodeInfo> {
         self.driver.node_info()
     }
@@ -47,12 +47,12 @@ impl SharedFilesystems for CephFs {
     async fn source(&self, volume: &Attachment) -> Result<SharedSource> {
         let ((source, _), user) = (self.directory(volume)?, User::of(&volume.secrets)?);
         let options = MountOptions::new().with_option("name", user.id)?.with_option("secret", user.key)?;
-        Ok(source.options(options.with_option("mds_namespace", &self.ceph.filesystem)?))
+        Ok(source.options(options.with_option("mds_namespace", &self.args.filesystem)?))
     }
 }
 
 #[async_trait]
-impl FuseFilesystems for CephFs {
+impl FuseFilesystems for Ceph {
     async fn info(&self) -> Result<NodeInfo> {
         self.driver.node_info()
     }
@@ -63,9 +63,9 @@ impl FuseFilesystems for CephFs {
             // No file of the node is read, and none is made. What it prints is in the driver's log.
             .args(["-f", "--conf=/dev/null", "--log-file=", "--log-to-stderr=true", "--admin-socket="])
             // Without a monitor it ends, before the caller gives up.
-            .args(["--keyfile=-", "--client_mount_timeout=20", "--mon-host", &list(&self.ceph.monitors)])
+            .args(["--keyfile=-", "--client_mount_timeout=20", "--mon-host", &list(&self.args.monitors)])
             .arg(format!("--id={}", user.id))
-            .arg(format!("--client_fs={}", self.ceph.filesystem))
+            .arg(format!("--client_fs={}", self.args.filesystem))
             .arg(format!("--client_mountpoint={path}"))
             .args(flags.iter().flat_map(|flag| ["-o", flag]))
             .arg(at)

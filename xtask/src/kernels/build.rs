@@ -10,12 +10,17 @@ use crate::{Failure, target};
 /// The package of the machine's init process.
 const INIT: &str = "guest";
 
+/// The package and the name of the program with a Ceph cluster.
+const CEPH: [&str; 2] = ["test-support", "ceph-outside"];
+
 /// The built programs.
 pub(crate) struct Programs {
     pub(crate) init: PathBuf,
     tests: BTreeMap<(String, String), PathBuf>,
     /// Programs that tests run from the path at which cargo put them.
     pub(crate) called: Vec<PathBuf>,
+    /// The program with a Ceph cluster next to the machine, if a suite needs it. It is Ceph's programs in the guest.
+    pub(crate) ceph: Option<PathBuf>,
 }
 
 impl Programs {
@@ -28,9 +33,15 @@ impl Programs {
 }
 
 pub(crate) fn build(root: &Path, suites: &[Suite]) -> Result<Programs, Failure> {
-    let mut programs = Programs { init: PathBuf::new(), tests: BTreeMap::new(), called: Vec::new() };
+    let mut programs =
+        Programs { init: PathBuf::new(), tests: BTreeMap::new(), called: Vec::new(), ceph: None };
     for artifact in cargo(root, &["build", "--package", INIT])? {
         programs.init = artifact.executable;
+    }
+    if suites.iter().any(|suite| suite.has_ceph) {
+        let [package, name] = CEPH;
+        let built = programs_of(root, &["build", "--package", package, "--bin", name])?;
+        programs.ceph = built.into_iter().next();
     }
     let mut packages: Vec<&str> = suites.iter().map(|suite| suite.package).collect();
     packages.dedup();

@@ -33,6 +33,9 @@ const DIRECTORIES: &[&str] =
 /// flavour has ext4 built in.
 const DISK_MODULES: &[&str] = &["virtio_pci", "virtio_blk", "crc32c_generic", "ext4"];
 
+/// The programs that run outside the machine, with the cluster.
+const CEPH_PROGRAMS: [&str; 2] = ["usr/bin/ceph", "usr/bin/rbd"];
+
 /// The factor on the time limits for emulation on a busy machine.
 const EMULATION_FACTOR: u32 = 3;
 
@@ -79,6 +82,10 @@ pub(crate) fn pack(
         }
         Ok(())
     };
+    if let Some(program) = programs.ceph.as_ref().filter(|_| suites.iter().any(|suite| suite.has_ceph)) {
+        let content = fs::read(program)?;
+        CEPH_PROGRAMS.iter().try_for_each(|path| cpio.file(path, &content))?;
+    }
     load(DISK_MODULES, &mut cpio, &mut plan)?;
     plan.push_str("disk\t/dev/vda\t/tmp\n");
     for suite in suites {

@@ -47,6 +47,13 @@ const ARGUMENTS: &[&str] = &[
     "stdio,id=report,signal=off",
 ];
 
+/// Whatever is started in these namespaces ends with this process, and uses no network of this machine.
+const NAMESPACES: &[&str] =
+    &["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
+
+/// The guest's connections are those of the emulator's process, so the guest reaches what that process reaches.
+const NETWORK: &[&str] = &["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net"];
+
 /// The kernel's command line. The second half costs less time.
 const BOOT: &str = "console=ttyS0 panic=-1 oops=panic no_timer_check nokaslr quiet \
     mitigations=off init_on_alloc=0 audit=0 rcupdate.rcu_expedited=1";
@@ -57,6 +64,8 @@ pub(crate) struct Boot<'a> {
     pub(crate) options: &'a str,
     pub(crate) initrd: &'a Path,
     pub(crate) processors: u8,
+    /// The program that starts a Ceph cluster and the machine next to it.
+    pub(crate) ceph: Option<&'a Path>,
 }
 
 impl Boot<'_> {
@@ -147,9 +156,16 @@ impl Drop for Scratch {
 
 fn start(kernel: &Kernel, boot: &Boot<'_>, console: &Path, disk: &Path) -> Result<Child, Failure> {
     // The machine is killed when this process dies, for whatever reason.
-    let child = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", QEMU])
-        .args(ARGUMENTS)
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]);
+    if let Some(program) = boot.ceph {
+        command.args(NAMESPACES).arg(program);
+    }
+    command.arg(QEMU).args(ARGUMENTS);
+    if boot.ceph.is_some() {
+        command.args(NETWORK);
+    }
+    let child = command
         .arg("-kernel")
         .arg(image_of(&kernel.root)?)
         .arg("-append")

@@ -32,14 +32,14 @@ use passed::Passed;
 use suites::{InGate, SUITES, Suite};
 use version::Version;
 
-use crate::needs::{Install, Work};
+use crate::needs::{Install, Privilege, Work};
 use crate::{Failure, needs, target};
 
 /// The wanted kernels in addition to the newest one: those of Debian's releases, which most nodes have.
 const WANTED: [Version; 3] = [Version::new(5, 10), Version::new(6, 1), Version::new(6, 12)];
 
 /// The name of the newest kernel on the command line.
-const NEWEST: &str = "newest";
+pub(crate) const NEWEST: &str = "newest";
 
 /// The time after which a machine is stopped: for the gate's tests, and for all tests.
 const GATE_LIMIT: Duration = Duration::from_secs(1800);
@@ -77,16 +77,11 @@ pub(crate) fn run(
             "the tests on other kernels need an x86_64 machine, because they are built for it",
         ));
     }
-    needs::provide(&[Work::Kernels], install)?;
-    let missing = needs::missing_programs(Work::Kernels);
-    if !missing.is_empty() {
-        return Err(Failure::usage(format!(
-            "missing on this machine for the tests on other kernels:\n  {}",
-            missing.join("\n  ")
-        )));
-    }
     let is_gate = matches!(choice, Choice::Ends | Choice::Gate) && only.is_empty();
-    let mut chosen: Vec<Suite> = SUITES.iter().filter(|suite| suite.is_named(only)).copied().collect();
+    // A cluster needs root, and much more memory and time than a machine has elsewhere.
+    let is_chosen = |suite: &&Suite| suite.is_named(only) && !(suite.has_ceph && only.is_empty());
+    let mut chosen: Vec<Suite> = SUITES.iter().filter(is_chosen).copied().collect();
+    provide(chosen.iter().any(|suite| suite.has_ceph), install)?;
     if is_gate {
         chosen = chosen.iter().filter_map(Suite::in_gate).collect();
     }
@@ -122,14 +117,32 @@ pub(crate) fn run(
         runs.extend(run_machines(kernels, suites, &programs, &newest, limit, choice)?);
     }
     not_run.extend(runs.iter().filter_map(Run::not_again));
-    if is_gate {
-        SUITES.iter().for_each(|suite| match suite.in_gate {
+    if only.is_empty() {
+        SUITES.iter().filter(|suite| is_gate || suite.has_ceph).for_each(|suite| match suite.in_gate {
             InGate::All => {}
             InGate::Only(part) => println!("only on request: {}: all but {part}", suite.test),
             InGate::Nothing => println!("only on request: {}: {}", suite.test, suite.only),
         });
     }
     verdict(&runs, &chosen, not_run)
+}
+
+/// Installs what is missing if it can.
+///
+/// # Errors
+/// When something is still missing.
+fn provide(has_ceph: bool, install: Install) -> Result<(), Failure> {
+    let work = if has_ceph { &[Work::Kernels, Work::Ceph][..] } else { &[Work::Kernels] };
+    needs::provide(work, install)?;
+    let mut missing: Vec<String> = work.iter().flat_map(|work| needs::missing_programs(*work)).collect();
+    if has_ceph && Privilege::of_this_process()? != Privilege::Mount {
+        missing.push("root: the cluster has namespaces of its own".to_owned());
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing = missing.join("\n  ");
+    Err(Failure::usage(format!("missing on this machine for the tests on other kernels:\n  {missing}")))
 }
 
 /// Runs as many machines at the same time as there are processors: a test waits more than it computes.
@@ -151,13 +164,16 @@ fn run_machines(
         println!("==> {}", kernel.name);
         let suites: Vec<&Suite> = chosen.iter().filter(|suite| suite.since <= kernel.version).collect();
         let mut all = Run::new(kernel.clone());
-        let machine = |suite: &Suite| (suite.boot, suite.processors);
-        for (options, processors) in suites.iter().map(|suite| machine(suite)).collect::<BTreeSet<_>>() {
-            let is_here = |suite: &&Suite| machine(suite) == (options, processors);
+        let machine = |suite: &Suite| (suite.boot, suite.processors, suite.has_ceph);
+        for (options, processors, has_ceph) in
+            suites.iter().map(|suite| machine(suite)).collect::<BTreeSet<_>>()
+        {
+            let is_here = |suite: &&Suite| machine(suite) == (options, processors, has_ceph);
             let of_machine: Vec<&Suite> = suites.iter().copied().filter(is_here).collect();
             let initrd = Scratch(folder.join(format!("initrd-{}.cpio", kernel.version)));
             image::pack(&initrd.0, kernel, &of_machine, programs, newest)?;
-            let boot = Boot { options, initrd: &initrd.0, processors };
+            let ceph = programs.ceph.as_deref().filter(|_| has_ceph);
+            let boot = Boot { options, initrd: &initrd.0, processors, ceph };
             all.join(match choice {
                 Choice::Gate => once(kernel, &boot, &folder, limit, &interrupt)?,
                 _ => machine::run(kernel, &boot, &folder, limit, &interrupt)?,

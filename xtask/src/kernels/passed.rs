@@ -83,7 +83,7 @@ mod tests {
         let initrd = write("initrd", "programs");
         let kernel =
             Kernel { version: Version::new(6, 1), name: "k".into(), root: folder.path().join("root") };
-        let boot = Boot { options: "", initrd: &initrd, processors: 1 };
+        let boot = Boot { options: "", initrd: &initrd, processors: 1, ceph: None };
         let passed = || Passed::of(&kernel, &boot, folder.path()).expect("digests");
         let repeated = |passed: Passed| passed.repeat(&kernel).expect("a file").map(|run| run.outcomes);
         let ended = |line: &str| {

@@ -24,6 +24,9 @@ pub(crate) struct Suite {
     pub(crate) newest: &'static [&'static str],
     /// Options of the kernel's command line. Suites with other options run on another machine.
     pub(crate) boot: &'static str,
+    /// Whether it needs a Ceph cluster outside the machine, and the network to it. Such a suite runs on request only,
+    /// and on a machine with the others of its kind.
+    pub(crate) has_ceph: bool,
     /// The environment of the tests, with settings that make them small enough for emulation.
     pub(crate) env: &'static [(&'static str, &'static str)],
     /// The time limit of one test on a quiet machine, in seconds.
@@ -100,6 +103,7 @@ pub(crate) const SUITE: Suite = Suite {
     files: &[],
     newest: &[],
     boot: "",
+    has_ceph: false,
     env: &[],
     seconds: 60,
     since: Version::new(5, 10),
@@ -242,6 +246,15 @@ const SMB: &[&str] = &[
     "sha512_generic",
     "des_generic",
 ];
+
+const fn without_inode_in_fdinfo(test: &'static str) -> Skip {
+    Skip {
+        test,
+        from: Version::new(0, 0),
+        before: Version::new(5, 14),
+        why: "without the inode number in fdinfo a call waits for the stopped server; docs/smb.md says so",
+    }
+}
 
 /// The programs of the SMB server.
 const SMBD: &[&str] = &["ip", "smbd", "smbpasswd"];
@@ -505,6 +518,28 @@ const HANG_NFS: Suite = Suite {
     prints_output: true,
     in_gate: InGate::Nothing,
     ..MOUNT
+};
+
+/// A suite with a Ceph cluster outside the machine.
+const CEPH: Suite = Suite {
+    package: "ceph",
+    modules: &["virtio_net", "loop", "ceph", "rbd", "xfs"],
+    files: &[
+        "ip",
+        "mkfs.ext4",
+        "/etc/mke2fs.conf",
+        "e2fsck",
+        "resize2fs",
+        "mkfs.xfs",
+        "xfs_repair",
+        "cp",
+        "sleep",
+    ],
+    has_ceph: true,
+    seconds: 600,
+    prints_output: true,
+    in_gate: InGate::Nothing,
+    ..SUITE
 };
 
 /// All suites, in the order in which they run.
@@ -874,14 +909,16 @@ pub(crate) const SUITES: &[Suite] = &[
         seconds: 900,
         prints_output: true,
         in_gate: InGate::Nothing,
-        skip: &[Skip {
-            test: "a_server_that_was_stopped_or_killed_is_used_again",
-            from: Version::new(0, 0),
-            before: Version::new(5, 14),
-            why: "without the inode number in fdinfo a call waits for the stopped server; docs/smb.md says so",
-        }],
+        skip: &[
+            without_inode_in_fdinfo("a_server_that_was_stopped_or_killed_is_used_again"),
+            without_inode_in_fdinfo("each_step_ends_while_the_server_is_stopped"),
+            without_inode_in_fdinfo("each_step_ends_while_the_server_is_gone"),
+        ],
         ..SUITE
     },
+    Suite { test: "by_kernel", ..CEPH },
+    Suite { package: "csi-mount", test: "remote_rbd", ..CEPH },
+    Suite { package: "csi-mount", test: "remote_rbd_crash", env: &[("CSI_CRASH_POINTS", "12")], ..CEPH },
 ];
 
 #[cfg(test)]

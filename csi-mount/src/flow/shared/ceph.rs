@@ -56,18 +56,31 @@ impl SharedSource {
 
 /// Adds what the error number means for a CephFS mount, and what the kernel's log says.
 pub(super) fn explained(source: &SharedSource, error: Error, log: KernelLog) -> Error {
-    let messages = log.messages(&["libceph: ", "ceph: "]).into_iter();
+    explained_by(source, error, &log.messages(&["libceph: ", "ceph: "]))
+}
+
+fn explained_by(source: &SharedSource, error: Error, messages: &[String]) -> Error {
+    // The first version of the protocol refuses a wrong key with the error number of a filesystem without a server.
+    let error = match messages.iter().any(|message| message.contains("authentication failed")) {
+        true => refused(error),
+        false => with_meaning(error),
+    };
     messages
-        .map(|message| diagnose::hidden(&message, &source.options))
-        .fold(with_meaning(error), |error, message| error.add_reason(format_args!("kernel log: {message}")))
+        .iter()
+        .map(|message| diagnose::hidden(message, &source.options))
+        .fold(error, |error, message| error.add_reason(format_args!("kernel log: {message}")))
+}
+
+fn refused(error: Error) -> Error {
+    error
+        .with_kind(ErrorKind::WrongKey)
+        .add_reason("the cluster refuses this user, the key, or the user's access to the directory")
+        .hint("check the secret, and the user's capabilities")
 }
 
 fn with_meaning(error: Error) -> Error {
     match error.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM | libc::EKEYREJECTED) => error
-            .with_kind(ErrorKind::WrongKey)
-            .add_reason("the cluster refuses this user, the key, or the user's access to the directory")
-            .hint("check the secret, and the user's capabilities"),
+        Some(libc::EACCES | libc::EPERM | libc::EKEYREJECTED) => refused(error),
         Some(libc::ENOENT) => error.hint("check whether the cluster has this filesystem and directory"),
         Some(libc::EHOSTUNREACH) => error
             .with_kind(ErrorKind::Unresponsive)
@@ -114,8 +127,14 @@ mod tests {
             (libc::ETIMEDOUT, ErrorKind::Unresponsive, "monitor"),
         ] {
             let error = Error::os("mount at", "/staging", std::io::Error::from_raw_os_error(number));
-            let error = explained(&source, error, KernelLog::from_now());
+            let error = explained_by(&source, error, &[]);
             assert!(error.kind() == kind && error.to_string().contains(part), "{error:?}");
         }
+        let unreachable = std::io::Error::from_raw_os_error(libc::EHOSTUNREACH);
+        let error = Error::os("mount at", "/staging", unreachable);
+        let log = ["auth protocol 'cephx' mauth authentication failed: -13, geheim".to_owned()];
+        let error = explained_by(&source, error, &log);
+        assert!(error.kind() == ErrorKind::WrongKey && !error.to_string().contains("metadata"), "{error:?}");
+        assert!(error.to_string().contains("mauth") && !error.to_string().contains("geheim"), "{error}");
     }
 }

@@ -18,9 +18,9 @@
 //! [`SharedSource::smb`]). CephFS has its monitors in its source ([`SharedSource::ceph`]). For other filesystems
 //! the driver provides what a helper would find.
 //!
-//! The toolkit's tests run this flow against NFS servers, v3 and v4.2, and Samba, on kernels that have a client.
-//! Elsewhere they use tmpfs, overlay and ext4 for the mounting, and, in place of a server, FUSE filesystems
-//! whose daemon hangs or is gone. They do not run it against Ceph servers.
+//! The toolkit's tests run this flow against NFS servers, v3 and v4.2, Samba and a Ceph cluster, on kernels that have a
+//! client. Elsewhere they use tmpfs, overlay and ext4 for the mounting, and, in place of a server, FUSE filesystems
+//! whose daemon hangs or is gone.
 //!
 //! ```no_run
 //! use csi_mount::flow::shared::{SharedSource, publish, stage, unpublish, unstage};

@@ -16,7 +16,8 @@ use csi_core::testing::serve;
 use csi_core::{DriverArgs, Plugin, Spec};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{Mount, Target};
-use test_support::ceph::{Ceph, NODE, PROVISIONER};
+use test_support::ceph::outside::Outside;
+use test_support::ceph::{Ceph, Cluster, IMAGE_NODE, IMAGE_PROVISIONER, IMAGES, NODE, PROVISIONER};
 use tonic::{Code, Status};
 use v1::volume_capability::access_mode::Mode;
 use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
@@ -31,11 +32,17 @@ pub(crate) const MIB: i64 = 1 << 20;
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// The driver, configured by flags.
-pub(crate) fn driver(monitor: &str, client: CephClient) -> Plugin {
-    let name = if client == CephClient::Kernel { "kernel" } else { "fuse" };
+pub(crate) fn driver(monitor: &str, client: CephClient, attached: &Path) -> Plugin {
+    let name = match client {
+        CephClient::Fuse => "fuse",
+        CephClient::Kernel => "kernel",
+        CephClient::Rbd => "rbd",
+    };
     let command = ceph::CephArgs::augment_args(DriverArgs::augment_args(Command::new("ceph")));
+    let attached = attached.to_str().unwrap();
     let flags = ["ceph", "--node-id=node-1", "--monitors", monitor, "--client", name];
-    let matches = command.get_matches_from(flags);
+    let matches =
+        command.get_matches_from(flags.into_iter().chain(["--pool", IMAGES, "--attached", attached]));
     let (driver, ceph) = (DriverArgs::from_arg_matches(&matches), ceph::CephArgs::from_arg_matches(&matches));
     ceph::plugin(&driver.unwrap(), &ceph.unwrap()).spec(Spec::V1_13)
 }
@@ -50,7 +57,7 @@ pub(crate) fn secrets(user: &str, key: &str) -> BTreeMap<String, String> {
 
 /// A cluster, and the driver that uses it.
 pub(crate) struct Bed {
-    pub(crate) ceph: Ceph,
+    pub(crate) ceph: Box<dyn Cluster>,
     pub(crate) client: Client,
     pub(crate) which: CephClient,
     pub(crate) directory: PathBuf,
@@ -72,12 +79,22 @@ pub(crate) fn on_bed(which: CephClient, test: impl AsyncFnOnce(&Bed) + Send) {
         let _no_daemons = NoDaemons(&directory);
         Mount::new("tmpfs", "test").at(&Target::new(&directory).unwrap()).unwrap();
         let begun = Instant::now();
-        let ceph = Ceph::start(files.path());
+        let ceph: Box<dyn Cluster> = match which {
+            CephClient::Fuse => Box::new(Ceph::start(files.path())),
+            CephClient::Kernel | CephClient::Rbd => Box::new(Outside::start()),
+        };
+        let users = match which {
+            CephClient::Fuse | CephClient::Kernel => [PROVISIONER, NODE],
+            CephClient::Rbd => {
+                ceph.make_images();
+                [IMAGE_PROVISIONER, IMAGE_NODE]
+            }
+        };
         println!("the cluster is ready after {:.0?}", begun.elapsed());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let client = serve(driver(&ceph.monitor().to_string(), which), &directory).await;
-            let [provisioner, node] = [PROVISIONER, NODE].map(|user| secrets(user, &ceph.key(user)));
+            let client = serve(driver(&ceph.monitor().to_string(), which, files.path()), &directory).await;
+            let [provisioner, node] = users.map(|user| secrets(user, &ceph.key(user)));
             let directory = directory.clone();
             let bed = Bed { ceph, client: client.deadline(LIMIT), which, directory, provisioner, node };
             test(&bed).await;
@@ -100,10 +117,6 @@ impl Drop for NoDaemons<'_> {
     }
 }
 
-pub(crate) fn capability() -> v1::VolumeCapability {
-    v1::VolumeCapability::mount(Mode::MultiNodeMultiWriter)
-}
-
 pub(crate) enum From<'a> {
     Nothing,
     Snapshot(&'a str),
@@ -111,6 +124,13 @@ pub(crate) enum From<'a> {
 }
 
 impl Bed {
+    pub(crate) fn capability(&self) -> v1::VolumeCapability {
+        v1::VolumeCapability::mount(match self.which {
+            CephClient::Fuse | CephClient::Kernel => Mode::MultiNodeMultiWriter,
+            CephClient::Rbd => Mode::SingleNodeWriter,
+        })
+    }
+
     /// Creates a volume, and waits until the cluster has copied its content.
     pub(crate) async fn create(&self, name: &str, bytes: i64, from: From<'_>) -> Answer<v1::Volume> {
         let source = match from {
@@ -121,7 +141,7 @@ impl Bed {
         let request = v1::CreateVolumeRequest {
             name: name.to_owned(),
             capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
-            volume_capabilities: vec![capability()],
+            volume_capabilities: vec![self.capability()],
             secrets: self.provisioner.clone(),
             volume_content_source: source.map(|source| v1::VolumeContentSource { r#type: Some(source) }),
             ..Default::default()
@@ -150,7 +170,7 @@ impl Bed {
             ..Default::default()
         };
         let answer = self.client.controller().controller_expand_volume(request).await?.into_inner();
-        assert!(!answer.node_expansion_required);
+        assert_eq!(answer.node_expansion_required, self.which == CephClient::Rbd);
         Ok(answer.capacity_bytes)
     }
 
@@ -172,9 +192,13 @@ impl Bed {
 
     /// A volume on the node, with a staging directory.
     pub(crate) fn used(&self, volume: &v1::Volume) -> Use<'_> {
+        self.used_as(volume, self.capability())
+    }
+
+    pub(crate) fn used_as(&self, volume: &v1::Volume, capability: v1::VolumeCapability) -> Use<'_> {
         let staging = self.directory.join(format!("staging-{}", volume.volume_id));
         fs::create_dir(&staging).unwrap();
-        let mut on_node = VolumeUse::new(&volume.volume_id, capability()).staged_at(&staging);
+        let mut on_node = VolumeUse::new(&volume.volume_id, capability).staged_at(&staging);
         on_node.volume_context = volume.volume_context.clone();
         let target = self.directory.join(format!("target-{}", volume.volume_id));
         Use { bed: self, volume: on_node, staging, target, secrets: self.node.clone() }
@@ -228,6 +252,19 @@ impl Use<'_> {
     pub(crate) async fn bring(&self) {
         self.stage().await.unwrap();
         self.publish_at(&self.target).await.unwrap();
+    }
+
+    /// The node's part of an expansion.
+    pub(crate) async fn expand(&self, bytes: i64) -> Answer<()> {
+        let request = v1::NodeExpandVolumeRequest {
+            volume_id: self.volume.volume_id.clone(),
+            volume_path: self.target.display().to_string(),
+            staging_target_path: self.staging.display().to_string(),
+            volume_capability: Some(self.volume.capability.clone()),
+            capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+            ..Default::default()
+        };
+        self.bed.client.node().node_expand_volume(request).await.map(drop)
     }
 
     /// The size in bytes.

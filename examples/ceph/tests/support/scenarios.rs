@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::fs::{self, File};
 use std::future::Future;
 use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::time::Instant;
 
 use csi_conformance::{Kit, Pairs};
@@ -26,14 +27,24 @@ pub(crate) async fn conforms(bed: &Bed) {
     let text = format!("{provisioner}[NodeStageVolume]\n{node}[NodePublishVolume]\n{node}");
     let kit =
         Kit::new(endpoint).strict().staging(staging).target(target).secrets(Pairs::parse(&text).unwrap());
+    // The controller is slow in an emulated machine, and is the same with each client of CephFS.
+    let (kit, least) = match bed.which {
+        CephClient::Fuse => (kit, 70),
+        CephClient::Kernel | CephClient::Rbd => (kit.only("Node"), 20),
+    };
     let report = kit.run().await.unwrap();
     println!("{}", report.text());
     report.assert_ok();
-    assert!(report.passed() >= 70, "{}", report.summary());
+    assert!(report.passed() >= least, "{}", report.summary());
     let left = bed.ceph.command(&["config-key", "ls"]).unwrap();
     assert!(!left.contains("csi/"), "{left}");
-    let list = ["fs", "subvolume", "ls", test_support::ceph::FILESYSTEM, "--group_name", "csi"];
-    assert_eq!(bed.ceph.command(&list).unwrap(), "[]");
+    match bed.which {
+        CephClient::Rbd => assert_eq!(bed.ceph.run("rbd", &["ls", IMAGES]).unwrap(), ""),
+        CephClient::Fuse | CephClient::Kernel => {
+            let list = ["fs", "subvolume", "ls", test_support::ceph::FILESYSTEM, "--group_name", "csi"];
+            assert_eq!(bed.ceph.command(&list).unwrap(), "[]");
+        }
+    }
 }
 
 /// Sizes, growth, snapshots and clones.
@@ -88,6 +99,66 @@ pub(crate) async fn lives(bed: &Bed) {
     assert!(!left.contains("csi/"), "{left}");
 }
 
+/// Images: sizes, growth, snapshots and copies, and a raw one.
+pub(crate) async fn images_live(bed: &Bed) {
+    let volume = bed.create("v", 64 * MIB, From::Nothing).await.unwrap();
+    assert_eq!(bed.create("v", 64 * MIB, From::Nothing).await.unwrap(), volume);
+    let used = bed.used(&volume);
+    for _ in 0..2 {
+        used.bring().await;
+    }
+    bed.keys_are_nowhere();
+    let before = used.stats().await.unwrap();
+    write(&used.target.join("file"), b"first").unwrap();
+    // In use.
+    assert_eq!(bed.delete("v").await.unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(bed.expand("v", 128 * MIB).await.unwrap(), 128 * MIB);
+    used.expand(128 * MIB).await.unwrap();
+    assert!(used.stats().await.unwrap() > before + 32 * MIB);
+
+    let snapshot = bed.snapshot("s", "v").await.unwrap();
+    assert!(snapshot.ready_to_use && snapshot.size_bytes == 128 * MIB);
+    write(&used.target.join("file"), b"second").unwrap();
+    let restored = bed.create("restored", 160 * MIB, From::Snapshot("s")).await.unwrap();
+    let copied = bed.create("copied", 128 * MIB, From::Volume("v")).await.unwrap();
+    // Beside the origin, which is still mounted.
+    for (volume, content) in [(&restored, "first"), (&copied, "second")] {
+        let used = bed.used(volume);
+        used.bring().await;
+        assert_eq!(fs::read_to_string(used.target.join("file")).unwrap(), content, "{}", volume.volume_id);
+        used.take_away().await;
+        bed.delete(&volume.volume_id).await.unwrap();
+    }
+    used.take_away().await;
+    // An image shares its data with its snapshots.
+    assert_eq!(bed.delete("v").await.unwrap_err().code(), Code::FailedPrecondition);
+    for _ in 0..2 {
+        bed.delete_snapshot("s").await.unwrap();
+    }
+    bed.delete("v").await.unwrap();
+
+    let volume = bed.create("raw", 64 * MIB, From::Nothing).await.unwrap();
+    let used = bed.used_as(&volume, v1::VolumeCapability::block(Mode::SingleNodeWriter));
+    for content in [b"one", b"two"] {
+        used.bring().await;
+        let disk = File::options().write(true).open(&used.target).unwrap();
+        disk.write_all_at(content, 63 * MIB as u64).unwrap();
+        drop(disk);
+        used.unpublish_at(&used.target).await.unwrap();
+        used.unstage().await.unwrap();
+        used.bring().await;
+        let mut found = [0; 3];
+        File::open(&used.target).unwrap().read_exact_at(&mut found, 63 * MIB as u64).unwrap();
+        assert_eq!(&found, content);
+        used.unpublish_at(&used.target).await.unwrap();
+        used.unstage().await.unwrap();
+    }
+    bed.delete("raw").await.unwrap();
+    let left = bed.ceph.command(&["config-key", "ls"]).unwrap();
+    assert!(!left.contains("csi/"), "{left}");
+    assert_eq!(bed.ceph.run("rbd", &["ls", IMAGES]).unwrap(), "");
+}
+
 /// A wrong key, a user without rights, no such directory, no monitor.
 pub(crate) async fn refuses(bed: &Bed) {
     let volume = bed.create("v", 8 * MIB, From::Nothing).await.unwrap();
@@ -115,6 +186,9 @@ pub(crate) async fn refuses(bed: &Bed) {
             error.message()
         );
         assert!(error.message().contains(part) && !format!("{error:?}").contains(key), "{case}: {error}");
+        // Only the kernel's client is told that a key is wrong.
+        let is_told = bed.which == CephClient::Kernel && key == wrong;
+        assert!(!is_told || error.code() == Code::Unauthenticated, "{error}");
     }
     let mut request = v1::DeleteVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
     for (secrets, code) in [
