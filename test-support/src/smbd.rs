@@ -15,6 +15,9 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 /// The server's TCP port.
 pub const PORT: u16 = 4450;
 
+/// The kernel's client makes all channels but the first one to the usual port.
+const OTHER_CHANNELS: u16 = 445;
+
 /// The share, as a source of mounts.
 pub const SHARE: &str = "//127.0.0.1/share";
 
@@ -123,9 +126,9 @@ fn configuration(directory: &Path) -> String {
     format!(
         "[global]\n\
          server role = standalone server\n\
-         interfaces = 127.0.0.1/8\n\
+         interfaces = \"127.0.0.1;if_index=1,speed=1000000000,capability=RSS\"\n\
          bind interfaces only = yes\n\
-         smb ports = {PORT}\n\
+         smb ports = {PORT} {OTHER_CHANNELS}\n\
          {directories}\
          ncalrpc dir = {state}/ncalrpc\n\
          passdb backend = smbpasswd:{state}/smbpasswd\n\

@@ -7,11 +7,14 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::future::Future;
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use csi_conformance::{Kit, Pairs};
+use csi_core::Spec;
 use csi_core::client::Client;
 use csi_core::testing::serve;
 use support::*;
@@ -44,7 +47,7 @@ fn with_server(test: impl AsyncFnOnce(&Smbd, &Client, &Path)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let node = directory.join("node");
     runtime.block_on(async {
-        let client = serve(driver(), &directory).await;
+        let client = serve(driver().spec(Spec::V1_13), &directory).await;
         test(&server, &client, &node).await;
     });
     let table = csi_mount::mounts().unwrap();
@@ -108,6 +111,11 @@ fn a_volume_lives_with_a_group_and_the_options_reach_the_kernel() {
         {
             assert!(options.split(',').any(|option| option == due), "{due}: {options}");
         }
+        let channels = fs::read_to_string("/proc/fs/cifs/DebugData").unwrap();
+        let is_shown = |line: &&str| ["Dialect", "hannel"].iter().any(|word| line.contains(word));
+        channels.lines().filter(is_shown).for_each(|line| println!("channels: {}", line.trim()));
+        // The server offers a second channel, and the kernel uses it.
+        assert!(channels.contains("Extra Channels: 1"), "{channels}");
         let file = used.target.join("file");
         fs::write(&file, "data").unwrap();
         for (path, mode) in [(&file, 0o770), (&used.target, 0o770)] {
@@ -231,6 +239,106 @@ fn a_server_that_was_stopped_or_killed_is_used_again() {
             println!("{kind}, {flag}: {:?}  taken off", start.elapsed());
             assert!(start.elapsed() < BOUND);
             go_on(server);
+        }
+    });
+}
+
+/// Every step ends while the server is silent, and the volume is used afterwards. Prints the rows of
+/// docs/hang-table.md.
+async fn each_step_ends(server: &Smbd, client: &Client, node: &Path, kind: &str, flag: &str) {
+    let places = |name: &str| {
+        let directory = node.join(name);
+        fs::create_dir_all(&directory).unwrap();
+        directory
+    };
+    let volume = |source: &str, name: &str| {
+        let flags = capability(&[&port(), flag], "");
+        Use::new(name, map(&[("source", source)]), flags, &places(name), &secrets(PASSWORD))
+    };
+    fs::create_dir_all(server.share().join("there")).unwrap();
+    let (used, other) = (volume(SHARE, "first"), volume(&format!("{SHARE}/there"), "other"));
+    used.stage(client).await.unwrap();
+    used.publish(client).await.unwrap();
+    fs::write(used.target.join("file"), kind).unwrap();
+    let second = Use { target: places("first").join("second"), ..used.clone() };
+    match kind {
+        "stopped" => server.stop(),
+        _ => server.kill(),
+    }
+    let file = used.target.join("new");
+    let workload = std::thread::spawn(move || {
+        let start = Instant::now();
+        let result = fs::File::create(file).and_then(|mut file| {
+            file.write_all(b"new")?;
+            file.sync_all()
+        });
+        format!(
+            "{} after {:.1?}",
+            result.err().map_or("ok".to_owned(), |error| error.to_string()),
+            start.elapsed()
+        )
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    let rows = [
+        ("stats", bounded(used.stats(client)).await),
+        ("health", bounded(used.health(client)).await),
+        ("publish again", bounded(second.publish(client)).await),
+        ("unpublish it", bounded(second.unpublish(client)).await),
+        ("stage again", bounded(used.stage(client)).await),
+        ("stage another", bounded(other.stage(client)).await),
+        ("unstage another", bounded(other.unstage(client)).await),
+        ("unpublish", bounded(used.unpublish(client)).await),
+        ("unstage", bounded(used.unstage(client)).await),
+    ];
+    match kind {
+        "stopped" => server.go_on(),
+        _ => server.start_again(),
+    }
+    rows.iter().for_each(|(what, found)| println!("{kind}, {flag} | {what} | {found}"));
+    println!("{kind}, {flag} | the workload | {}", workload.join().unwrap());
+    let start = Instant::now();
+    // What was refused while a process used it is done now.
+    for volume in [&used, &other] {
+        while let Err(error) = volume.take_off(client).await {
+            assert!(start.elapsed() < BOUND, "{error}");
+        }
+    }
+    while let Err(error) = used.stage(client).await {
+        assert!(start.elapsed() < BOUND, "{error}");
+    }
+    println!("{kind}, {flag} | staged after its return | ok {:.1?}", start.elapsed());
+    used.publish(client).await.unwrap();
+    assert_eq!(fs::read_to_string(used.target.join("file")).unwrap(), kind);
+    used.take_off(client).await.unwrap();
+}
+
+/// Does a step, and says how and when it ended.
+async fn bounded<T>(step: impl Future<Output = Answer<T>>) -> String {
+    let start = Instant::now();
+    let said = match step.await {
+        Ok(_) => "ok".to_owned(),
+        Err(status) if matches!(status.code(), Code::Unknown | Code::Unimplemented) => panic!("{status}"),
+        Err(status) => format!("{:?}: {}", status.code(), status.message()),
+    };
+    // A mount is given up after a minute.
+    assert!(start.elapsed() < 2 * BOUND, "{said}");
+    format!("{:.1?} {said}", start.elapsed())
+}
+
+#[test]
+fn each_step_ends_while_the_server_is_stopped() {
+    with_server(async |server, client, node| {
+        for flag in ["soft", "hard"] {
+            each_step_ends(server, client, node, "stopped", flag).await;
+        }
+    });
+}
+
+#[test]
+fn each_step_ends_while_the_server_is_gone() {
+    with_server(async |server, client, node| {
+        for flag in ["soft", "hard"] {
+            each_step_ends(server, client, node, "killed", flag).await;
         }
     });
 }

@@ -37,6 +37,7 @@ pub(crate) fn capability(flags: &[&str], group: &str) -> v1::VolumeCapability {
 }
 
 /// A volume, its places, and the secrets that each call gets.
+#[derive(Clone)]
 pub(crate) struct Use {
     pub(crate) volume: VolumeUse,
     pub(crate) target: PathBuf,
@@ -76,10 +77,28 @@ impl Use {
         client.node().node_get_volume_stats(request).await.map(tonic::Response::into_inner)
     }
 
+    pub(crate) async fn health(&self, client: &Client) -> Answer<v1::NodeGetVolumeHealthResponse> {
+        let request = v1::NodeGetVolumeHealthRequest {
+            volume_id: self.volume.volume_id.clone(),
+            volume_publish_path: self.target.display().to_string(),
+            staging_target_path: self.staging().display().to_string(),
+        };
+        client.node().node_get_volume_health(request).await.map(tonic::Response::into_inner)
+    }
+
+    pub(crate) async fn unpublish(&self, client: &Client) -> Answer<()> {
+        let request = self.volume.node_unpublish_volume(&self.target);
+        client.node().node_unpublish_volume(request).await.map(drop)
+    }
+
+    pub(crate) async fn unstage(&self, client: &Client) -> Answer<()> {
+        client.node().node_unstage_volume(self.volume.node_unstage_volume()).await.map(drop)
+    }
+
     /// Unpublishes and unstages.
     pub(crate) async fn take_off(&self, client: &Client) -> Answer<()> {
-        client.node().node_unpublish_volume(self.volume.node_unpublish_volume(&self.target)).await?;
-        client.node().node_unstage_volume(self.volume.node_unstage_volume()).await.map(drop)
+        self.unpublish(client).await?;
+        self.unstage(client).await
     }
 }
 
