@@ -61,14 +61,21 @@ pub(super) fn explained(source: &SharedSource, error: Error, log: KernelLog) -> 
 
 fn explained_by(source: &SharedSource, error: Error, messages: &[String]) -> Error {
     // The first version of the protocol refuses a wrong key with the error number of a filesystem without a server.
-    let error = match messages.iter().any(|message| message.contains("authentication failed")) {
-        true => refused(error),
-        false => with_meaning(error),
+    let error = if messages.iter().any(|message| says_refused(message)) {
+        refused(error)
+    } else {
+        with_meaning(error)
     };
     messages
         .iter()
         .map(|message| diagnose::hidden(message, &source.options))
         .fold(error, |error, message| error.add_reason(format_args!("kernel log: {message}")))
+}
+
+/// The words of `net/ceph/auth.c`, before Linux 5.11 and since.
+fn says_refused(message: &str) -> bool {
+    let is_old = message.contains("auth method '") && message.contains("error -13");
+    is_old || message.contains("authentication failed")
 }
 
 fn refused(error: Error) -> Error {
