@@ -91,7 +91,7 @@ impl RemoteDisks {
         } else {
             self.disconnect(&record, &mut done)?;
             // Whoever is still connected needs it for the next connection.
-            if !record.tls_keys.is_empty() && record.disk.connected(&self.sys)?.is_empty() {
+            if !record.tls_keys.is_empty() && record.disk.connected(&self.sys, &[])?.is_empty() {
                 record.tls_keys.iter().try_for_each(|key| nvme::tls::remove(key))?;
             }
         }

@@ -52,7 +52,7 @@ pub(super) fn provide(target: &NvmeTarget) -> Result<Option<i32>> {
     let serial = match find(ADD, &identity, keyring)? {
         Some(serial) => serial,
         None => keyring::add(KIND, &name(&identity)?, &key, keyring)
-            .map_err(|error| Error::os(ADD, Path::new(KEYRING), error.into()))?,
+            .map_err(|error| Error::os(ADD, Path::new(KEYRING), error))?,
     };
     Ok(Some(serial.number()))
 }
