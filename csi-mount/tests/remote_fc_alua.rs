@@ -8,7 +8,6 @@ mod fc_target;
 mod multipath_node;
 
 use std::fs;
-use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use csi_mount::ErrorKind;

@@ -33,7 +33,8 @@ fn killed(test: &str, step: &str) {
     run_step(target);
     let lio = Lio::new("crash", 2, 2);
     let _daemons = [udevd(), multipathd("find_multipaths no")];
-    let site = Site { test, images: &lio.images, target, live: paths, paths: 2, assert_nothing_left };
+    let write = |index: usize, offset, bytes: &[u8]| lio.images[index].write(offset, bytes);
+    let site = Site { test, write: &write, target, live: paths, paths: 2, assert_nothing_left };
     kill_each(&site, step);
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use csi_mount::flow::block::{StagePlan, expand, stage, unstage};
 use csi_mount::remote::{NvmeTarget, RemoteDisks};
-use csi_mount::{BlockDevice, ErrorKind, Filesystem, Target};
+use csi_mount::{ErrorKind, Filesystem, Target};
 use devices::{MIB, under_load};
 use nvme_target::{Nvmet, controllers, disconnect_by_hand, disks, eventually, live};
 

@@ -113,7 +113,7 @@ fn only_what_an_attachment_mapped_is_unmapped() {
             portals: vec![Portal { address: "192.0.2.1:6789".parse().unwrap(), is_own }],
             wwid: None,
             not_flushed: None,
-        tls_keys: Vec::new(),
+            tls_keys: Vec::new(),
         };
         let disks = fake.disks();
         // The fake disk has no device, as one that the kernel has given up; and nothing uses it.
