@@ -340,7 +340,7 @@ fn dead_paths_do_not_keep_a_volume() {
         let detached = node.disks.detach("pvc").unwrap();
         println!("ctrl_loss_tmo {ctrl_loss}: {:?}: {detached}", start.elapsed());
         assert!(start.elapsed() < Duration::from_secs(100));
-        assert_eq!(detached.not_flushed.is_some(), ctrl_loss == 600, "{detached}");
+        assert!(detached.not_flushed.is_some(), "{detached}");
         eventually("the child of the flush ends", || disks().is_empty().then_some(()));
         node.assert_nothing_left();
         nvmet.open(4420);

@@ -61,7 +61,7 @@ impl RemoteDisks {
             // What follows can fail, and the kernel does not report it again.
             record.not_flushed = Some(error.to_string());
             self.records.put(name, &record)?;
-        } else if matches!(record.disk, Disk::Fc(_)) && is_last && record.wwid.is_some() {
+        } else if matches!(record.disk, Disk::Fc(_) | Disk::Nvme(_)) && is_last && record.wwid.is_some() {
             // Nothing is lost if the disk is not found from here on: see `gone`.
             record.wwid = None;
             self.records.put(name, &record)?;
@@ -134,12 +134,17 @@ impl RemoteDisks {
     }
 
     /// Why the last writes are possibly lost if the disk was attached, and nothing of it exists any more: the kernel
-    /// removes a disk of Fibre Channel whose ports are lost for `dev_loss_tmo`, with what was not written.
+    /// removes a disk of Fibre Channel whose ports are lost for `dev_loss_tmo`, and one of NVMe whose paths are lost
+    /// for `ctrl_loss_tmo`, with what was not written.
     fn gone(&self, record: &Record) -> Result<Option<Error>> {
-        let (Disk::Fc(disk), Some(wwid)) = (&record.disk, record.wwid.as_deref()) else { return Ok(None) };
+        let Some(wwid) = record.wwid.as_deref() else { return Ok(None) };
+        let exists = match &record.disk {
+            Disk::Fc(disk) => scsi::maps::exists(&self.sys, disk, wwid)?,
+            Disk::Nvme(disk) => nvme::maps::exists(&self.sys, disk, wwid)?,
+            Disk::Iscsi(_) | Disk::Rbd(_) => true,
+        };
         let reason = "the kernel removed the disk before it was flushed";
-        let is_gone = !scsi::maps::exists(&self.sys, disk, wwid)?;
-        Ok(is_gone.then(|| Error::new(ErrorKind::Io, DETACH, reason)))
+        Ok((!exists).then(|| Error::new(ErrorKind::Io, DETACH, reason)))
     }
 
     fn disconnect(&self, record: &Record, done: &mut Detached) -> Result<()> {
@@ -241,25 +246,32 @@ pub(super) fn claim(number: DeviceNumber) -> Result<Option<OwnedFd>> {
 mod tests {
     use super::*;
     use crate::remote::iscsi::target::IscsiDisk;
+    use crate::remote::nvme::target::{NvmeDisk, Transport};
     use crate::remote::record::boot;
-    use crate::remote::{FcTarget, LunId, RemoteDisks};
+    use crate::remote::{FcTarget, LunId, NamespaceId, RemoteDisks};
 
     #[test]
     fn a_disk_that_the_kernel_removed_is_reported_once_it_was_attached() {
         let directory = tempfile::tempdir().unwrap();
         let disks = RemoteDisks { sys: directory.path().join("sys"), ..RemoteDisks::new(directory.path()) };
         std::fs::create_dir_all(directory.path().join("sys/block")).unwrap();
-        let target = FcTarget::new(3, "naa.6001405").unwrap().port("500601603b20419a".parse().unwrap());
-        let record = Record {
-            boot: boot().unwrap(),
-            disk: Disk::Fc(target.disk),
-            portals: Vec::new(),
-            wwid: None,
-            not_flushed: None,
-            tls_keys: Vec::new(),
-        };
-        for wwid in [None, Some("naa.6001405".to_owned())] {
-            let record = Record { wwid, ..record.clone() };
+        let port = "500601603b20419a".parse().unwrap();
+        let fc = Disk::Fc(FcTarget::new(3, "naa.6001405").unwrap().port(port).disk);
+        let (nqn, host_nqn) = ("nqn.s".to_owned(), "nqn.h".to_owned());
+        let namespace = NamespaceId::eui64("0011223344556677").unwrap();
+        let nvme = Disk::Nvme(NvmeDisk { transport: Transport::Tcp, nqn, host_nqn, namespace });
+        let wwids = [None, Some("naa.6001405".to_owned())];
+        for (disk, wwid) in
+            [&fc, &nvme].into_iter().flat_map(|disk| wwids.iter().map(move |wwid| (disk, wwid)))
+        {
+            let record = Record {
+                boot: boot().unwrap(),
+                disk: disk.clone(),
+                portals: Vec::new(),
+                wwid: wwid.clone(),
+                not_flushed: None,
+                tls_keys: Vec::new(),
+            };
             disks.records.put("pvc", &record).unwrap();
             let detached = disks.detach("pvc").unwrap();
             assert_eq!(detached.not_flushed.is_some(), record.wwid.is_some(), "{detached}");

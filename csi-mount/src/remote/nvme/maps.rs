@@ -9,7 +9,7 @@ use super::target::{NvmeDisk, NvmeTarget};
 use super::tree::{Controller, Tree, has_native_multipath};
 use crate::remote::detach::not_written;
 use crate::remote::multipath::{Found, Multipath, Search, SinglePath};
-use crate::{DeviceNumber, Error, Result};
+use crate::{DeviceNumber, Error, ErrorKind, Result};
 
 /// How long a live controller has to show a namespace that another one shows already.
 const LATE_PATH: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ pub(in crate::remote) fn paths(tree: &Tree, disk: &NvmeDisk) -> Paths {
 pub(in crate::remote) struct Finder<'m> {
     multipath: Option<&'m Multipath>,
     search: Option<Search<'m>>,
-    /// The kernel's name for the namespace, where dm-multipath is needed.
+    /// The kernel's name for the namespace, as soon as it can be used.
     pub(in crate::remote) wwid: Option<String>,
     start: Instant,
 }
@@ -66,11 +66,14 @@ impl<'m> Finder<'m> {
     pub(in crate::remote) fn namespace(&mut self, tree: &Tree, target: &NvmeTarget) -> Result<Namespace> {
         let disk = target.disk();
         let found = decide::namespace(tree, &disk);
-        let (Some(multipath), Namespace::Usable(_) | Namespace::SeveralDisks(_)) = (self.multipath, &found)
-        else {
+        if !matches!(found, Namespace::Usable(_) | Namespace::SeveralDisks(_)) {
+            return Ok(found);
+        }
+        let paths = paths(tree, &disk);
+        let Some(multipath) = self.multipath else {
+            self.wwid = paths.wwid;
             return Ok(found);
         };
-        let paths = paths(tree, &disk);
         if !paths.without.is_empty() && self.start.elapsed() < LATE_PATH {
             return Ok(Namespace::Unusable(format!("{} does not show it yet", paths.without.join(", "))));
         }
@@ -112,6 +115,15 @@ pub(in crate::remote) fn path_numbers(sys: &Path, disk: &NvmeDisk) -> Result<Vec
     Ok(paths(&Tree::read(sys)?, disk).all)
 }
 
+/// Whether anything of a namespace exists: a path, its disk, or its map.
+pub(in crate::remote) fn exists(sys: &Path, disk: &NvmeDisk, wwid: &str) -> Result<bool> {
+    let has_disk = match number(sys, disk, Some(wwid)) {
+        Err(error) if error.kind() == ErrorKind::WrongDevice => true,
+        number => number?.is_some(),
+    };
+    Ok(has_disk || decide::paths(&Tree::read(sys)?, disk).next().is_some())
+}
+
 /// Whether a disk has a path that works, so that data that could not be written is not lost yet.
 pub(in crate::remote) fn has_usable_path(sys: &Path, disk: &NvmeDisk) -> Result<bool> {
     Ok(!paths(&Tree::read(sys)?, disk).usable.is_empty())
@@ -121,7 +133,7 @@ pub(in crate::remote) fn has_usable_path(sys: &Path, disk: &NvmeDisk) -> Result<
 ///
 /// # Errors
 ///
-/// Those of [`Multipath::take_away`]; [`Unresponsive`](crate::ErrorKind::Unresponsive) if a path works and
+/// Those of [`Multipath::take_away`]; [`Unresponsive`](ErrorKind::Unresponsive) if a path works and
 /// the map does not take its last writes: it stays.
 pub(in crate::remote) fn take_away(
     sys: &Path,
