@@ -21,7 +21,7 @@ use super::archive::Kernel;
 use super::build::Programs;
 use super::cpio::Cpio;
 use super::modules::Modules;
-use super::suites::Suite;
+use super::suites::{Groups, Suite};
 use super::version::Version;
 use crate::{Failure, needs};
 
@@ -72,8 +72,8 @@ pub(crate) fn pack(
         copy(&mut cpio, program)?;
     }
     let (modules, mut loaded) = (Modules::below(&kernel.root)?, Vec::new());
-    let mut load = |names: &[&str], cpio: &mut Archive, plan: &mut String| -> Result<(), Failure> {
-        for name in names {
+    let mut load = |names: Groups, cpio: &mut Archive, plan: &mut String| -> Result<(), Failure> {
+        for name in names.iter().copied().flatten() {
             for (name, image) in modules.load(name, &mut loaded)? {
                 let path = format!("/modules/{name}.ko");
                 cpio.file(&path, &image)?;
@@ -86,11 +86,11 @@ pub(crate) fn pack(
         let content = fs::read(program)?;
         CEPH_PROGRAMS.iter().try_for_each(|path| cpio.file(path, &content))?;
     }
-    load(DISK_MODULES, &mut cpio, &mut plan)?;
+    load(&[DISK_MODULES], &mut cpio, &mut plan)?;
     plan.push_str("disk\t/dev/vda\t/tmp\n");
     for suite in suites {
         load(suite.modules, &mut cpio, &mut plan)?;
-        for file in suite.files {
+        for file in suite.files.iter().copied().flatten() {
             copy_named(&mut cpio, file)?;
         }
         if let Some(root) = newest.get(suite.newest) {

@@ -3,6 +3,9 @@
 use super::archive::Flavour;
 use super::version::Version;
 
+/// Names, in groups that several suites share.
+pub(crate) type Groups = &'static [&'static [&'static str]];
+
 /// A test program, and what it needs of the machine. Base a row on [`MOUNT`] or [`SUITE`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Suite {
@@ -11,14 +14,14 @@ pub(crate) struct Suite {
     pub(crate) test: &'static str,
     /// Kernel modules; their dependencies are added. List also the modules for which the kernel would call
     /// `modprobe` (character sets, ciphers). A name without a module file is assumed to be built in.
-    pub(crate) modules: &'static [&'static str],
+    pub(crate) modules: Groups,
     /// The machine's processors: one, unless the tests are about callers at the same moment. With two, the same
     /// tests take half as much time again. Suites with another number run on another machine.
     pub(crate) processors: u8,
     /// The kernel's flavour. Suites of another one run on another machine.
     pub(crate) flavour: Flavour,
     /// Programs and files of this machine. Copied with their libraries; programs are found by name.
-    pub(crate) files: &'static [&'static str],
+    pub(crate) files: Groups,
     /// Packages of Debian's newest release, a program's and those of its libraries. They are copied below
     /// `/newest`, where the program is started by their own loader: this machine's release does not have it.
     pub(crate) newest: &'static [&'static str],
@@ -93,6 +96,32 @@ impl Suite {
     }
 }
 
+const EXT4: &[&str] = &["mkfs.ext4", "/etc/mke2fs.conf"];
+const EXT4_TOOLS: &[&str] = &["mkfs.ext4", "/etc/mke2fs.conf", "e2fsck", "resize2fs"];
+const XFS: &[&str] = &["mkfs.xfs", "xfs_repair"];
+const BTRFS: &[&str] = &["mkfs.btrfs", "btrfs"];
+const COMMANDS: &[&str] = &["cp", "sleep"];
+
+/// The modules of every suite with disks over the network.
+const REMOTE_DISK: &[&str] = &["loop", "xfs", "crc32c_generic", "configfs"];
+const NVMET_TCP: &[&str] = &["nvmet_tcp", "nvme_tcp"];
+const LIO: &[&str] = &["sd_mod", "iscsi_tcp", "target_core_mod", "target_core_file", "iscsi_target_mod"];
+const INITIATOR: &[&str] = &["iscsiadm", "iscsid"];
+const DM_MULTIPATH: &[&str] = &["dm_multipath", "dm_round_robin", "dm_service_time"];
+/// glibc loads libgcc when a thread ends.
+const MULTIPATHD: &[&str] =
+    &["multipath", "multipathd", "/lib/x86_64-linux-gnu/libgcc_s.so.1", "/lib/multipath/libprioconst.so"];
+/// The rules call the last two.
+const DM_RULES: &[&str] = &[
+    "/lib/udev/rules.d/55-dm.rules",
+    "/lib/udev/rules.d/60-multipath.rules",
+    "/lib/udev/rules.d/60-persistent-storage.rules",
+    "/lib/udev/rules.d/95-dm-notify.rules",
+    "dmsetup",
+    "/sbin/dmsetup",
+    "/sbin/multipath",
+];
+
 /// The defaults of a row.
 pub(crate) const SUITE: Suite = Suite {
     package: "",
@@ -116,60 +145,55 @@ pub(crate) const SUITE: Suite = Suite {
 /// A test program of csi-mount.
 const MOUNT: Suite = Suite {
     package: "csi-mount",
-    modules: &["loop", "fuse", "overlay"],
-    files: &["mkfs.ext4", "/etc/mke2fs.conf", "cp", "sleep"],
+    modules: &[&["loop", "fuse", "overlay"]],
+    files: &[EXT4, COMMANDS],
     ..SUITE
 };
 
 /// A suite about other users of a device or mount.
 const USERS: Suite = Suite {
-    modules: &["loop", "fuse", "overlay", "xfs", "btrfs", "crc32c_generic"],
+    modules: &[&["loop", "fuse", "overlay", "xfs", "btrfs", "crc32c_generic"]],
     files: &[
-        "losetup",
-        "mount",
-        "umount",
-        "mkfs.ext4",
-        "/etc/mke2fs.conf",
-        "e2fsck",
-        "mkfs.xfs",
-        "mkfs.btrfs",
-        "mkswap",
-        "swapon",
-        "swapoff",
-        "addpart",
-        "delpart",
-        "unshare",
-        "sh",
-        "cp",
-        "sleep",
+        &["losetup", "mount", "umount"],
+        EXT4,
+        &[
+            "e2fsck",
+            "mkfs.xfs",
+            "mkfs.btrfs",
+            "mkswap",
+            "swapon",
+            "swapoff",
+            "addpart",
+            "delpart",
+            "unshare",
+            "sh",
+        ],
+        COMMANDS,
     ],
     ..MOUNT
 };
 
 /// A suite that makes filesystems on loop devices.
 const DEVICES: Suite = Suite {
-    modules: &["loop", "xfs", "btrfs", "vfat", "nls_cp437", "nls_ascii", "nls_iso8859-1", "crc32c_generic"],
-    files: &[
-        "losetup",
-        "mkfs.ext2",
-        "mkfs.ext3",
-        "mkfs.ext4",
-        "/etc/mke2fs.conf",
-        "e2fsck",
-        "resize2fs",
-        "dumpe2fs",
-        "debugfs",
-        "mkfs.xfs",
-        "xfs_repair",
-        "xfs_db",
-        "xfs_io",
-        "mkfs.btrfs",
+    modules: &[&[
+        "loop",
+        "xfs",
         "btrfs",
-        "mkfs.vfat",
-        "blkid",
-        "mkswap",
-        "cp",
-        "sleep",
+        "vfat",
+        "nls_cp437",
+        "nls_ascii",
+        "nls_iso8859-1",
+        "crc32c_generic",
+    ]],
+    files: &[
+        &["losetup", "mkfs.ext2", "mkfs.ext3"],
+        EXT4_TOOLS,
+        &["dumpe2fs", "debugfs"],
+        XFS,
+        &["xfs_db", "xfs_io"],
+        BTRFS,
+        &["mkfs.vfat", "blkid", "mkswap"],
+        COMMANDS,
     ],
     ..MOUNT
 };
@@ -177,7 +201,7 @@ const DEVICES: Suite = Suite {
 /// A suite with volumes inside encrypted devices. The ciphers are slow in emulation, so only a sample of the
 /// crashes is tested.
 const LUKS: Suite = Suite {
-    modules: &[
+    modules: &[&[
         "loop",
         "xfs",
         "btrfs",
@@ -190,21 +214,11 @@ const LUKS: Suite = Suite {
         "aesni_intel",
         "sha256_generic",
         "null_blk",
-    ],
+    ]],
     files: &[
-        "mkfs.ext4",
-        "/etc/mke2fs.conf",
-        "e2fsck",
-        "resize2fs",
-        "mkfs.xfs",
-        "mkfs.btrfs",
-        "cryptsetup",
-        "dmsetup",
-        "blkdiscard",
-        "grep",
-        "cksum",
-        "cp",
-        "sleep",
+        EXT4_TOOLS,
+        &["mkfs.xfs", "mkfs.btrfs", "cryptsetup", "dmsetup", "blkdiscard", "grep", "cksum"],
+        COMMANDS,
     ],
     seconds: 120,
     in_gate: InGate::Nothing,
@@ -213,8 +227,8 @@ const LUKS: Suite = Suite {
 
 /// A suite that also starts daemons.
 const FLOWS: Suite = Suite {
-    modules: &["loop", "fuse", "overlay"],
-    files: &["mkfs.ext4", "/etc/mke2fs.conf", "cp", "sleep", "sh", "env", "setsid"],
+    modules: &[&["loop", "fuse", "overlay"]],
+    files: &[EXT4, COMMANDS, &["sh", "env", "setsid"]],
     ..MOUNT
 };
 
@@ -261,19 +275,8 @@ const SMBD: &[&str] = &["ip", "smbd", "smbpasswd"];
 
 /// A suite with a target on the network of the machine itself.
 const REMOTE: Suite = Suite {
-    modules: &["loop", "xfs", "crc32c_generic", "configfs", "nvmet_tcp", "nvme_tcp"],
-    files: &[
-        "mkfs.ext4",
-        "/etc/mke2fs.conf",
-        "e2fsck",
-        "resize2fs",
-        "mkfs.xfs",
-        "xfs_repair",
-        "ip",
-        "nvme",
-        "cp",
-        "sleep",
-    ],
+    modules: &[REMOTE_DISK, NVMET_TCP],
+    files: &[EXT4_TOOLS, XFS, &["ip", "nvme"], COMMANDS],
     seconds: 180,
     prints_output: true,
     in_gate: InGate::Nothing,
@@ -283,19 +286,20 @@ const REMOTE: Suite = Suite {
 /// NVMe over TLS: `tlshd` makes the handshakes, and a newer `nvme` is the oracle of keys.
 const REMOTE_TLS: Suite = Suite {
     modules: &[
-        "loop",
-        "crc32c_generic",
-        "configfs",
-        "tls",
-        "gcm",
-        "ctr",
-        "ghash_generic",
-        "aes_generic",
-        "aesni_intel",
-        "nvmet_tcp",
-        "nvme_tcp",
+        &[
+            "loop",
+            "crc32c_generic",
+            "configfs",
+            "tls",
+            "gcm",
+            "ctr",
+            "ghash_generic",
+            "aes_generic",
+            "aesni_intel",
+        ],
+        NVMET_TCP,
     ],
-    files: &["ip", "keyctl", "cp", "sleep"],
+    files: &[&["ip", "keyctl"], COMMANDS],
     newest: &[
         "ktls-utils",
         "nvme-cli",
@@ -336,104 +340,35 @@ const NO_KEYS: Skip = Skip {
 
 /// NVMe over RDMA. The cloud flavour has no RDMA adapter in software.
 const REMOTE_RDMA: Suite = Suite {
-    modules: &[
-        "loop",
-        "xfs",
-        "crc32c_generic",
-        "configfs",
-        "dummy",
-        "crc32_generic",
-        "rdma_rxe",
-        "nvmet_rdma",
-        "nvme_rdma",
-    ],
+    modules: &[REMOTE_DISK, &["dummy", "crc32_generic", "rdma_rxe", "nvmet_rdma", "nvme_rdma"]],
     flavour: Flavour::Generic,
-    files: &[
-        "mkfs.ext4",
-        "/etc/mke2fs.conf",
-        "e2fsck",
-        "resize2fs",
-        "mkfs.xfs",
-        "xfs_repair",
-        "ip",
-        "rdma",
-        "nvme",
-        "cp",
-        "sleep",
-    ],
+    files: &[EXT4_TOOLS, XFS, &["ip", "rdma", "nvme"], COMMANDS],
     env: &[("CSI_NVME_TRANSPORT", "rdma")],
     ..REMOTE
 };
 
 /// The same over iSCSI.
 const REMOTE_ISCSI: Suite = Suite {
-    modules: &[
-        "loop",
-        "xfs",
-        "crc32c_generic",
-        "configfs",
-        "sd_mod",
-        "iscsi_tcp",
-        "target_core_mod",
-        "target_core_file",
-        "iscsi_target_mod",
-    ],
-    files: &[
-        "mkfs.ext4",
-        "/etc/mke2fs.conf",
-        "e2fsck",
-        "resize2fs",
-        "mkfs.xfs",
-        "xfs_repair",
-        "ip",
-        "iscsiadm",
-        "iscsid",
-        "umount",
-        "cp",
-        "sleep",
-    ],
+    modules: &[REMOTE_DISK, LIO],
+    files: &[EXT4_TOOLS, XFS, &["ip"], INITIATOR, &["umount"], COMMANDS],
     ..REMOTE
 };
 
 /// A suite on a node with udevd and multipathd.
 const MULTIPATH: Suite = Suite {
-    modules: &[
-        "loop",
-        "xfs",
-        "crc32c_generic",
-        "configfs",
-        "nvmet_tcp",
-        "nvme_tcp",
-        "dm_multipath",
-        "dm_round_robin",
-        "dm_service_time",
-    ],
+    modules: &[REMOTE_DISK, NVMET_TCP, DM_MULTIPATH],
     files: &[
-        "mkfs.ext4",
-        "/etc/mke2fs.conf",
-        "e2fsck",
-        "resize2fs",
-        "mkfs.xfs",
-        "xfs_repair",
-        "ip",
-        "nvme",
-        "multipath",
-        "multipathd",
-        // glibc loads it when a thread ends.
-        "/lib/x86_64-linux-gnu/libgcc_s.so.1",
-        "/lib/multipath/libprioconst.so",
-        "/lib/multipath/libprioana.so",
-        "/lib/multipath/libcheckdirectio.so",
-        "/lib/multipath/libchecktur.so",
-        "udevadm",
-        "/lib/udev/rules.d/55-dm.rules",
-        "/lib/udev/rules.d/60-multipath.rules",
-        "/lib/udev/rules.d/60-persistent-storage.rules",
-        "/lib/udev/rules.d/95-dm-notify.rules",
-        "dmsetup",
-        // The rules call these.
-        "/sbin/dmsetup",
-        "/sbin/multipath",
+        EXT4_TOOLS,
+        XFS,
+        &["ip", "nvme"],
+        MULTIPATHD,
+        &[
+            "/lib/multipath/libprioana.so",
+            "/lib/multipath/libcheckdirectio.so",
+            "/lib/multipath/libchecktur.so",
+            "udevadm",
+        ],
+        DM_RULES,
     ],
     boot: "nvme_core.multipath=N",
     ..REMOTE
@@ -441,48 +376,21 @@ const MULTIPATH: Suite = Suite {
 
 /// A suite over iSCSI on a node with udevd and multipathd.
 const ISCSI_MULTIPATH: Suite = Suite {
-    modules: &[
-        "loop",
-        "xfs",
-        "crc32c_generic",
-        "configfs",
-        "sd_mod",
-        "iscsi_tcp",
-        "target_core_mod",
-        "target_core_file",
-        "iscsi_target_mod",
-        "dm_multipath",
-        "dm_round_robin",
-        "dm_service_time",
-    ],
+    modules: &[REMOTE_DISK, LIO, DM_MULTIPATH],
     files: &[
-        "mkfs.ext4",
-        "/etc/mke2fs.conf",
-        "e2fsck",
-        "resize2fs",
-        "mkfs.xfs",
-        "xfs_repair",
-        "ip",
-        "iscsiadm",
-        "iscsid",
-        "multipath",
-        "multipathd",
-        // glibc loads it when a thread ends.
-        "/lib/x86_64-linux-gnu/libgcc_s.so.1",
-        "/lib/multipath/libprioconst.so",
-        "/lib/multipath/libprioalua.so",
-        "/lib/multipath/libpriosysfs.so",
-        "/lib/multipath/libchecktur.so",
-        "udevadm",
-        "/lib/udev/scsi_id",
-        "/lib/udev/rules.d/55-dm.rules",
-        "/lib/udev/rules.d/60-multipath.rules",
-        "/lib/udev/rules.d/60-persistent-storage.rules",
-        "/lib/udev/rules.d/95-dm-notify.rules",
-        "dmsetup",
-        // The rules call these.
-        "/sbin/dmsetup",
-        "/sbin/multipath",
+        EXT4_TOOLS,
+        XFS,
+        &["ip"],
+        INITIATOR,
+        MULTIPATHD,
+        &[
+            "/lib/multipath/libprioalua.so",
+            "/lib/multipath/libpriosysfs.so",
+            "/lib/multipath/libchecktur.so",
+            "udevadm",
+            "/lib/udev/scsi_id",
+        ],
+        DM_RULES,
     ],
     ..REMOTE
 };
@@ -490,20 +398,10 @@ const ISCSI_MULTIPATH: Suite = Suite {
 /// Fibre Channel on a node with udevd and multipathd. The cloud flavour has no FCoE.
 const REMOTE_FC: Suite = Suite {
     modules: &[
-        "loop",
-        "xfs",
-        "crc32c_generic",
-        "configfs",
-        "sd_mod",
-        "veth",
-        "fcoe",
-        "target_core_mod",
-        "target_core_file",
-        "tcm_fc",
-        "dm_multipath",
-        "dm_round_robin",
-        "dm_service_time",
-        "scsi_dh_alua",
+        REMOTE_DISK,
+        &["sd_mod", "veth", "fcoe", "target_core_mod", "target_core_file", "tcm_fc"],
+        DM_MULTIPATH,
+        &["scsi_dh_alua"],
     ],
     flavour: Flavour::Generic,
     ..ISCSI_MULTIPATH
@@ -512,8 +410,8 @@ const REMOTE_FC: Suite = Suite {
 /// It waits for a stopped server most of the time.
 const HANG_NFS: Suite = Suite {
     test: "hang_nfs",
-    modules: NFS,
-    files: &["ip"],
+    modules: &[NFS],
+    files: &[&["ip"]],
     seconds: 180,
     prints_output: true,
     in_gate: InGate::Nothing,
@@ -523,18 +421,8 @@ const HANG_NFS: Suite = Suite {
 /// A suite with a Ceph cluster outside the machine.
 const CEPH: Suite = Suite {
     package: "ceph",
-    modules: &["virtio_net", "loop", "ceph", "rbd", "xfs"],
-    files: &[
-        "ip",
-        "mkfs.ext4",
-        "/etc/mke2fs.conf",
-        "e2fsck",
-        "resize2fs",
-        "mkfs.xfs",
-        "xfs_repair",
-        "cp",
-        "sleep",
-    ],
+    modules: &[&["virtio_net", "loop", "ceph", "rbd", "xfs"]],
+    files: &[&["ip"], EXT4_TOOLS, XFS, COMMANDS],
     has_ceph: true,
     seconds: 600,
     prints_output: true,
@@ -580,7 +468,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "machine_kernel", ..DEVICES },
     Suite { test: "mount_stats", ..DEVICES },
     Suite { test: "mount_target", ..MOUNT },
-    Suite { test: "mount_unmount", files: &["unshare"], ..MOUNT },
+    Suite { test: "mount_unmount", files: &[&["unshare"]], ..MOUNT },
     Suite { test: "mountinfo_oracle", env: &[("CSI_TEST_ROUNDS", "100")], processors: 2, ..MOUNT },
     Suite { test: "propagation", env: &[("CSI_TEST_ROUNDS", "20")], processors: 2, ..MOUNT },
     Suite { test: "races", env: &[("CSI_TEST_ROUNDS", "4")], processors: 2, ..MOUNT },
@@ -648,18 +536,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         test: "interrupted",
         modules: LUKS.modules,
-        files: &[
-            "mkfs.ext4",
-            "/etc/mke2fs.conf",
-            "e2fsck",
-            "mkfs.xfs",
-            "xfs_repair",
-            "mkfs.btrfs",
-            "btrfs",
-            "cryptsetup",
-            "cp",
-            "sleep",
-        ],
+        files: &[EXT4, &["e2fsck"], XFS, BTRFS, &["cryptsetup"], COMMANDS],
         seconds: 600,
         since: Version::new(5, 17),
         in_gate: InGate::Nothing,
@@ -670,20 +547,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         test: "exchanged_node",
         modules: LUKS.modules,
-        files: &[
-            "mkfs.ext4",
-            "/etc/mke2fs.conf",
-            "e2fsck",
-            "resize2fs",
-            "mkfs.xfs",
-            "xfs_repair",
-            "mkfs.btrfs",
-            "btrfs",
-            "cryptsetup",
-            "/bin/sh",
-            "rm",
-            "mknod",
-        ],
+        files: &[EXT4_TOOLS, XFS, BTRFS, &["cryptsetup", "/bin/sh", "rm", "mknod"]],
         // The exchanges depend little on the kernel, and take a minute and a half in emulation.
         in_gate: InGate::Nothing,
         ..MOUNT
@@ -708,11 +572,7 @@ pub(crate) const SUITES: &[Suite] = &[
         ..DEVICES
     },
     Suite { test: "block_flow_raw", ..DEVICES },
-    Suite {
-        test: "copy",
-        files: &["mkfs.ext4", "/etc/mke2fs.conf", "mkfs.xfs", "mkfs.btrfs", "fsfreeze"],
-        ..DEVICES
-    },
+    Suite { test: "copy", files: &[EXT4, &["mkfs.xfs", "mkfs.btrfs", "fsfreeze"]], ..DEVICES },
     Suite {
         test: "copy_tree",
         skip: &[Skip::everywhere("the_deepest_tree_takes_few_descriptors_and_little_stack", DEEP_IS_SLOW)],
@@ -720,17 +580,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         test: "own_uuid",
-        files: &[
-            "mkfs.ext4",
-            "/etc/mke2fs.conf",
-            "e2fsck",
-            "mkfs.xfs",
-            "xfs_repair",
-            "mkfs.btrfs",
-            "btrfs",
-            "cp",
-            "sleep",
-        ],
+        files: &[EXT4, &["e2fsck"], XFS, BTRFS, COMMANDS],
         env: &[("CSI_CRASH_POINTS", "4")],
         seconds: 300,
         in_gate: InGate::Nothing,
@@ -809,8 +659,16 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         test: "real_disks",
-        modules: &["loop", "sd_mod", "scsi_debug", "dm_multipath", "dm_round_robin", "configfs", "nvme_loop"],
-        files: &["mkfs.ext4", "/etc/mke2fs.conf", "dmsetup"],
+        modules: &[&[
+            "loop",
+            "sd_mod",
+            "scsi_debug",
+            "dm_multipath",
+            "dm_round_robin",
+            "configfs",
+            "nvme_loop",
+        ]],
+        files: &[EXT4, &["dmsetup"]],
         skip: &[Skip {
             test: "an_nvme_disk_is_recognized_and_grows",
             from: Version::new(5, 10),
@@ -839,38 +697,21 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         test: "remote_iscsi_odd",
         modules: &[
-            "loop",
-            "xfs",
-            "crc32c_generic",
-            "configfs",
-            "sd_mod",
-            "iscsi_tcp",
-            "target_core_mod",
-            "target_core_file",
-            "target_core_pscsi",
-            "iscsi_target_mod",
-            "scsi_debug",
+            REMOTE_DISK,
+            &[
+                "sd_mod",
+                "iscsi_tcp",
+                "target_core_mod",
+                "target_core_file",
+                "target_core_pscsi",
+                "iscsi_target_mod",
+                "scsi_debug",
+            ],
         ],
         since: Version::new(6, 12),
         ..REMOTE_ISCSI
     },
-    Suite {
-        test: "remote_storage",
-        modules: &[
-            "loop",
-            "xfs",
-            "crc32c_generic",
-            "configfs",
-            "sd_mod",
-            "iscsi_tcp",
-            "target_core_mod",
-            "target_core_file",
-            "iscsi_target_mod",
-            "nvmet_tcp",
-            "nvme_tcp",
-        ],
-        ..REMOTE_ISCSI
-    },
+    Suite { test: "remote_storage", modules: &[REMOTE_DISK, LIO, NVMET_TCP], ..REMOTE_ISCSI },
     Suite { test: "remote_iscsi_crash", env: &[("CSI_CRASH_POINTS", "12")], seconds: 300, ..ISCSI_MULTIPATH },
     Suite { package: "iscsi", test: "on_lio", seconds: 900, ..REMOTE_ISCSI },
     Suite { test: "remote_multipath", ..MULTIPATH },
@@ -895,8 +736,8 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         package: "nfs",
         test: "mounted",
-        modules: NFS,
-        files: &["ip"],
+        modules: &[NFS],
+        files: &[&["ip"]],
         seconds: 300,
         in_gate: InGate::Nothing,
         ..SUITE
@@ -904,8 +745,8 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         package: "smb",
         test: "mounted",
-        modules: SMB,
-        files: SMBD,
+        modules: &[SMB],
+        files: &[SMBD],
         seconds: 900,
         prints_output: true,
         in_gate: InGate::Nothing,
