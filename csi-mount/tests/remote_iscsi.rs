@@ -423,6 +423,21 @@ fn secrets_are_needed_and_not_printed() {
 }
 
 #[test]
+fn a_session_that_somebody_else_ended_is_reported() {
+    let (node, lio) = (Node::new(), Lio::new("ended", 1, 1));
+    for is_ended in [true, false] {
+        drop(node.disks.attach("pvc", lio.unit(0)).unwrap());
+        if is_ended {
+            log_out_by_hand();
+            assert_eq!((live(), disks()), (0, vec![]));
+        }
+        let detached = node.disks.detach("pvc").unwrap();
+        assert_eq!(detached.not_flushed.is_some(), is_ended, "{detached}");
+        node.assert_nothing_left();
+    }
+}
+
+#[test]
 fn an_attachment_of_an_earlier_boot_is_only_forgotten() {
     let (node, lio) = (Node::new(), Lio::new("boot", 1, 1));
     drop(node.disks.attach("pvc", lio.unit(0)).unwrap());

@@ -1,5 +1,5 @@
-//! dm-multipath with Debian's multipathd and udevd: NVMe over TCP without the kernel's native multipath, against
-//! the kernel's own target on this machine.
+//! dm-multipath with Debian's multipathd and udevd: NVMe (TCP, or RDMA) without the kernel's native multipath,
+//! against the kernel's own target on this machine.
 //!
 //! The tests run where `cargo xtask test --kernels` provides the modules, and not with `cargo test` alone.
 
@@ -300,7 +300,7 @@ fn a_foreign_map_is_not_touched() {
     other.set_enabled(0, false);
     other.set_enabled(1, false);
     other.set_enabled(2, false);
-    for port in ["4430", "4431"] {
+    for port in [4430, 4431] {
         connect(&other.nqn, port);
     }
     eventually("multipathd makes the map", || (paths() == 2).then_some(()));
@@ -314,8 +314,9 @@ fn a_foreign_map_is_not_touched() {
     node.assert_nothing_left();
 }
 
-fn connect(nqn: &str, port: &str) {
-    let connect = ["connect", "-t", "tcp", "-a", "127.0.0.1", "-s", port, "-n", nqn];
+fn connect(nqn: &str, port: u16) {
+    let (ip, port) = (nvme_target::address(port).ip().to_string(), port.to_string());
+    let connect = ["connect", "-t", nvme_target::transport(), "-a", &ip, "-s", &port, "-n", nqn];
     let host = ["-q", nvme_target::HOST_NQN, "-I", nvme_target::HOST_ID, "--reconnect-delay=1"];
     run("nvme", &[&connect[..], &host].concat());
 }

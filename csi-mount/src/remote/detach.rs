@@ -61,7 +61,7 @@ impl RemoteDisks {
             // What follows can fail, and the kernel does not report it again.
             record.not_flushed = Some(error.to_string());
             self.records.put(name, &record)?;
-        } else if matches!(record.disk, Disk::Fc(_) | Disk::Nvme(_)) && is_last && record.wwid.is_some() {
+        } else if is_last && record.wwid.is_some() {
             // Nothing is lost if the disk is not found from here on: see `gone`.
             record.wwid = None;
             self.records.put(name, &record)?;
@@ -106,7 +106,8 @@ impl RemoteDisks {
     /// its last writes are possibly lost.
     fn flush(&self, record: &Record, is_last: bool) -> Result<Option<Error>> {
         let wwid = record.wwid.as_deref();
-        if is_last && let Some(error) = self.gone(record)? {
+        let gone = || if is_last { self.gone(record) } else { Ok(None) };
+        if let Some(error) = gone()? {
             return Ok(Some(error));
         }
         let not_flushed = match record.kind() {
@@ -123,7 +124,8 @@ impl RemoteDisks {
             return Ok(ask::flush(&device).err());
         }
         // A disk that the kernel has given up does not open, and can still be mounted.
-        let Some(number) = record.number(&self.sys)? else { return Ok(None) };
+        // Or it went away since: multipathd removes a map without paths as soon as nobody has it open.
+        let Some(number) = record.number(&self.sys)? else { return gone() };
         match &users::identified_users(&[number])?[..] {
             [] => {
                 let error = Error::new(ErrorKind::Io, DETACH, "the kernel has given the disk up");
@@ -134,14 +136,14 @@ impl RemoteDisks {
     }
 
     /// Why the last writes are possibly lost if the disk was attached, and nothing of it exists any more: the kernel
-    /// removes a disk of Fibre Channel whose ports are lost for `dev_loss_tmo`, and one of NVMe whose paths are lost
-    /// for `ctrl_loss_tmo`, with what was not written.
+    /// removes a disk of Fibre Channel whose ports are lost for `dev_loss_tmo`, one of NVMe whose paths are lost
+    /// for `ctrl_loss_tmo`, and one of iSCSI when somebody else ends the session, with what was not written.
     fn gone(&self, record: &Record) -> Result<Option<Error>> {
         let Some(wwid) = record.wwid.as_deref() else { return Ok(None) };
-        let exists = match &record.disk {
-            Disk::Fc(disk) => scsi::maps::exists(&self.sys, disk, wwid)?,
-            Disk::Nvme(disk) => nvme::maps::exists(&self.sys, disk, wwid)?,
-            Disk::Iscsi(_) | Disk::Rbd(_) => true,
+        let exists = match record.kind() {
+            Kind::Scsi(unit) => scsi::maps::exists(&self.sys, &*unit, wwid)?,
+            Kind::Nvme(disk) => nvme::maps::exists(&self.sys, disk, wwid)?,
+            Kind::Rbd(_) => true,
         };
         let reason = "the kernel removed the disk before it was flushed";
         Ok((!exists).then(|| Error::new(ErrorKind::Io, DETACH, reason)))
@@ -260,9 +262,11 @@ mod tests {
         let (nqn, host_nqn) = ("nqn.s".to_owned(), "nqn.h".to_owned());
         let namespace = NamespaceId::eui64("0011223344556677").unwrap();
         let nvme = Disk::Nvme(NvmeDisk { transport: Transport::Tcp, nqn, host_nqn, namespace });
+        let id = LunId::wwid("naa.6001405").unwrap();
+        let iscsi = Disk::Iscsi(IscsiDisk { iqn: "iqn.s".to_owned(), interface: None, lun: 3, id });
         let wwids = [None, Some("naa.6001405".to_owned())];
         for (disk, wwid) in
-            [&fc, &nvme].into_iter().flat_map(|disk| wwids.iter().map(move |wwid| (disk, wwid)))
+            [&fc, &nvme, &iscsi].into_iter().flat_map(|disk| wwids.iter().map(move |wwid| (disk, wwid)))
         {
             let record = Record {
                 boot: boot().unwrap(),

@@ -33,7 +33,8 @@ pub(super) struct Record {
     pub(super) boot: String,
     pub(super) disk: Disk,
     pub(super) portals: Vec<Portal>,
-    /// The kernel's name for the disk, by which its multipath map is found. None if it needs no map.
+    /// The kernel's name for the disk, by which its multipath map is found. None until it was attached, after its
+    /// last flush, and where it has no such name.
     pub(super) wwid: Option<String>,
     /// Why a detach that failed afterwards could not flush the disk. The kernel reports this once only: the
     /// next flush succeeds.

@@ -11,7 +11,7 @@ use super::child::Answer;
 use super::device_mapper::{self, Change};
 use super::keyring::{self, Serial};
 use super::nvme_identify::{self, NvmeName};
-use super::scsi_inquiry;
+use super::scsi_command;
 
 /// A call that a child process makes.
 #[derive(Clone, Copy)]
@@ -32,6 +32,9 @@ pub(crate) enum DeviceCall<'a> {
     /// A page with the names of a unit of SCSI, asked of the unit through `/dev/bsg`. The answer's `setting` is 1
     /// if the page is this one.
     ScsiPage(BorrowedFd<'a>, &'a [u8]),
+    /// Whether a unit of SCSI takes commands to its medium now, asked through `/dev/bsg`. The answer's `setting` is
+    /// 1 if it does.
+    ScsiReady(BorrowedFd<'a>),
     /// A change of the mapping with this uuid, through `/dev/mapper/control`.
     ChangeMapping(BorrowedFd<'a>, &'a str, Change),
     /// Maps an image of a Ceph cluster. The answer's `setting` is 1 if the kernel did not take the key.
@@ -64,6 +67,7 @@ impl DeviceCall<'_> {
             | Self::NvmeSize(fd, _)
             | Self::NvmeName(fd, ..)
             | Self::ScsiPage(fd, _)
+            | Self::ScsiReady(fd)
             | Self::ChangeMapping(fd, ..)
             | Self::MapImage(MapImage { switch: fd, .. }) => fd.as_raw_fd(),
         }
@@ -87,7 +91,8 @@ impl DeviceCall<'_> {
                 })
             }
             Self::NvmeName(fd, namespace, name) => answer(nvme_identify::has(fd, namespace, name), yes_or_no),
-            Self::ScsiPage(fd, page) => answer(scsi_inquiry::has_page(fd, page), yes_or_no),
+            Self::ScsiPage(fd, page) => answer(scsi_command::has_page(fd, page), yes_or_no),
+            Self::ScsiReady(fd) => answer(scsi_command::is_ready(fd), yes_or_no),
             Self::ChangeMapping(fd, uuid, change) => {
                 answer(device_mapper::change(fd, uuid, change), |()| Answer::default())
             }

@@ -26,7 +26,7 @@ pub(crate) mod new_mount;
 pub(crate) mod nvme_identify;
 pub(crate) mod own_descriptors;
 #[cfg(feature = "remote")]
-mod scsi_inquiry;
+mod scsi_command;
 pub(crate) mod super_options;
 pub(crate) mod user_namespace;
 

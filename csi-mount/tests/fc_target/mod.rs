@@ -274,14 +274,15 @@ impl Lio {
     }
 
     /// Gives the port of this network a state of its own for the unit (ALUA), with the kernel's number of the state.
-    pub(crate) fn set_access(&self, index: usize, network: u8, state: u8) {
+    pub(crate) fn set_access(&self, index: usize, network: usize, state: u8) {
         const IMPLICIT: &str = "1";
         let group = self.disk(index).join(format!("alua/net{network}"));
         if !group.exists() {
             make(&group);
             set(group.join("tg_pt_gp_id"), &(network + 1).to_string());
             set(group.join("alua_access_type"), IMPLICIT);
-            let lun = self::group(network).join(format!("lun/lun_{}/alua_tg_pt_gp", Self::lun(index)));
+            let lun =
+                self::group(NETWORKS[network]).join(format!("lun/lun_{}/alua_tg_pt_gp", Self::lun(index)));
             set(lun, &format!("net{network}"));
         }
         set(group.join("alua_access_state"), &state.to_string());

@@ -54,6 +54,29 @@ pub(crate) fn disks() -> Vec<PathBuf> {
     names.filter(|name| name.starts_with("sd")).map(|name| Path::new("/dev").join(name)).collect()
 }
 
+/// How many writes the disk of each address got, where the machine shows one unit.
+pub(crate) fn writes() -> [u64; 2] {
+    ADDRESSES.map(|address| {
+        let address = std::net::Ipv4Addr::from(address).to_string();
+        let is_of_address = |disk: &PathBuf| {
+            let unit = fs::canonicalize(disk.join("device")).unwrap();
+            let session = unit.ancestors().nth(2).unwrap();
+            let entries = fs::read_dir(session).unwrap().flatten().map(|entry| entry.file_name());
+            let mut connections = entries.filter(|name| name.to_string_lossy().starts_with("connection"));
+            connections.any(|name| {
+                let place =
+                    session.join(&name).join("iscsi_connection").join(&name).join("persistent_address");
+                fs::read_to_string(place).unwrap().trim() == address
+            })
+        };
+        let mut disks =
+            disks().into_iter().map(|disk| Path::new("/sys/block").join(disk.file_name().unwrap()));
+        let disk = disks.find(is_of_address).expect("a disk of the address");
+        let stat = fs::read_to_string(disk.join("stat")).unwrap();
+        stat.split_whitespace().nth(4).unwrap().parse().unwrap()
+    })
+}
+
 /// The LUNs that the node shows, disks or not.
 pub(crate) fn luns() -> Vec<u64> {
     let entries = fs::read_dir("/sys/bus/scsi/devices").unwrap().flatten();
@@ -141,25 +164,33 @@ fn prepare() {
 pub(crate) struct Lio {
     pub(crate) iqn: String,
     pub(crate) images: Vec<Image>,
-    portals: Vec<SocketAddr>,
+    /// The portals of each portal group.
+    groups: Vec<Vec<SocketAddr>>,
     name: String,
 }
 
 impl Lio {
     pub(crate) fn new(name: &str, units: usize, ports: u16) -> Self {
         prepare();
-        Self::at(name, units, (3260..3260 + ports).map(address).collect())
+        Self::at(name, units, vec![(3260..3260 + ports).map(address).collect()])
     }
 
     /// A target whose two portals have addresses of their own, which can go.
     pub(crate) fn on_two_addresses(name: &str, units: usize) -> Self {
         prepare();
         ADDRESSES.iter().for_each(|address| set_address(*address, true));
-        Self::at(name, units, ADDRESSES.map(|address| SocketAddr::from((address, 3260))).to_vec())
+        Self::at(name, units, vec![ADDRESSES.map(|address| SocketAddr::from((address, 3260))).to_vec()])
     }
 
-    fn at(name: &str, units: usize, portals: Vec<SocketAddr>) -> Self {
-        let mut target = Self { iqn: iqn(name), images: Vec::new(), portals, name: name.to_owned() };
+    /// The same, with a portal group for each address, as a controller of an array has.
+    pub(crate) fn with_two_groups(name: &str, units: usize) -> Self {
+        prepare();
+        ADDRESSES.iter().for_each(|address| set_address(*address, true));
+        Self::at(name, units, ADDRESSES.map(|address| vec![SocketAddr::from((address, 3260))]).to_vec())
+    }
+
+    fn at(name: &str, units: usize, groups: Vec<Vec<SocketAddr>>) -> Self {
+        let mut target = Self { iqn: iqn(name), images: Vec::new(), groups, name: name.to_owned() };
         for _ in 0..units {
             target.add_disk(300);
         }
@@ -170,16 +201,18 @@ impl Lio {
     /// Makes the target with its units, and lets its portals answer.
     pub(crate) fn start(&self) {
         make(self.target());
-        make(self.group());
-        for (name, value) in [
-            ("authentication", "0"),
-            ("generate_node_acls", "1"),
-            ("cache_dynamic_acls", "1"),
-            ("demo_mode_write_protect", "0"),
-        ] {
-            set(self.group().join("attrib").join(name), value);
+        for (place, portals) in self.places().zip(&self.groups) {
+            make(&place);
+            for (name, value) in [
+                ("authentication", "0"),
+                ("generate_node_acls", "1"),
+                ("cache_dynamic_acls", "1"),
+                ("demo_mode_write_protect", "0"),
+            ] {
+                set(place.join("attrib").join(name), value);
+            }
+            portals.iter().for_each(|portal| make(place.join("np").join(portal.to_string())));
         }
-        self.portals.iter().for_each(|portal| self.open_at(*portal));
         for index in 0..self.images.len() {
             self.map(Self::lun(index), index);
         }
@@ -188,14 +221,16 @@ impl Lio {
 
     /// Takes the target away, except its disks.
     pub(crate) fn stop(&self) {
-        let _ = fs::write(self.group().join("enable"), "0");
-        for place in ["lun", "np"] {
-            for entry in fs::read_dir(self.group().join(place)).into_iter().flatten().flatten() {
-                let _ = fs::remove_file(entry.path().join("disk"));
-                let _ = fs::remove_dir(entry.path());
+        for group in self.places() {
+            let _ = fs::write(group.join("enable"), "0");
+            for place in ["lun", "np"] {
+                for entry in fs::read_dir(group.join(place)).into_iter().flatten().flatten() {
+                    let _ = fs::remove_file(entry.path().join("disk"));
+                    let _ = fs::remove_dir(entry.path());
+                }
             }
         }
-        for place in [self.group(), self.target()] {
+        for place in self.places().chain([self.target()]) {
             let removed = fs::remove_dir(&place);
             assert!(removed.is_ok() || std::thread::panicking(), "{}: {removed:?}", place.display());
         }
@@ -205,8 +240,14 @@ impl Lio {
         Path::new(CONFIG).join("iscsi").join(&self.iqn)
     }
 
+    /// The directories of its portal groups.
+    fn places(&self) -> impl Iterator<Item = PathBuf> {
+        (1..=self.groups.len()).map(|tag| self.target().join(format!("tpgt_{tag}")))
+    }
+
+    /// The directory of the first portal group, which most targets only have.
     fn group(&self) -> PathBuf {
-        self.target().join("tpgt_1")
+        self.places().next().expect("it has a group")
     }
 
     fn disk(&self, index: usize) -> PathBuf {
@@ -220,11 +261,7 @@ impl Lio {
 
     /// Lets the target listen at this port.
     pub(crate) fn open(&self, port: u16) {
-        self.open_at(address(port));
-    }
-
-    fn open_at(&self, portal: SocketAddr) {
-        make(self.group().join("np").join(portal.to_string()));
+        make(self.group().join("np").join(address(port).to_string()));
     }
 
     pub(crate) fn close(&self, port: u16) {
@@ -233,7 +270,7 @@ impl Lio {
 
     /// Ends all connections and refuses new ones, or accepts them.
     pub(crate) fn set_enabled(&self, is_enabled: bool) {
-        set(self.group().join("enable"), if is_enabled { "1" } else { "0" });
+        self.places().for_each(|place| set(place.join("enable"), if is_enabled { "1" } else { "0" }));
     }
 
     /// Adds a disk of this many MiB.
@@ -255,18 +292,35 @@ impl Lio {
 
     /// Gives the disk with this directory this number.
     pub(crate) fn map_place(&self, lun: u64, disk: &Path) {
-        let place = self.group().join(format!("lun/lun_{lun}"));
-        make(&place);
-        symlink(disk, place.join("disk")).unwrap();
+        for group in self.places() {
+            let place = group.join(format!("lun/lun_{lun}"));
+            make(&place);
+            symlink(disk, place.join("disk")).unwrap();
+        }
     }
 
     /// Takes the unit with this number away.
     pub(crate) fn unmap(&self, lun: u64) {
-        let place = self.group().join(format!("lun/lun_{lun}"));
-        if place.exists() {
-            fs::remove_file(place.join("disk")).unwrap();
-            fs::remove_dir(place).unwrap();
+        for place in self.places().map(|group| group.join(format!("lun/lun_{lun}"))) {
+            if place.exists() {
+                fs::remove_file(place.join("disk")).unwrap();
+                fs::remove_dir(place).unwrap();
+            }
         }
+    }
+
+    /// Gives a portal group a state of its own for the unit (ALUA), with the kernel's number of the state.
+    pub(crate) fn set_access(&self, index: usize, group: usize, state: u8) {
+        const IMPLICIT: &str = "1";
+        let access = self.disk(index).join(format!("alua/group{group}"));
+        if !access.exists() {
+            make(&access);
+            set(access.join("tg_pt_gp_id"), &(group + 1).to_string());
+            set(access.join("alua_access_type"), IMPLICIT);
+            let lun = format!("lun/lun_{}/alua_tg_pt_gp", Self::lun(index));
+            set(self.places().nth(group).unwrap().join(lun), &format!("group{group}"));
+        }
+        set(access.join("alua_access_state"), &state.to_string());
     }
 
     pub(crate) fn grow(&self, index: usize, mebibytes: u64) {
@@ -293,7 +347,7 @@ impl Lio {
 
     /// The unit with this index, at this number.
     pub(crate) fn unit_at(&self, lun: u64, index: usize) -> IscsiTarget {
-        unit_of(&self.name, lun, index, &self.portals)
+        unit_of(&self.name, lun, index, &self.groups.concat())
     }
 }
 
@@ -343,6 +397,9 @@ impl Drop for Lio {
         }
         self.stop();
         for index in 0..self.images.len() {
+            for group in 0..self.groups.len() {
+                let _ = fs::remove_dir(self.disk(index).join(format!("alua/group{group}")));
+            }
             let removed = fs::remove_dir(self.disk(index));
             assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
         }

@@ -1,7 +1,8 @@
 //! An attach or a detach of a remote disk that is killed before one of its system calls, and everything that can
 //! come next. Whatever it is, the disk is the right one, and nothing is left at the end.
 //!
-//! The points are a sample. `CSI_CRASH_POINTS` sets their number, and `CSI_CRASH_STRIDE=1` takes all of them.
+//! The points are the calls that can change something: a kill before another call leaves the same. A run takes a
+//! sample of them. `CSI_CRASH_POINTS` sets its size, and `CSI_CRASH_STRIDE=1` takes all of them.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -171,11 +172,11 @@ pub(crate) fn kill_each(site: &Site<'_>, step: &str) {
         }
         let (call, continuation) = (points.call(), CONTINUATIONS[points.continuation()]);
         let start = Instant::now();
-        let end = job.kill_before(call);
+        let end = job.kill_before_change(call);
         match end {
             End::Killed => {
                 println!(
-                    "{step}: killed before the call {call} after {:?}, {continuation:?}",
+                    "{step}: killed before the change {call} after {:?}, {continuation:?}",
                     start.elapsed()
                 );
                 node.go_on(continuation);
@@ -187,7 +188,7 @@ pub(crate) fn kill_each(site: &Site<'_>, step: &str) {
         }
         if let Some(swept) = points.step(end) {
             let count = swept.points();
-            println!("{step}: killed at {count} points of {} system calls", swept.calls);
+            println!("{step}: killed at {count} points of {} changes", swept.calls);
             assert!(count > 8 && swept.killed.iter().all(|count| *count > 0), "{:?}", swept.killed);
             return;
         }

@@ -1,6 +1,8 @@
 //! Runs a part of a test in a separate process, and kills that process before any one of its system calls.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+mod changes;
+
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -238,6 +240,12 @@ impl Job<'_> {
         self.stop_before(call, Kill::Job)
     }
 
+    /// Like [`kill_before`](Self::kill_before), but only calls count that can change something outside of the
+    /// process. A kill before any other call leaves what a kill before the next of these leaves.
+    pub(crate) fn kill_before_change(&self, change: u64) -> End {
+        self.stop(change, changes::is_in_change, Kill::Job)
+    }
+
     /// Kills the job before its write to a device, or flush of one, with this number (`pwrite64`,
     /// `fdatasync`).
     pub(crate) fn kill_before_write(&self, write: u64) -> End {
@@ -377,8 +385,16 @@ fn is_in_write(pid: Pid) -> bool {
 
 /// The number of the system call that a thread is stopped in.
 fn call_of(pid: Pid) -> Option<nix::libc::c_long> {
-    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?;
-    call.split(' ').next()?.parse().ok()
+    call_with_words(pid).map(|(call, _)| call)
+}
+
+/// The system call that a thread is stopped in, and its arguments.
+fn call_with_words(pid: Pid) -> Option<(nix::libc::c_long, Vec<u64>)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?;
+    let (call, words) = text.split_once(' ')?;
+    let words =
+        words.split_whitespace().filter_map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+    Some((call.parse().ok()?, words.collect()))
 }
 
 fn go_on(pid: Pid, signal: Option<Signal>) {

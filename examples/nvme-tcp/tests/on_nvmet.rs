@@ -17,7 +17,9 @@ fn the_driver_conforms_and_nothing_is_left() {
     let host = NvmeHost::new("nqn.2026-01.org.example:node", "3f2504e0-4f89-41d3-9a0c-0305e82c3301").unwrap();
     let directory = tempfile::tempdir().unwrap();
     let pool = directory.path().join("pool");
-    let plugin = nvme_tcp::plugin(pool.clone(), "127.0.0.1:4420".parse().unwrap(), host).unwrap();
+    // The driver's target stays. Other tests on this machine have theirs at 4420.
+    let portal = "127.0.0.1:4450".parse().unwrap();
+    let plugin = nvme_tcp::plugin(pool.clone(), portal, host).unwrap();
     let endpoint: Endpoint =
         format!("unix://{}", directory.path().join("csi.sock").display()).parse().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();

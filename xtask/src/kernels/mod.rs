@@ -112,9 +112,11 @@ pub(crate) fn run(
         (false, true) => LIMIT,
         (false, false) => LIMIT * image::SAMPLE_FACTOR,
     };
-    let mut runs = Vec::new();
+    let (interrupt, mut runs) = (Interrupt::watch()?, Vec::new());
     for (kernels, suites) in &machines {
-        runs.extend(run_machines(kernels, suites, &programs, &newest, limit, choice)?);
+        if interrupt.came().is_none() {
+            runs.extend(run_machines(kernels, suites, &programs, &newest, limit, choice, &interrupt)?);
+        }
     }
     not_run.extend(runs.iter().filter_map(Run::not_again));
     if only.is_empty() {
@@ -124,7 +126,11 @@ pub(crate) fn run(
             InGate::Nothing => println!("only on request: {}: {}", suite.test, suite.only),
         });
     }
-    verdict(&runs, &chosen, not_run)
+    let verdict = verdict(&runs, &chosen, not_run)?;
+    match interrupt.came() {
+        Some(signal) => Err(Failure::new(format!("ended by {signal}"))),
+        None => Ok(verdict),
+    }
 }
 
 /// Installs what is missing if it can.
@@ -153,12 +159,12 @@ fn run_machines(
     newest: &Newest,
     limit: Duration,
     choice: &Choice<'_>,
+    interrupt: &Interrupt,
 ) -> Result<Vec<Run>, Failure> {
     let folder = target::static_dir()?.join("kernels");
     std::fs::create_dir_all(&folder)?;
-    let interrupt = Interrupt::watch()?;
     let run = |kernel: &Kernel| -> Result<Run, Failure> {
-        let Some(_alone) = alone_with(kernel, &folder, &interrupt)? else {
+        let Some(_alone) = alone_with(kernel, &folder, interrupt)? else {
             return Ok(Run::new(kernel.clone()));
         };
         println!("==> {}", kernel.name);
@@ -175,8 +181,8 @@ fn run_machines(
             let ceph = programs.ceph.as_deref().filter(|_| has_ceph);
             let boot = Boot { options, initrd: &initrd.0, processors, ceph };
             all.join(match choice {
-                Choice::Gate => once(kernel, &boot, &folder, limit, &interrupt)?,
-                _ => machine::run(kernel, &boot, &folder, limit, &interrupt)?,
+                Choice::Gate => once(kernel, &boot, &folder, limit, interrupt)?,
+                _ => machine::run(kernel, &boot, &folder, limit, interrupt)?,
             });
         }
         Ok(all)

@@ -105,12 +105,21 @@ const COMMANDS: &[&str] = &["cp", "sleep"];
 /// The modules of every suite with disks over the network.
 const REMOTE_DISK: &[&str] = &["loop", "xfs", "crc32c_generic", "configfs"];
 const NVMET_TCP: &[&str] = &["nvmet_tcp", "nvme_tcp"];
+/// The adapter, the target and the initiator of NVMe over RDMA.
+const RDMA: &[&str] = &["dummy", "crc32_generic", "rdma_rxe", "nvmet_rdma", "nvme_rdma"];
 const LIO: &[&str] = &["sd_mod", "iscsi_tcp", "target_core_mod", "target_core_file", "iscsi_target_mod"];
 const INITIATOR: &[&str] = &["iscsiadm", "iscsid"];
 const DM_MULTIPATH: &[&str] = &["dm_multipath", "dm_round_robin", "dm_service_time"];
 /// glibc loads libgcc when a thread ends.
 const MULTIPATHD: &[&str] =
     &["multipath", "multipathd", "/lib/x86_64-linux-gnu/libgcc_s.so.1", "/lib/multipath/libprioconst.so"];
+/// For paths of NVMe.
+const NVME_PATHS: &[&str] = &[
+    "/lib/multipath/libprioana.so",
+    "/lib/multipath/libcheckdirectio.so",
+    "/lib/multipath/libchecktur.so",
+    "udevadm",
+];
 /// The rules call the last two.
 const DM_RULES: &[&str] = &[
     "/lib/udev/rules.d/55-dm.rules",
@@ -340,7 +349,7 @@ const NO_KEYS: Skip = Skip {
 
 /// NVMe over RDMA. The cloud flavour has no RDMA adapter in software.
 const REMOTE_RDMA: Suite = Suite {
-    modules: &[REMOTE_DISK, &["dummy", "crc32_generic", "rdma_rxe", "nvmet_rdma", "nvme_rdma"]],
+    modules: &[REMOTE_DISK, RDMA],
     flavour: Flavour::Generic,
     files: &[EXT4_TOOLS, XFS, &["ip", "rdma", "nvme"], COMMANDS],
     env: &[("CSI_NVME_TRANSPORT", "rdma")],
@@ -357,19 +366,7 @@ const REMOTE_ISCSI: Suite = Suite {
 /// A suite on a node with udevd and multipathd.
 const MULTIPATH: Suite = Suite {
     modules: &[REMOTE_DISK, NVMET_TCP, DM_MULTIPATH],
-    files: &[
-        EXT4_TOOLS,
-        XFS,
-        &["ip", "nvme"],
-        MULTIPATHD,
-        &[
-            "/lib/multipath/libprioana.so",
-            "/lib/multipath/libcheckdirectio.so",
-            "/lib/multipath/libchecktur.so",
-            "udevadm",
-        ],
-        DM_RULES,
-    ],
+    files: &[EXT4_TOOLS, XFS, &["ip", "nvme"], MULTIPATHD, NVME_PATHS, DM_RULES],
     boot: "nvme_core.multipath=N",
     ..REMOTE
 };
@@ -393,6 +390,22 @@ const ISCSI_MULTIPATH: Suite = Suite {
         DM_RULES,
     ],
     ..REMOTE
+};
+
+/// Asymmetric access over iSCSI. The cloud flavour has no `scsi_dh_alua`.
+const ISCSI_ALUA: Suite = Suite {
+    modules: &[REMOTE_DISK, LIO, DM_MULTIPATH, &["scsi_dh_alua"]],
+    flavour: Flavour::Generic,
+    ..ISCSI_MULTIPATH
+};
+
+/// NVMe over RDMA on a node with udevd and multipathd.
+const RDMA_MULTIPATH: Suite = Suite {
+    modules: &[REMOTE_DISK, RDMA, DM_MULTIPATH],
+    flavour: Flavour::Generic,
+    files: &[EXT4_TOOLS, XFS, &["ip", "rdma", "nvme"], MULTIPATHD, NVME_PATHS, DM_RULES],
+    env: REMOTE_RDMA.env,
+    ..MULTIPATH
 };
 
 /// Fibre Channel on a node with udevd and multipathd. The cloud flavour has no FCoE.
@@ -715,7 +728,9 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "remote_iscsi_crash", env: &[("CSI_CRASH_POINTS", "12")], seconds: 300, ..ISCSI_MULTIPATH },
     Suite { package: "iscsi", test: "on_lio", seconds: 900, ..REMOTE_ISCSI },
     Suite { test: "remote_multipath", ..MULTIPATH },
+    Suite { test: "remote_multipath", ..RDMA_MULTIPATH },
     Suite { test: "remote_iscsi_multipath", ..ISCSI_MULTIPATH },
+    Suite { test: "remote_iscsi_alua", ..ISCSI_ALUA },
     Suite { test: "remote_oracle", only: "iscsi_on", ..ISCSI_MULTIPATH },
     Suite { test: "remote_oracle", only: "native_nvme", ..REMOTE },
     Suite { test: "remote_oracle", only: "nvme_with_maps", ..MULTIPATH },

@@ -12,9 +12,10 @@ pub(crate) use self::mapper::Mapped;
 #[cfg(feature = "remote")]
 pub(crate) use self::mapper::MultipathMap;
 pub(crate) use self::overlap::Overlap;
-use crate::{DeviceNumber, Error, Result};
+use crate::{DeviceNumber, Error, ErrorKind, Result};
 
 const ASK: &str = "read the identity of a disk in";
+const RESCAN: &str = "request a rescan of the size through";
 
 /// The identity that a disk reports: see [`BlockDevice::identity`](crate::BlockDevice::identity).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -214,14 +215,19 @@ impl Sysfs {
             }
         }
         let device = disk.join("device");
+        // The kernel would give a path that takes no commands now (ALUA) the size 0, and keep it.
+        let takes_commands = |state: &str| state.starts_with("active/") || state == "lba-dependent";
+        if let Some(state) = text(&device.join("access_state")).filter(|state| !takes_commands(state)) {
+            let reason = format!("the path takes no commands now: its access state is {state}");
+            return Err(Error::new(ErrorKind::Unresponsive, RESCAN, reason).at(device));
+        }
         let controllers =
             names(&device).unwrap_or_default().into_iter().filter(|name| name.starts_with("nvme"));
         let switches = [device.join("rescan"), device.join("rescan_controller")]
             .into_iter()
             .chain(controllers.map(|name| device.join(name).join("rescan_controller")));
         for switch in switches.filter(|switch| switch.exists()) {
-            fs::write(&switch, "1")
-                .map_err(|error| Error::os("request a rescan of the size through", &switch, error))?;
+            fs::write(&switch, "1").map_err(|error| Error::os(RESCAN, &switch, error))?;
             all = Rescan::Requested;
         }
         Ok(all)
@@ -455,5 +461,24 @@ mod tests {
         assert_eq!(sysfs.rescan(multipath).unwrap(), Rescan::Requested);
         assert_eq!(fake.read("sda/device/rescan"), "1");
         assert_eq!(sysfs.rescan(scsi).unwrap(), Rescan::Requested);
+    }
+
+    #[test]
+    fn a_path_that_takes_no_commands_is_not_rescanned() {
+        let fake = Fake::new();
+        let disk = |index, state| {
+            let files = [("device/rescan", &b""[..]), ("device/access_state", state)];
+            fake.disk(&format!("sd{index}"), index, &files)
+        };
+        for (index, state) in
+            [b"standby\n" as &[u8], b"unavailable", b"offline", b"transitioning"].iter().enumerate()
+        {
+            let error = fake.sysfs().rescan(disk(index as u32, state)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+            assert_eq!(fake.read(&format!("sd{index}/device/rescan")), "");
+        }
+        for (index, state) in [(4, b"active/non-optimized\n" as &[u8]), (5, b"lba-dependent")] {
+            assert_eq!(fake.sysfs().rescan(disk(index, state)).unwrap(), Rescan::Requested);
+        }
     }
 }

@@ -218,7 +218,14 @@ impl Search<'_> {
     /// Asks multipathd to add the paths, and to make the map also where its settings would wait for a second
     /// path or for an entry of `/etc/multipath/wwids`.
     fn add(&mut self, missing: &[String], is_map_missing: bool) {
-        let asked = missing.iter().try_for_each(|path| self.ask(&format!("add path {path}")));
+        // multipathd keeps the size that a path had at first, also 0. It reads it again if it has forgotten the path.
+        let is_refused = self.answer == "fail";
+        let asked = missing.iter().try_for_each(|path| {
+            if is_refused {
+                self.ask(&format!("del path {path}"))?;
+            }
+            self.ask(&format!("add path {path}"))
+        });
         let asked = match missing.first() {
             Some(path) if is_map_missing && self.single == SinglePath::Refused => {
                 asked.and_then(|()| self.add_map(path))

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use super::confirm::confirm;
 use super::decide::{Lun, View, common_size};
 use super::maps::{self, Finder};
-use super::unit::Nexus;
+use super::rescan::rescan;
+use super::unit::{Nexus, Unit};
 use super::{Foreign, LogicalUnit, detach};
 use crate::remote::ask;
 use crate::remote::attach::{PAUSES, REFRESH, REFRESH_LIMIT, failed};
@@ -15,10 +16,8 @@ use crate::remote::multipath::Multipath;
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const SCAN: &str = "scan for a logical unit with";
-const RESCAN: &str = "ask a disk again who it is with";
 /// How long a target has to answer a scan.
 const SCAN_LIMIT: Duration = Duration::from_secs(20);
-const RESCAN_LIMIT: Duration = Duration::from_secs(15);
 /// How often a connection is scanned, while the unit that is wanted does not come.
 const SCAN_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -92,10 +91,14 @@ pub(in crate::remote) fn wait_for(
         }
         if Instant::now() >= next_scan {
             next_scan = Instant::now() + SCAN_INTERVAL;
-            for nexus in View::read(sys, unit)?.to_scan() {
+            let view = View::read(sys, unit)?;
+            for nexus in view.to_scan() {
                 scan(sys, nexus, lun)?;
                 scanned.insert(nexus.name.clone());
             }
+            // Those that took no commands when they were scanned.
+            let without_size = view.paths().filter(|(nexus, path)| nexus.is_live && path.size == 0);
+            without_size.for_each(|(nexus, path)| ask_one(nexus, path));
         } else {
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSES[1]);
@@ -106,11 +109,7 @@ pub(in crate::remote) fn wait_for(
 /// Asks units with other names again who they are, and deletes those that are this unit now: the kernel remembers
 /// an earlier volume. Maps over them go first, if nothing uses them. Returns whether none is another volume's.
 fn replace_stale(sys: &Path, unit: &dyn LogicalUnit, before: &View) -> Result<bool> {
-    for (nexus, other) in before.others().filter(|(nexus, _)| nexus.is_live) {
-        if let Err(error) = ask::write(RESCAN, &other.place.join("rescan"), b"1", RESCAN_LIMIT) {
-            tracing::warn!(connection = nexus.name, "a path of a remote disk does not answer: {error}");
-        }
-    }
+    before.others().filter(|(nexus, _)| nexus.is_live).for_each(|(nexus, other)| ask_one(nexus, other));
     let now = View::read(sys, unit)?;
     if now.others().next().is_some() {
         return Ok(false);
@@ -133,12 +132,21 @@ fn scan(sys: &Path, nexus: &Nexus, lun: u64) -> Result<()> {
 /// as it was.
 pub(in crate::remote) fn ask_again(sys: &Path, unit: &dyn LogicalUnit) -> Result<()> {
     let view = View::read(sys, unit)?;
-    for (nexus, path) in view.paths().filter(|(nexus, path)| nexus.is_live && path.is_running()) {
-        if let Err(error) = ask::write(RESCAN, &path.place.join("rescan"), b"1", RESCAN_LIMIT) {
+    let working = view.paths().filter(|(nexus, path)| nexus.is_live && path.is_running());
+    working.for_each(|(nexus, path)| ask_one(nexus, path));
+    Ok(())
+}
+
+/// Lets the kernel ask a path who it is and how large it is. One that does not answer, or takes no commands now, is
+/// left as it was.
+fn ask_one(nexus: &Nexus, path: &Unit) {
+    match rescan(path) {
+        Ok(true) => {}
+        Ok(false) => tracing::debug!(connection = nexus.name, "a path of a remote disk takes no commands"),
+        Err(error) => {
             tracing::warn!(connection = nexus.name, "a path of a remote disk does not answer: {error}");
         }
     }
-    Ok(())
 }
 
 /// Opens a disk, and asks again whether it is the unit. None if it has no size yet, or is another disk now.
@@ -163,18 +171,21 @@ fn open(
 pub(in crate::remote) fn refresh(sys: &Path, name: &str, unit: &dyn LogicalUnit) -> Result<u64> {
     let start = Instant::now();
     loop {
-        for (_, path) in View::read(sys, unit)?.paths().filter(|(nexus, _)| nexus.is_live) {
-            ask::write(RESCAN, &path.place.join("rescan"), b"1", RESCAN_LIMIT)?;
+        let mut not_ready = None;
+        for (nexus, path) in View::read(sys, unit)?.paths().filter(|(nexus, _)| nexus.is_live) {
+            if !rescan(path)? {
+                not_ready = Some(format!("the path through {} takes no commands now", nexus.name));
+            }
         }
         let view = View::read(sys, unit)?;
         confirm(&view)?;
         let live = view.paths().filter(|(nexus, _)| nexus.is_live);
-        let problem = match common_size(live.map(|(_, path)| path)) {
-            Ok(size) => {
+        let problem = match (not_ready, common_size(live.map(|(_, path)| path))) {
+            (Some(problem), _) | (None, Err(problem)) => problem,
+            (None, Ok(size)) => {
                 maps::resize(sys, unit, size)?;
                 return Ok(size);
             }
-            Err(problem) => problem,
         };
         if start.elapsed() > REFRESH_LIMIT {
             return Err(Error::new(ErrorKind::Unresponsive, REFRESH, problem).at(name));

@@ -1,21 +1,18 @@
 //! Whether the paths of a disk still lead to it. The unit itself is asked: the kernel keeps the names that it read
 //! earlier if the unit does not answer a rescan.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::AsFd as _;
-use std::path::Path;
 use std::time::Duration;
 
 use super::decide::View;
-use super::unit::Unit;
+use super::unit::{NODES, Unit};
 use crate::remote::ask::{ask, checked};
 use crate::sys::device_call::DeviceCall;
 use crate::{Error, ErrorKind, Result};
 
 const CONFIRM: &str = "ask a disk for its names with";
 const LIMIT: Duration = Duration::from_secs(15);
-/// The nodes to which commands are sent, by the unit's address.
-const NODES: &str = "/dev/bsg";
 
 /// Asks each path that works for the page that has the disk's name.
 ///
@@ -32,11 +29,13 @@ pub(super) fn confirm(view: &View) -> Result<()> {
 fn confirm_one(unit: &Unit, page: &str) -> Result<()> {
     let page = unit.place.join(page);
     let known = fs::read(&page).map_err(|error| Error::os("read the names of a disk from", &page, error))?;
-    let node = Path::new(NODES).join(unit.place.file_name().unwrap_or_default());
-    let file = File::open(&node).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound if !Path::new(NODES).exists() => Error::os(CONFIRM, &node, error)
-            .with_kind(ErrorKind::Unsupported)
-            .hint("the kernel needs CONFIG_BLK_DEV_BSG, and a container the host's /dev"),
+    let node = unit.node();
+    let file = fs::File::open(&node).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound if !fs::exists(NODES).unwrap_or(true) => {
+            Error::os(CONFIRM, &node, error)
+                .with_kind(ErrorKind::Unsupported)
+                .hint("the kernel needs CONFIG_BLK_DEV_BSG, and a container the host's /dev")
+        }
         _ => Error::os(CONFIRM, &node, error),
     })?;
     let answer = ask(CONFIRM, &node, DeviceCall::ScsiPage(file.as_fd(), &known), LIMIT)?;

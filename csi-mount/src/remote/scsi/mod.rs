@@ -10,6 +10,7 @@
 //! | `decide.rs` | which path is usable, what is scanned and deleted |
 //! | `maps.rs` | the paths to a unit, and the one disk over them |
 //! | `confirm.rs` | the unit itself is asked for its name |
+//! | `rescan.rs` | the kernel asks it for its names and its size |
 //! | `attach.rs`, `detach.rs` | the steps: scan one LUN, wait, read a new size; delete paths |
 
 pub(super) mod attach;
@@ -18,6 +19,7 @@ pub(super) mod decide;
 pub(super) mod detach;
 mod lun_id;
 pub(super) mod maps;
+mod rescan;
 pub(super) mod unit;
 
 use std::path::Path;

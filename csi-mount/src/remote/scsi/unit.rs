@@ -10,6 +10,9 @@ use super::LunId;
 use crate::DeviceNumber;
 use crate::device::sysfs::scsi_serial;
 
+/// The nodes to which commands are sent, by the unit's address.
+pub(super) const NODES: &str = "/dev/bsg";
+
 /// A connection of a port of this node to a port of a target (the I_T nexus of SCSI): a session of iSCSI, a
 /// remote port of Fibre Channel.
 #[derive(Debug, Clone)]
@@ -58,6 +61,11 @@ impl Nexus {
 impl Unit {
     pub(in crate::remote) fn is_running(&self) -> bool {
         self.state == "running"
+    }
+
+    /// Its node for commands.
+    pub(super) fn node(&self) -> PathBuf {
+        Path::new(NODES).join(self.place.file_name().unwrap_or_default())
     }
 
     pub(in crate::remote) fn has(&self, id: &LunId) -> bool {

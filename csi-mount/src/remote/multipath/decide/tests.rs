@@ -197,6 +197,32 @@ fn multipathd_is_asked_for_what_is_missing() {
 }
 
 #[test]
+fn multipathd_forgets_a_path_that_it_refuses() {
+    let node = Node::new();
+    let path = node.path("sda", WWID);
+    let mut is_forgotten = false;
+    let fake = FakeDaemon::start(node.directory.path(), move |command| {
+        is_forgotten |= command == "del path sda";
+        match command {
+            "show daemon" => "pid 7 idle".to_owned(),
+            "show paths raw format \"%d %w\"" => "sda 3600508b4".to_owned(),
+            "add map 3600508b4" if !is_forgotten => "fail".to_owned(),
+            _ => "ok".to_owned(),
+        }
+    });
+    let multipath = node.multipath(fake.daemon.clone());
+    let mut search = multipath.search(WWID, SinglePath::Refused);
+    for expected in [
+        &["show daemon", "add path sda", "show paths raw format \"%d %w\"", "add map 3600508b4"][..],
+        &["del path sda", "add path sda", "show paths raw format \"%d %w\"", "add map 3600508b4"],
+        &["add path sda", "show paths raw format \"%d %w\"", "add map 3600508b4"],
+    ] {
+        assert!(matches!(until_asked(&mut search, &[path]), Ok(Found::NotYet(_))));
+        assert_eq!(std::mem::take(&mut *fake.commands.lock().unwrap()), expected);
+    }
+}
+
+#[test]
 fn multipathd_decides_about_a_single_path_first() {
     let node = Node::new();
     let path = node.path("sda", WWID);

@@ -1,5 +1,5 @@
-//! INQUIRY, sent to a unit of SCSI (SPC, "INQUIRY command") through its node in `/dev/bsg`: an open of the disk
-//! would wait for the repair of its path.
+//! Commands that are sent to a unit of SCSI (SPC, "INQUIRY command" and "TEST UNIT READY command") through its node
+//! in `/dev/bsg`: an open of the disk would wait for the repair of its path.
 //!
 //! All of it runs in a forked child: it allocates nothing.
 #![allow(unsafe_code, reason = "ioctl(2) is a raw system call here")]
@@ -8,7 +8,14 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use nix::errno::Errno;
 
+const TEST_UNIT_READY: u8 = 0;
 const INQUIRY: u8 = 0x12;
+const CHECK_CONDITION: u32 = 2;
+/// Sense keys.
+const NOT_READY: u8 = 2;
+const UNIT_ATTENTION: u8 = 6;
+/// How often a unit can report that something has changed before it carries a command out.
+const ATTENTIONS: usize = 8;
 const TIMEOUT_MS: u32 = 10_000;
 /// No page with names is longer.
 const MAX: usize = 4096;
@@ -57,11 +64,50 @@ pub(crate) fn has_page(unit: BorrowedFd<'_>, known: &[u8]) -> Result<bool, Errno
     let [_, page, ..] = *known else { return Err(Errno::EINVAL) };
     let data = data.get_mut(..known.len()).ok_or(Errno::EMSGSIZE)?;
     let [high, low] = (data.len() as u16).to_be_bytes();
-    let command = [INQUIRY, 1, page, high, low, 0];
+    let exchange = send(unit, [INQUIRY, 1, page, high, low, 0], data, &mut [])?;
+    match (exchange.driver_status, exchange.device_status) {
+        (0, 0) => Ok(data == known),
+        _ => Err(Errno::EIO),
+    }
+}
+
+/// Whether the unit takes commands to its medium. One with asymmetric access (ALUA) does not on a path in standby.
+pub(crate) fn is_ready(unit: BorrowedFd<'_>) -> Result<bool, Errno> {
+    for _ in 0..ATTENTIONS {
+        let mut sense = [0_u8; 64];
+        let exchange = send(unit, [TEST_UNIT_READY, 0, 0, 0, 0, 0], &mut [], &mut sense)?;
+        match (exchange.device_status, sense_key(&sense)) {
+            (CHECK_CONDITION, Some(NOT_READY)) => return Ok(false),
+            (CHECK_CONDITION, Some(UNIT_ATTENTION)) => {}
+            _ => return Ok(true),
+        }
+    }
+    Ok(true)
+}
+
+/// The kind of the condition in sense data, which has two formats: descriptor and fixed.
+fn sense_key(sense: &[u8]) -> Option<u8> {
+    let byte = match sense.first()? & 0x7f {
+        0x70 | 0x71 => sense.get(2)?,
+        0x72 | 0x73 => sense.get(1)?,
+        _ => return None,
+    };
+    Some(byte & 0xf)
+}
+
+/// Sends a command that returns data, or none. Fails if the unit is not reached.
+fn send(
+    unit: BorrowedFd<'_>,
+    command: [u8; 6],
+    data: &mut [u8],
+    sense: &mut [u8],
+) -> Result<Exchange, Errno> {
     let mut exchange = Exchange {
         guard: i32::from(b'Q'),
         command_length: command.len() as u32,
         command: command.as_ptr() as u64,
+        max_sense_length: sense.len() as u32,
+        sense: sense.as_mut_ptr() as u64,
         length_in: data.len() as u32,
         data_in: data.as_mut_ptr() as u64,
         timeout_ms: TIMEOUT_MS,
@@ -70,11 +116,7 @@ pub(crate) fn has_page(unit: BorrowedFd<'_>, known: &[u8]) -> Result<bool, Errno
     // SAFETY: the exchange is live and of the call's type; its addresses are those of live buffers of the lengths
     // that it gives.
     unsafe { sg_io(unit.as_raw_fd(), &raw mut exchange) }?;
-    let Exchange { driver_status, transport_status, device_status, .. } = exchange;
-    match [driver_status, transport_status, device_status] {
-        [0, 0, 0] => Ok(data == known),
-        _ => Err(Errno::EIO),
-    }
+    if exchange.transport_status == 0 { Ok(exchange) } else { Err(Errno::EIO) }
 }
 
 #[cfg(test)]
@@ -92,5 +134,16 @@ mod tests {
         assert_eq!(has_page(file.as_fd(), &[0]), Err(Errno::EINVAL));
         assert_eq!(has_page(file.as_fd(), &[0; MAX + 1]), Err(Errno::EMSGSIZE));
         assert!(has_page(file.as_fd(), &[0, 0x83, 0, 0]).is_err(), "it is no unit");
+        assert!(is_ready(file.as_fd()).is_err());
+    }
+
+    #[test]
+    fn the_condition_is_read_in_both_formats() {
+        assert_eq!(sense_key(&[0x70, 0, NOT_READY, 0]), Some(NOT_READY));
+        assert_eq!(sense_key(&[0xf0, 0, 0x20 | UNIT_ATTENTION]), Some(UNIT_ATTENTION));
+        assert_eq!(sense_key(&[0x72, UNIT_ATTENTION, 0x2a, 6]), Some(UNIT_ATTENTION));
+        for none in [&[0; 8][..], &[], &[0x70, 0], &[0x72]] {
+            assert_eq!(sense_key(none), None);
+        }
     }
 }

@@ -1,0 +1,60 @@
+//! Which system calls can change something outside of the process that makes them.
+
+use nix::libc::{self, c_long};
+use nix::unistd::Pid;
+
+/// What these do ends with the process: descriptors, locks, claims, mappings. A call that is missing here costs a
+/// test time, and no correctness.
+const ONLY_LOOK: &[c_long] = &[
+    libc::SYS_brk,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_flock,
+    libc::SYS_fstat,
+    libc::SYS_futex,
+    libc::SYS_getdents64,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_newfstatat,
+    libc::SYS_pipe2,
+    libc::SYS_ppoll,
+    libc::SYS_pread64,
+    libc::SYS_prlimit64,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_sched_yield,
+    libc::SYS_set_robust_list,
+    libc::SYS_sigaltstack,
+    libc::SYS_socket,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+];
+
+/// On this architecture there are also older calls.
+#[cfg(target_arch = "x86_64")]
+const ALSO: &[c_long] =
+    &[libc::SYS_access, libc::SYS_lstat, libc::SYS_poll, libc::SYS_readlink, libc::SYS_stat];
+#[cfg(not(target_arch = "x86_64"))]
+const ALSO: &[c_long] = &[];
+
+/// Whether a thread is stopped in a call whose effect can outlive the process.
+pub(super) fn is_in_change(pid: Pid) -> bool {
+    let Some((call, words)) = super::call_with_words(pid) else { return true };
+    if call == libc::SYS_openat {
+        let creates = (libc::O_CREAT | libc::O_TRUNC) as u64;
+        return words.get(2).is_none_or(|flags| flags & creates != 0);
+    }
+    !ONLY_LOOK.contains(&call) && !ALSO.contains(&call)
+}
