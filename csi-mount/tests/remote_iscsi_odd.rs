@@ -44,14 +44,19 @@ impl Odd {
         while let [_, ..] = &odd_disks()[..] {
             remove_host();
         }
-        for (name, value) in [("vpd_use_hostno", "0"), ("virtual_gb", "0"), ("opts", "0"), ("add_host", "1")]
+        // The second host is used: the first one's number can be 0, and its serial number does not change with it.
+        for (name, value) in [("vpd_use_hostno", "0"), ("virtual_gb", "0"), ("opts", "0"), ("add_host", "2")]
         {
             set(Path::new(DRIVER).join(name), value);
         }
-        let disk = eventually("the disk", || odd_disks().pop());
-        let name = disk.file_name().unwrap().to_str().unwrap();
-        let device = fs::canonicalize(Path::new("/sys/block").join(name).join("device")).unwrap();
-        let address = device.file_name().unwrap().to_str().unwrap().to_owned();
+        let both = eventually("the disks", || Some(odd_disks()).filter(|disks| disks.len() == 2));
+        let address = |disk: &PathBuf| {
+            let place = Path::new("/sys/block").join(disk.file_name().unwrap()).join("device");
+            fs::canonicalize(place).unwrap().file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        let host = |disk: &PathBuf| address(disk).split(':').next().unwrap().parse::<u32>().unwrap();
+        let disk = both.into_iter().max_by_key(host).unwrap();
+        let address = address(&disk);
         let place = Path::new(CONFIG).join("odd");
         fs::create_dir_all(&place).unwrap();
         let (host, rest) = address.split_once(':').unwrap();
@@ -91,6 +96,7 @@ impl Drop for Odd {
     fn drop(&mut self) {
         let removed = fs::remove_dir(&self.place);
         assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
+        remove_host();
         remove_host();
     }
 }
