@@ -288,8 +288,10 @@ fn map() -> Option<(String, usize)> {
     Some((read(map.join("dm/name")), fs::read_dir(map.join("slaves")).ok()?.count()))
 }
 
+/// The paths that the map has and multipathd uses.
 fn paths() -> usize {
-    map().map_or(0, |(_, paths)| paths)
+    let used = shown(&["show", "maps", "raw", "format", "%N"]);
+    map().map_or(0, |(_, paths)| paths).min(used.trim().parse().unwrap_or(0))
 }
 
 fn remove_map() {

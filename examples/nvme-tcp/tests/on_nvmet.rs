@@ -18,7 +18,7 @@ fn the_driver_conforms_and_nothing_is_left() {
     let directory = tempfile::tempdir().unwrap();
     let pool = directory.path().join("pool");
     // The driver's target stays. Other tests on this machine have theirs at 4420.
-    let portal = "127.0.0.1:4450".parse().unwrap();
+    let portal = "127.0.0.1:4460".parse().unwrap();
     let plugin = nvme_tcp::plugin(pool.clone(), portal, host).unwrap();
     let endpoint: Endpoint =
         format!("unix://{}", directory.path().join("csi.sock").display()).parse().unwrap();
