@@ -327,17 +327,17 @@ impl Lio {
         self.images[index].grow_to(mebibytes);
     }
 
-    /// Requires these names and secrets: the node's, and the target's.
-    pub(crate) fn require_chap(&self, node: (&str, &str), target: (&str, &str)) {
+    /// Requires this name and secret of the node.
+    pub(crate) fn require_chap(&self, name: &str, secret: &str) {
         set(self.group().join("attrib/authentication"), "1");
-        for (name, value) in [
-            ("userid", node.0),
-            ("password", node.1),
-            ("userid_mutual", target.0),
-            ("password_mutual", target.1),
-        ] {
-            set(self.group().join("auth").join(name), value);
-        }
+        set(self.group().join("auth/userid"), name);
+        set(self.group().join("auth/password"), secret);
+    }
+
+    /// Has this name and secret for nodes that ask for it.
+    pub(crate) fn prove_itself(&self, name: &str, secret: &str) {
+        set(self.group().join("auth/userid_mutual"), name);
+        set(self.group().join("auth/password_mutual"), secret);
     }
 
     /// What a driver says about the unit with this index, with all portals.
