@@ -296,6 +296,8 @@ fn uuid() -> String {
     fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap().trim().to_owned()
 }
 
+/// With a lease of the usual length, an OSD without a second one that was stopped for longer can keep a part of a pool
+/// "laggy" for ever: its operations wait as "waiting for readable".
 fn configuration(directory: &Path, monitor: SocketAddr, uuid: &str) -> String {
     let (at, address) = (directory.display(), monitor.ip());
     format!(
@@ -318,6 +320,7 @@ fn configuration(directory: &Path, monitor: SocketAddr, uuid: &str) -> String {
          memstore device bytes = 512M\n\
          osd pool default size = 1\n\
          osd pool default min size = 1\n\
+         osd pool default read lease ratio = 100\n\
          osd pool default pg autoscale mode = off\n\
          osd crush chooseleaf type = 0\n\
          mon allow pool size one = true\n\
