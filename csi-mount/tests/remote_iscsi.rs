@@ -419,7 +419,7 @@ fn secrets_are_needed_and_not_printed() {
     refused(&lio.unit(0));
     refused(&lio.unit(0).chap("node", "wrong-secret-11").unwrap());
     accepted(&one_way);
-    // The target of older kernels then refuses a node that does not ask who it is.
+    // From here on, the targets of older kernels refuse a node that does not ask for this secret.
     lio.prove_itself("target", "target-secret-1");
     refused(&one_way.mutual_chap("target", "wrong-secret-1").unwrap());
     accepted(&mutual);

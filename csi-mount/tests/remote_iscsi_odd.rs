@@ -44,7 +44,8 @@ impl Odd {
         while let [_, ..] = &odd_disks()[..] {
             remove_host();
         }
-        // The second host is used: the first one's number can be 0, and its serial number does not change with it.
+        // The first host can have the number 0. `vpd_use_hostno` does not change the serial number of its disk, so the
+        // disk of the second host is used.
         for (name, value) in [("vpd_use_hostno", "0"), ("virtual_gb", "0"), ("opts", "0"), ("add_host", "2")]
         {
             set(Path::new(DRIVER).join(name), value);

@@ -296,8 +296,8 @@ fn uuid() -> String {
     fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap().trim().to_owned()
 }
 
-/// With a lease of the usual length, an OSD without a second one that was stopped for longer can keep a part of a pool
-/// "laggy" for ever: its operations wait as "waiting for readable".
+/// The read lease is longer than any stop of the OSD. After its end, an only OSD of Ceph 16.2 can stay "laggy" for ever:
+/// operations then hang as "waiting for readable".
 fn configuration(directory: &Path, monitor: SocketAddr, uuid: &str) -> String {
     let (at, address) = (directory.display(), monitor.ip());
     format!(

@@ -364,9 +364,10 @@ impl BlockDevice {
     /// # Errors
     ///
     /// [`NotFound`](ErrorKind::NotFound) if the device went away,
-    /// [`Unresponsive`](ErrorKind::Unresponsive) if a path of SCSI is in standby or unavailable (ALUA): the kernel
-    /// would take its size for 0, [`PermissionDenied`](ErrorKind::PermissionDenied) or [`ReadOnly`](ErrorKind::ReadOnly) if sysfs
-    /// can't be written, as in a container that is not privileged.
+    /// [`PermissionDenied`](ErrorKind::PermissionDenied) or [`ReadOnly`](ErrorKind::ReadOnly) if sysfs
+    /// can't be written, as in a container that is not privileged,
+    /// [`Unresponsive`](ErrorKind::Unresponsive) if a path of SCSI is in standby or unavailable (ALUA). The
+    /// kernel would give such a path the size 0.
     pub fn rescan(&self) -> Result<Rescan> {
         Sysfs::system().rescan(self.number())
     }

@@ -123,9 +123,9 @@ impl RemoteDisks {
             users::refuse(&device, DETACH, Tolerated::None)?;
             return Ok(ask::flush(&device).err());
         }
-        // A disk that the kernel has given up does not open, and can still be mounted.
-        // Or it went away since: multipathd removes a map without paths as soon as nobody has it open.
+        // It can have gone since then: multipathd removes a map without paths as soon as nobody has it open.
         let Some(number) = record.number(&self.sys)? else { return gone() };
+        // A disk that the kernel has given up does not open, and can still be mounted.
         match &users::identified_users(&[number])?[..] {
             [] => {
                 let error = Error::new(ErrorKind::Io, DETACH, "the kernel has given the disk up");

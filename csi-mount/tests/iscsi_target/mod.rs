@@ -245,7 +245,7 @@ impl Lio {
         (1..=self.groups.len()).map(|tag| self.target().join(format!("tpgt_{tag}")))
     }
 
-    /// The directory of the first portal group, which most targets only have.
+    /// The directory of the first portal group. Most targets have no other.
     fn group(&self) -> PathBuf {
         self.places().next().expect("it has a group")
     }

@@ -1,8 +1,9 @@
 //! An attach or a detach of a remote disk that is killed before one of its system calls, and everything that can
 //! come next. Whatever it is, the disk is the right one, and nothing is left at the end.
 //!
-//! The points are the calls that can change something: a kill before another call leaves the same. A run takes a
-//! sample of them. `CSI_CRASH_POINTS` sets its size, and `CSI_CRASH_STRIDE=1` takes all of them.
+//! The points are the calls whose effect can outlive the process. A kill before any other call leaves what the kill
+//! before the next of these leaves. A run takes a sample of the points: `CSI_CRASH_POINTS` sets its size, and
+//! `CSI_CRASH_STRIDE=1` takes all of them.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
