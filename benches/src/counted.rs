@@ -3,7 +3,7 @@
 //!
 //! Each work is counted for two different numbers of repetitions; the difference belongs to the work alone.
 
-use csi_core::NodePublishVolumeRequest;
+use csi_core::node::NodePublishVolumeRequest;
 use csi_proto::v1;
 use prost::Message as _;
 

@@ -72,12 +72,14 @@ impl Interleaved {
 impl Engine for Interleaved {
     fn compare(&mut self, contestants: &mut [Contestant<'_>]) {
         let begun = Instant::now();
-        let (mut slow, mut all_taken) = (Vec::new(), Vec::new());
+        let mut slow = Vec::new();
+        let mut all_taken = Vec::new();
         for contestant in contestants.iter_mut() {
             let begun = Instant::now();
             let times = times_of_a_turn(contestant);
             slow.push(times == 1 && begun.elapsed() > self.limits.time / 20);
-            let (name, kind) = (contestant.name, contestant.kind);
+            let name = contestant.name;
+            let kind = contestant.kind;
             all_taken.push(Taken { name, kind, times, nanoseconds: Vec::new() });
         }
         self.taken = all_taken;

@@ -2,7 +2,7 @@
 //! no run is affected by the memory of another. The results are JSON, one value per line.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use benches::footprint::{self, Plan};
 use benches::{ALL, Interleaved, Limits, counted, enter_namespace};
@@ -14,12 +14,11 @@ The program that `cargo xtask bench` runs for measurements.
 Usage: bench <command>
 
   list                                     print all subjects, sizes and counted jobs as JSON
-  compare SUBJECT SIZE MILLISECONDS LEAST SEED
+  compare SUBJECT SIZE MILLISECONDS LEAST
                                            measure a subject at a size: rounds in which all contestants run in
                                            turns, at least LEAST rounds, no new one after MILLISECONDS
   count NAME TIMES                         run a job this many times, for valgrind
   footprint PROGRAM STARTS CALLS SECONDS   measure the process of a driver
-  drivers ROUNDS NAME=PROGRAM...           measure the processes of several drivers in turns
 ";
 
 fn list() {
@@ -32,10 +31,11 @@ fn list() {
     println!("{}", json!({ "subjects": subjects, "counted": counted }));
 }
 
-fn compare(subject: &str, size: usize, limits: Limits, seed: u64) -> Option<()> {
+fn compare(subject: &str, size: usize, limits: Limits) -> Option<()> {
     let subject = ALL.iter().find(|known| known.name == subject)?;
     enter_namespace();
-    let mut engine = Interleaved::new(limits, seed);
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut engine = Interleaved::new(limits, seed.as_nanos() as u64);
     subject.run(size, &mut engine);
     let contestants = engine
         .taken
@@ -44,7 +44,6 @@ fn compare(subject: &str, size: usize, limits: Limits, seed: u64) -> Option<()> 
             json!({
                 "name": taken.name,
                 "kind": taken.kind.name(),
-                "times": taken.times,
                 "nanoseconds": taken.nanoseconds,
             })
         })
@@ -56,13 +55,13 @@ fn compare(subject: &str, size: usize, limits: Limits, seed: u64) -> Option<()> 
 fn run(arguments: &[&str]) -> Option<()> {
     match *arguments {
         ["list"] => list(),
-        ["compare", subject, size, milliseconds, least, seed] => {
+        ["compare", subject, size, milliseconds, least] => {
             let limits = Limits {
                 time: Duration::from_millis(milliseconds.parse().ok()?),
                 least_rounds: least.parse().ok()?,
                 most_rounds: 1000,
             };
-            compare(subject, size.parse().ok()?, limits, seed.parse().ok()?)?;
+            compare(subject, size.parse().ok()?, limits)?;
         }
         ["count", name, times] => {
             counted::ALL.iter().find(|counted| counted.name == name)?.run(times.parse().ok()?);
@@ -75,13 +74,6 @@ fn run(arguments: &[&str]) -> Option<()> {
                 idle: Duration::from_secs_f64(seconds.parse().ok()?),
             };
             println!("{}", footprint::measure(program.as_ref(), plan));
-        }
-        ["drivers", rounds, ref drivers @ ..] => {
-            let named =
-                |driver: &&str| driver.split_once('=').map(|(name, path)| (name.to_owned(), path.into()));
-            let drivers: Option<Vec<_>> = drivers.iter().map(named).collect();
-            enter_namespace();
-            println!("{}", footprint::compare(&drivers?, rounds.parse().ok()?));
         }
         _ => return None,
     }

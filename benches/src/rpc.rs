@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use csi_core::node::{NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 use csi_core::{Endpoint, Result, prelude::*};
 use csi_proto::v1;
 use tokio::runtime::Runtime;

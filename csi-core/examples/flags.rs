@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use clap::Parser;
+use csi_core::node::{NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 use csi_core::{Result, prelude::*};
 
 #[derive(Parser)]
@@ -53,9 +54,10 @@ impl Node for Driver {
     }
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
         // A real driver mounts the volume at the target.
-        match self.volumes.lock().unwrap().contains(&request.volume_id) {
-            true => Ok(()),
-            false => Err(Error::VolumeNotFound(request.volume_id)),
+        if self.volumes.lock().unwrap().contains(&request.volume_id) {
+            Ok(())
+        } else {
+            Err(Error::VolumeNotFound(request.volume_id))
         }
     }
     async fn unpublish_volume(&self, _: NodeUnpublishVolumeRequest) -> Result<()> {

@@ -4,9 +4,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::plugin::exit_code;
-use crate::server::Ended;
-use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result, SocketRemoval, Spec};
+use csi_proto::Endpoint;
+
+use crate::error::Result;
+use crate::mode::Mode;
+use crate::node::NodeInfo;
+use crate::plugin::{Plugin, exit_code};
+use crate::server::{Registration, SocketRemoval};
+use crate::spec::Spec;
+use crate::types::NodeId;
 
 /// Flags of a driver, to flatten into the vendor's own flags; [`Plugin::run_with`] applies them.
 ///
@@ -31,13 +37,14 @@ use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result, Sock
 /// ```
 ///
 /// - spec: `environment.prefix`
+// Without `about` and `long_about` the help of a driver would begin with the text above.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Driver")]
+#[command(next_help_heading = "Driver", about = None, long_about = None)]
 #[non_exhaustive]
 pub struct DriverArgs {
     /// The unix socket on which the plugin serves; required to serve
     #[arg(long, env = "CSI_ENDPOINT", value_name = "unix://PATH")]
-    pub endpoint: Option<Endpoint>,
+    pub(crate) endpoint: Option<Endpoint>,
 
     /// Which services this instance serves: all, controller or node
     #[arg(long, env = "DRIVER_MODE", value_name = "MODE", default_value_t)]
@@ -45,38 +52,38 @@ pub struct DriverArgs {
 
     /// The version of the spec that callers see: v1.12 or v1.13
     #[arg(long, env = "DRIVER_SPEC", value_name = "VERSION", default_value_t)]
-    pub spec: Spec,
+    pub(crate) spec: Spec,
 
     /// The id of this node [default: the host's name]
     #[arg(long, env = "NODE_ID", value_name = "ID", value_parser = node_id)]
-    pub node_id: Option<NodeId>,
+    pub(crate) node_id: Option<NodeId>,
 
     /// The address for /healthz, /readyz and /metrics: 0.0.0.0:9808, or :9808 for all addresses
     #[cfg(feature = "http")]
     #[arg(long, env = "METRICS_ADDRESS", value_name = "ADDRESS", value_parser = address)]
-    pub metrics_address: Option<std::net::SocketAddr>,
+    pub(crate) metrics_address: Option<std::net::SocketAddr>,
 
     /// The kubelet's plugins_registry directory, where the plugin registers; for instances that serve the node
     #[arg(long, env = "REGISTRATION_DIR", value_name = "PATH")]
-    pub registration_dir: Option<PathBuf>,
+    pub(crate) registration_dir: Option<PathBuf>,
 
     /// The path of the socket on the host, for the kubelet [default: the endpoint's path]
     #[arg(long, env = "KUBELET_SOCKET_PATH", value_name = "PATH")]
-    pub kubelet_socket_path: Option<PathBuf>,
+    pub(crate) kubelet_socket_path: Option<PathBuf>,
 
     /// The directories of the orchestrator's target and staging paths, separated by colons. Mounts of a volume
     /// that the driver no longer knows are unmounted only below them [default: the kubelet's directory, as the
     /// two flags above show it, else /var/lib/kubelet]
     #[arg(long, env = "VOLUME_ROOTS", value_name = "PATH", value_delimiter = ':')]
-    pub volume_roots: Vec<PathBuf>,
+    pub(crate) volume_roots: Vec<PathBuf>,
 
     /// What the plugin does if its socket is removed: recreate it, or stop, so that its container is restarted
     #[arg(long, env = "SOCKET_REMOVAL", value_name = "ACTION", default_value_t)]
-    pub socket_removal: SocketRemoval,
+    pub(crate) socket_removal: SocketRemoval,
 
     /// The maximum number of connections [default: a quarter of the limit of open files, at most 1024]
     #[arg(long, env = "MAX_CONNECTIONS", value_name = "NUMBER")]
-    pub max_connections: Option<usize>,
+    pub(crate) max_connections: Option<usize>,
 
     /// The format of the log: text or json
     #[cfg(feature = "log")]
@@ -85,25 +92,26 @@ pub struct DriverArgs {
 
     /// The log level: error, warn, info, debug or trace, also by module: info,csi_core=debug
     #[cfg(feature = "log")]
-    #[arg(long, env = "RUST_LOG", value_name = "LEVELS", default_value = "info")]
+    #[arg(long, env = "RUST_LOG", value_name = "LEVELS", default_value = "info", value_parser = log_levels)]
     pub log_level: String,
 
     /// The time that running operations have to end after SIGTERM: 30s, 2m
     #[arg(long, env = "GRACE_PERIOD", value_name = "TIME", default_value = "30s", value_parser = duration)]
-    pub grace: Duration,
+    pub(crate) grace: Duration,
 
     /// What to do instead of serving.
     #[cfg(feature = "manifests")]
     #[command(subcommand)]
-    pub command: Option<crate::DriverCommand>,
+    pub(crate) command: Option<crate::plugin::DriverCommand>,
 }
 
 impl DriverArgs {
     /// Returns the socket on which the plugin serves.
     ///
     /// # Errors
-    /// [`ServeError::Endpoint`](crate::ServeError::Endpoint) when neither the flag nor the variable is set.
-    pub fn endpoint(&self) -> Result<Endpoint, crate::ServeError> {
+    /// [`ServeError`](crate::server::ServeError) when neither the flag nor the variable
+    /// is set.
+    pub fn endpoint(&self) -> Result<Endpoint, crate::server::ServeError> {
         Ok(self.endpoint.clone().map_or_else(Endpoint::from_env, Ok)?)
     }
 
@@ -157,22 +165,27 @@ impl DriverArgs {
 }
 
 impl Plugin {
-    /// Runs a driver's whole `main` by its flags: sets up the log, then does the same as
+    /// Runs a driver's whole `main` by its flags: sets up the log, unless the process has one, then does the same as
     /// [`run`](Self::run), on the endpoint and with all other settings in `args`. With the feature `manifests`
     /// and the command `manifests`, it writes the driver's manifests instead.
+    ///
+    /// A driver with flags calls it, and not [`serve`](Self::serve): in a workspace another package can switch these
+    /// features on, and then `args` has what this function alone reads.
     pub async fn run_with(self, args: &DriverArgs) -> ExitCode {
         let name = self.name.clone();
         #[cfg(feature = "manifests")]
-        if let Some(crate::DriverCommand::Manifests(command)) = &args.command {
+        if let Some(crate::plugin::DriverCommand::Manifests(command)) = &args.command {
             return self.print_manifests(command, args.for_pods());
         }
         #[cfg(feature = "log")]
-        if let Err(error) = crate::init_log(args.log_format, &args.log_level) {
-            return exit_code(&name, (Ended::Idle, Err(error)));
+        if !tracing::dispatcher::has_been_set()
+            && let Err(error) = crate::init_log(args.log_format, &args.log_level)
+        {
+            return exit_code(&name, self.failed(error).await);
         }
         let served = match args.endpoint() {
             Ok(endpoint) => self.with_args(args).serve_signals(&endpoint).await,
-            Err(error) => (Ended::Idle, Err(error)),
+            Err(error) => self.failed(error).await,
         };
         exit_code(&name, served)
     }
@@ -188,6 +201,11 @@ fn node_id(text: &str) -> Result<NodeId> {
     NodeId::new(text)
 }
 
+#[cfg(feature = "log")]
+fn log_levels(text: &str) -> Result<String, String> {
+    crate::log::targets(text).map(|_| text.to_owned())
+}
+
 #[cfg(feature = "http")]
 fn address(text: &str) -> Result<std::net::SocketAddr, String> {
     let all = text.strip_prefix(':').map(|port| format!("[::]:{port}"));
@@ -196,10 +214,32 @@ fn address(text: &str) -> Result<std::net::SocketAddr, String> {
 
 /// Parses a time such as `30s` or `1m30s`; a number without a unit is seconds.
 fn duration(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().map(Duration::from_secs);
-    seconds
-        .or_else(|_| humantime::parse_duration(text))
-        .map_err(|error| format!("{error}; give 30s, 2m, 1m30s"))
+    let seconds = text.parse().ok().map(Duration::from_secs);
+    seconds.or_else(|| with_units(text)).ok_or_else(|| "give 30s, 2m, 1m30s".to_owned())
+}
+
+/// The sum of numbers with units.
+fn with_units(text: &str) -> Option<Duration> {
+    let mut sum = Duration::ZERO;
+    let mut rest = text;
+    loop {
+        let (number, after) = rest.split_at(rest.find(|letter: char| !letter.is_ascii_digit())?);
+        let after = after.trim_start();
+        let end = after.find(|letter: char| !letter.is_ascii_alphabetic()).unwrap_or(after.len());
+        let one = match &after[..end] {
+            "ms" | "msec" | "millis" => Duration::from_millis(1),
+            "s" | "sec" | "secs" | "second" | "seconds" => Duration::from_secs(1),
+            "m" | "min" | "mins" | "minute" | "minutes" => Duration::from_secs(60),
+            "h" | "hr" | "hrs" | "hour" | "hours" => Duration::from_secs(3600),
+            "d" | "day" | "days" => Duration::from_secs(24 * 3600),
+            _ => return None,
+        };
+        sum = sum.checked_add(one.checked_mul(number.parse().ok()?)?)?;
+        rest = after[end..].trim_start();
+        if rest.is_empty() {
+            return Some(sum);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -286,6 +326,25 @@ mod tests {
             let args = parse(&[&["--endpoint=/csi.sock"], flags].concat()).unwrap();
             let settings = Plugin::new("a.b", "1").with_args(&args).settings;
             assert_eq!(settings.volume_roots(), [Path::new(root)], "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_has_units_or_is_seconds() {
+        for (text, seconds) in [
+            ("30", 30.0),
+            ("90s", 90.0),
+            ("2m", 120.0),
+            ("1m30s", 90.0),
+            ("1h 30min", 5400.0),
+            ("2 days", 172_800.0),
+            ("1500ms", 1.5),
+        ] {
+            assert_eq!(duration(text).map(|time| time.as_secs_f64()), Ok(seconds), "{text}");
+        }
+        for bad in ["", "s", "-1s", "1.5s", "1x", "1m30", "1m s", "99999999999s", "4294967295d4294967295dé"]
+        {
+            assert!(duration(bad).unwrap_err().contains("30s, 2m"), "{bad}");
         }
     }
 

@@ -3,20 +3,25 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use crate::admission::{Claim, Key};
-use crate::call::Call;
 use crate::call::request::{question, request};
+use crate::call::{Call, MAX_ANSWER_BYTES};
+use crate::error::{Error, Result};
 use crate::offer::Offer;
-use crate::{
-    Error, GroupSnapshotId, GroupSnapshotName, Parameters, Result, Rpc, Secrets, SnapshotId, Spec,
-    VolumeGroupSnapshot, VolumeId,
+use crate::types::{
+    GroupSnapshotId, GroupSnapshotName, Parameters, Secrets, SnapshotId, VolumeGroupSnapshot, VolumeId,
 };
 
 /// CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT, the service's only capability. Spec: "GroupController Service
 /// RPC".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `GroupController`",
+    label = "needs `impl GroupController for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait GroupController: Send + Sync + 'static {
     /// Takes a snapshot of each volume at one moment in the order of writes to all of them, or finds the
     /// group that was created for this name. If the storage cannot guarantee that, it is an error.
@@ -28,26 +33,25 @@ pub trait GroupController: Send + Sync + 'static {
     /// - spec: `create-volume-group-snapshot.failure-leaves-nothing`
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND);
-    /// [`Error::Incompatible`](crate::Error::Incompatible) (ALREADY_EXISTS) when the group of this name has
-    /// other sources; [`Error::NotPossible`](crate::Error::NotPossible) (FAILED_PRECONDITION) when these
-    /// volumes cannot be snapshotted together; [`Error::LimitReached`](crate::Error::LimitReached)
+    /// [`Error::VolumeNotFound`] (NOT_FOUND);
+    /// [`Error::Incompatible`] (ALREADY_EXISTS) when the group of this name has
+    /// other sources; [`Error::NotPossible`] (FAILED_PRECONDITION) when these
+    /// volumes cannot be snapshotted together; [`Error::LimitReached`]
     /// (RESOURCE_EXHAUSTED). After an error no snapshot of the group may remain.
     async fn create_volume_group_snapshot(
         &self,
         request: CreateVolumeGroupSnapshotRequest,
     ) -> Result<VolumeGroupSnapshot>;
 
-    /// Deletes the group and its snapshots. A group that does not exist counts as deleted. If the caller
-    /// names no members, which only [`Spec::V1_12`] allows, the framework takes them from
-    /// [`volume_group_snapshot`](Self::volume_group_snapshot).
+    /// Deletes the group and its snapshots. A group that does not exist counts as deleted. If the caller names no
+    /// members, the framework asks only [`volume_group_snapshot`](Self::volume_group_snapshot) whether it exists.
     ///
     /// - spec: `delete-volume-group-snapshot.members-too`, `delete-volume-group-snapshot.mismatch`
     /// - spec: `delete-volume-group-snapshot.in-use`
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the ids are not the group's members;
-    /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION).
+    /// [`Error::InvalidArgument`] when the ids are not the group's members;
+    /// [`Error::InUse`] (FAILED_PRECONDITION).
     async fn delete_volume_group_snapshot(&self, request: DeleteVolumeGroupSnapshotRequest) -> Result<()>;
 
     /// Returns the group. The framework compares its members with the ids in the request.
@@ -56,7 +60,7 @@ pub trait GroupController: Send + Sync + 'static {
     /// - spec: `get-volume-group-snapshot.mismatch`
     ///
     /// # Errors
-    /// [`Error::GroupSnapshotNotFound`](crate::Error::GroupSnapshotNotFound) (NOT_FOUND).
+    /// [`Error::GroupSnapshotNotFound`] (NOT_FOUND).
     async fn volume_group_snapshot(
         &self,
         request: GetVolumeGroupSnapshotRequest,
@@ -72,7 +76,7 @@ request! {
         source_volume_ids: Vec<VolumeId>,
         /// Credentials.
         secrets: Secrets,
-        /// The driver's own parameters. [`parse`](Parameters::parse) ignores unknown keys, with a warning.
+        /// The driver's own parameters. [`parse`](crate::types::StringMap::parse) ignores unknown keys, with a warning.
         parameters: Parameters = Parameters::read_of_snapshots,
     }
 }
@@ -94,8 +98,8 @@ request! {
     GetVolumeGroupSnapshotRequest {
         /// The group.
         group_snapshot_id: GroupSnapshotId,
-        /// All members of the group, as the caller knows them; empty if the caller names none. The framework
-        /// compares them with the answer.
+        /// All members of the group, as the caller knows them. The framework compares them with the answer, and
+        /// refuses a request without them.
         snapshot_ids: Vec<SnapshotId>,
         /// Credentials.
         secrets: Secrets,
@@ -106,37 +110,36 @@ request! {
 // spec: create-volume-group-snapshot.differs-is-already-exists
 fn check_sources(group: &VolumeGroupSnapshot, asked: &[String]) -> Result<()> {
     let have: BTreeSet<&str> = group.snapshots.iter().map(|one| one.source_volume_id.as_str()).collect();
-    match have == asked.iter().map(String::as_str).collect() {
-        true => Ok(()),
-        false => Err(Error::Incompatible(
+    if have == asked.iter().map(String::as_str).collect() {
+        Ok(())
+    } else {
+        Err(Error::Incompatible(
             "source_volume_ids: a group snapshot of this name exists and was taken of other volumes"
                 .to_owned()
                 .into(),
-        )),
+        ))
     }
 }
 
-/// The spec requires the members; test suites for v1.12.0 leave them out.
-fn check_members_given(members: &[SnapshotId], offer: &Offer) -> Result<()> {
-    match members.is_empty() && offer.spec > Spec::V1_12 {
-        true => Err(Error::invalid("snapshot_ids", "is required and must not be empty")),
-        false => Ok(()),
-    }
+/// The error for a group that exists. A group that does not is answered as such, as test suites expect.
+// spec: fields.required-list
+fn no_members() -> Error {
+    Error::invalid("snapshot_ids", "is required and must not be empty")
 }
 
 impl DeleteVolumeGroupSnapshotRequest {
-    /// Fills in the members of the group if the caller named none.
-    pub(crate) async fn with_members(mut self, driver: &dyn GroupController) -> Result<Self> {
-        if self.snapshot_ids.is_empty() {
-            let wire = v1::GetVolumeGroupSnapshotRequest {
-                group_snapshot_id: self.group_snapshot_id.to_string(),
-                secrets: self.raw.secrets.clone(),
-                ..Default::default()
-            };
-            let group = driver.volume_group_snapshot(wire.try_into()?).await?;
-            self.snapshot_ids = group.snapshots.into_iter().map(|member| member.snapshot_id).collect();
+    /// Asks the driver to delete the group. A request without members is refused, unless the group does not exist.
+    pub(crate) async fn answer(self, driver: &dyn GroupController) -> Result<()> {
+        if !self.snapshot_ids.is_empty() {
+            return driver.delete_volume_group_snapshot(self).await;
         }
-        Ok(self)
+        let wire = v1::GetVolumeGroupSnapshotRequest {
+            group_snapshot_id: self.group_snapshot_id.to_string(),
+            secrets: self.raw.secrets.clone(),
+            ..Default::default()
+        };
+        driver.volume_group_snapshot(wire.try_into()?).await?;
+        Err(no_members())
     }
 }
 
@@ -157,6 +160,24 @@ impl Call for CreateVolumeGroupSnapshotRequest {
         std::iter::once(name).chain(sources).collect()
     }
 
+    /// A group cannot be answered in pages. It is refused before its snapshots exist.
+    fn permitted(&self, _: &Offer) -> Result<()> {
+        /// The other fields of a snapshot: two ids of at most 128 bytes, numbers, and some room for its places.
+        const BYTES: usize = 512;
+        let count = self.source_volume_ids.len();
+        let ids: usize = self.source_volume_ids.iter().map(|id| id.as_str().len()).sum();
+        match ids + count * BYTES {
+            0..=MAX_ANSWER_BYTES => Ok(()),
+            _ => Err(Error::LimitReached(
+                format!(
+                    "source_volume_ids: the answer for {count} volumes can be longer than the {MAX_ANSWER_BYTES} \
+                     bytes that callers accept: take the group of fewer volumes"
+                )
+                .into(),
+            )),
+        }
+    }
+
     fn reply(group: VolumeGroupSnapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         check_sources(&group, &request.source_volume_ids)?;
         Ok(v1::CreateVolumeGroupSnapshotResponse { group_snapshot: Some(group.answer(offer)?) })
@@ -170,10 +191,6 @@ impl Call for DeleteVolumeGroupSnapshotRequest {
 
     fn subject(&self) -> &str {
         self.group_snapshot_id.as_str()
-    }
-
-    fn permitted(&self, offer: &Offer) -> Result<()> {
-        check_members_given(&self.snapshot_ids, offer)
     }
 
     fn claims(&self) -> Vec<Claim> {
@@ -205,10 +222,6 @@ impl Call for GetVolumeGroupSnapshotRequest {
         self.group_snapshot_id.as_str()
     }
 
-    fn permitted(&self, offer: &Offer) -> Result<()> {
-        check_members_given(&self.snapshot_ids, offer)
-    }
-
     // spec: get-volume-group-snapshot.current, get-volume-group-snapshot.mismatch
     fn reply(group: VolumeGroupSnapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         if group.group_snapshot_id.as_str() != request.group_snapshot_id {
@@ -217,10 +230,13 @@ impl Call for GetVolumeGroupSnapshotRequest {
                 "group_snapshot.group_snapshot_id is {other}, not the one asked about"
             )));
         }
+        if request.snapshot_ids.is_empty() {
+            return Err(no_members());
+        }
         let group = group.answer(offer)?;
         let asked: BTreeSet<&str> = request.snapshot_ids.iter().map(String::as_str).collect();
         let have: BTreeSet<&str> = group.snapshots.iter().map(|one| one.snapshot_id.as_str()).collect();
-        if !asked.is_empty() && asked != have {
+        if asked != have {
             return Err(Error::invalid("snapshot_ids", "are not the members of the group"));
         }
         Ok(v1::GetVolumeGroupSnapshotResponse { group_snapshot: Some(group) })

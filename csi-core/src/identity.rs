@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use crate::call::Call;
 use crate::call::request::question;
+use crate::error::{Error, Result};
 use crate::offer::Offer;
 use crate::types::id::{STRING_MAX, check_size};
 use crate::types::wire::check_map;
-use crate::{Error, Result, Rpc};
 
 /// The state of the plugin, as Probe reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,11 @@ pub enum Readiness {
 ///
 /// Spec: "Identity Service RPC".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `Identity`",
+    label = "needs `impl Identity for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait Identity: Send + Sync + 'static {
     /// Returns the state of the plugin. Sidecars call it until it returns [`Readiness::Ready`], and
     /// liveness probes call it for as long as the plugin runs, so it should be cheap.
@@ -33,7 +38,7 @@ pub trait Identity: Send + Sync + 'static {
     /// - spec: `probe.starting`, `probe.ready`, `probe.unhealthy`, `probe.documented`
     ///
     /// # Errors
-    /// [`Error::Unhealthy`](crate::Error::Unhealthy) (FAILED_PRECONDITION) when the plugin does not work or
+    /// [`Error::Unhealthy`] (FAILED_PRECONDITION) when the plugin does not work or
     /// a dependency is missing: its container is restarted.
     async fn probe(&self) -> Result<Readiness> {
         Ok(Readiness::Ready)

@@ -29,22 +29,27 @@
 //! | to | use |
 //! |---|---|
 //! | create volumes | [`Controller`], [`CreateDeleteVolume`], and one trait for each other controller capability |
-//! | make volumes available to workloads | [`Node`], [`StageUnstageVolume`], and one trait for each other node capability |
+//! | make volumes available to workloads | [`Node`], [`StageUnstageVolume`](node::StageUnstageVolume), and one trait for each other node capability |
 //! | serve block devices with a ready-made Node service | [`BlockNode`], for a driver's [`BlockDevices`] |
 //! | serve directories with a ready-made Node service | [`DirectoryNode`], for a driver's [`Directories`] |
 //! | serve network filesystems with a ready-made Node service | [`SharedNode`], for a driver's [`SharedFilesystems`] |
 //! | serve FUSE filesystems with a ready-made Node service | [`FuseNode`], for a driver's [`FuseFilesystems`] |
 //! | serve files that the driver generates (secrets, certificates) with a ready-made Node service | [`EphemeralNode`], for a driver's [`EphemeralContent`] |
-//! | take snapshots of several volumes at one moment | [`GroupController`] |
-//! | report which blocks of a snapshot hold data, or changed | [`SnapshotMetadata`] |
+//! | take snapshots of several volumes at one moment | [`GroupController`](group_controller::GroupController) |
+//! | report which blocks of a snapshot hold data, or changed | [`SnapshotMetadata`](snapshot_metadata::SnapshotMetadata) |
 //! | report the plugin's health | [`Identity`] |
 //! | register what the driver implements | [`ControllerService`], [`NodeService`] |
-//! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`], for a [`Spec`], with a [`Registration`] at the kubelet |
+//! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`], for a [`Spec`], with a [`Registration`](server::Registration) at the kubelet |
 //! | return an error | [`Error`]: the driver names a condition, the crate chooses the status code |
-//! | reuse what every driver needs | [`Pager`], [`IdCodec`], [`CreateRecord`], [`SnapshotRecord`], [`Quantity`], [`Place`], [`AttachLimit`], [`ClaimNames`], [`PodInfo`], [`ServiceAccountTokens`] |
-//! | keep records of volumes and snapshots durably | [`Records`], with a [`CreateRecord`] or [`SnapshotRecord`] in each |
+//! | reuse what every driver needs | [`controller`] ([`Pager`](controller::Pager), [`CreateRecord`](controller::CreateRecord), [`AttachLimit`](controller::AttachLimit)), [`types`] ([`IdCodec`](types::IdCodec), [`Place`](types::Place)), [`kubernetes`] |
+//! | keep records of volumes and snapshots durably | [`Records`](records::Records), with a [`CreateRecord`](controller::CreateRecord) or [`SnapshotRecord`](controller::SnapshotRecord) in each |
+//! | call a storage system's API: retries, rate limits, long operations, credentials that rotate | `backend` |
 //! | run a storage system's own command-line tools | [`mount::Program`] |
 //! | run blocking work | [`blocking()`], and [`mount`] for mounts, devices and filesystems |
+//!
+//! The root has the names of the [`prelude`], and those that belong to the plugin as a whole. Every other
+//! name is in the module of its service or subject: [`controller`], [`node`], [`node_plugins`], [`types`],
+//! [`records`], [`kubernetes`], [`server`].
 //!
 //! Requests and answers have the spec's names and fields ([`CreateVolumeRequest`], [`Volume`]). The type of
 //! a field carries what the spec requires of it. [`raw()`](CreateVolumeRequest::raw) returns the message as
@@ -76,7 +81,7 @@
 //! use csi_core::client::{Target, VolumeUse};
 //! use csi_core::mount::testing::SimulatedNode;
 //! use csi_core::proto::v1::{VolumeCapability, volume_capability::access_mode::Mode};
-//! use csi_core::{Result, VolumeId, prelude::*, testing};
+//! use csi_core::{Result, prelude::*, testing};
 //!
 //! # struct Dirs(PathBuf);
 //! # #[async_trait]
@@ -96,17 +101,17 @@
 //!     std::fs::create_dir(directory.path().join("vol-1")).unwrap();
 //!     let node = SimulatedNode::new();
 //!     node.create_dir("/var/lib/kubelet/pods/1");
-//!     let client = testing::serve(plugin(directory.path().into()).machine(node.clone()), &directory).await;
+//!     let client = testing::serve(plugin(directory.path().into()).host(node.clone()), &directory).await;
 //!
 //!     // The requests of the attacher and the kubelet, in their order.
 //!     let mut volume = VolumeUse::new("vol-1", VolumeCapability::mount(Mode::SingleNodeWriter));
 //!     let targets = [Target::new("/var/lib/kubelet/pods/1/mount")];
 //!     node.crash_after(0);
-//!     volume.put_on_node(&client, &targets).await.unwrap_err();
+//!     volume.attach_stage_publish(&client, &targets).await.unwrap_err();
 //!     node.restart();
-//!     volume.put_on_node(&client, &targets).await.unwrap();
+//!     volume.attach_stage_publish(&client, &targets).await.unwrap();
 //!     node.write(targets[0].path.join("file"), "data").unwrap();
-//!     volume.take_off_node(&client, &targets).await.unwrap();
+//!     volume.unpublish_unstage_detach(&client, &targets).await.unwrap();
 //!     assert!(!node.exists(&targets[0].path));
 //! }
 //! # }
@@ -117,8 +122,8 @@
 //! # fn main() {}
 //! ```
 //!
-//! - The look-up of a disk ([`ExpectedDevice`](mount::ExpectedDevice), for example by a LUN or a serial number) is
-//!   tested on the disks of a directory: `mount::testing::FakeDisks` has an example.
+//! - A disk that a cloud attaches: the test attaches it to the simulated node (`SimulatedNode::attach_disk`), and the driver
+//!   finds it there by its LUN or serial number ([`ExpectedDevice`](mount::ExpectedDevice)).
 //! - The rules of the spec are tested by the kit [csi-conformance](https://docs.rs/csi-conformance): as a library
 //!   in `cargo test`, or as a program against any socket. It mounts real volumes, so it needs root.
 //! - Tests with real mounts run in a mount namespace of their own: `mount::testing::private_mount_namespace`.
@@ -136,12 +141,14 @@
 //! | `log` | | `init_log`: the log on standard error, as text or JSON |
 //! | `grpc-health` | | gRPC's health service on the same socket, answered by the plugin's probe |
 //! | `grpc-reflection` | | gRPC's reflection service on the same socket, for tools such as grpcurl |
+//! | `backend` | | `backend`: a storage system behind an API |
 //! | `client` | | `client::Client`, which waits for a plugin and calls it with deadlines, and `client::VolumeUse`, the requests of a volume's life |
 //! | `testing` | | `testing::serve` and `mount::testing`, for a driver's own tests; only among the `dev-dependencies` |
 //!
 //! Registration with the kubelet needs no feature: [`Plugin::register`].
 //!
 //! Log lines and spans go through [`tracing`](https://docs.rs/tracing); the driver chooses the subscriber.
+#![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(unix))))]
 #![forbid(unsafe_code)]
 #![cfg(unix)]
 
@@ -149,35 +156,36 @@
 mod ids;
 
 mod error;
-#[cfg(all(feature = "mount", target_os = "linux"))]
-mod machine;
 mod mode;
 mod spec;
 
 mod blocking;
+mod count;
 mod offer;
 
-mod types;
+pub mod types;
 
 mod admission;
-mod kubernetes;
-mod records;
+#[cfg(feature = "backend")]
+pub mod backend;
+pub mod kubernetes;
+pub mod records;
 
 mod call;
 
-mod controller;
-mod group_controller;
-mod identity;
-mod node;
-mod snapshot_metadata;
+pub mod controller;
+pub mod group_controller;
+pub mod identity;
+pub mod node;
+pub mod snapshot_metadata;
 
 mod capabilities;
 #[cfg(all(feature = "mount", target_os = "linux"))]
-mod node_plugins;
+pub mod node_plugins;
 
 mod adapters;
 
-mod server;
+pub mod server;
 
 mod plugin;
 
@@ -202,66 +210,35 @@ pub use csi_proto as proto;
 #[cfg(feature = "client")]
 pub use csi_proto::client;
 pub use csi_proto::{ControllerCapability, Endpoint, EndpointError, NodeCapability, Rpc, Service};
-#[cfg(feature = "http")]
-pub use prometheus_client;
 
 pub use blocking::blocking;
+pub use call::request::TypedRequest;
 pub use controller::{
-    AttachLimit, Capacity, Controller, ControllerExpandVolume, ControllerExpandVolumeRequest,
-    ControllerGetVolume, ControllerGetVolumeHealth, ControllerGetVolumeHealthRequest,
-    ControllerGetVolumeRequest, ControllerListVolumeHealth, ControllerListVolumeHealthRequest,
-    ControllerModifyVolume, ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, ControllerService,
-    ControllerUnpublishVolumeRequest, CreateDeleteSnapshot, CreateDeleteVolume, CreateRecord,
-    CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeRequest, Expanded,
-    GetCapacity, GetCapacityRequest, GetSnapshot, GetSnapshotRequest, ListSnapshots, ListSnapshotsRequest,
-    ListVolumes, ListVolumesRequest, Page, Pager, PublishUnpublishVolume, Published, Reservation,
-    SnapshotRecord, ValidateVolumeCapabilitiesRequest, VolumeListing,
+    Controller, ControllerExpandVolume, ControllerExpandVolumeRequest, ControllerService,
+    CreateDeleteSnapshot, CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest, Expanded,
 };
 /// The crate behind the command `manifests`, for [`Plugin::declare`] and [`Plugin::facts`].
 #[cfg(feature = "manifests")]
 pub use csi_deploy as deploy;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use csi_mount::Host;
 pub use error::{Error, IoContext, Reason, Result};
 #[cfg(feature = "clap")]
 pub use flags::DriverArgs;
-pub use group_controller::{
-    CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest,
-    GroupController,
-};
-pub use identity::{Identity, Readiness};
-pub use kubernetes::{ClaimNames, PodInfo, Quantity, ServiceAccountToken, ServiceAccountTokens};
+pub use identity::Identity;
 #[cfg(feature = "log")]
 pub use log::{LogFormat, init_log};
-#[cfg(all(feature = "mount", target_os = "linux"))]
-pub use machine::{CurrentMachine, machine};
 pub use mode::Mode;
-pub use node::{
-    AtTarget, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetStorageHealth,
-    NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats,
-    NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
-};
-#[cfg(all(feature = "remote", target_os = "linux"))]
-pub use node_plugins::RemoteDisks;
+pub use node::{Node, NodeInfo, NodeService};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use node_plugins::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
-    FuseFilesystems, FuseNode, MountGroup, RootPermissions, SharedFilesystems, SharedNode, mounted_from,
-    remove_tree, stage_plan,
+    FuseFilesystems, FuseNode, SharedFilesystems, SharedNode, remove_tree, stage_plan,
 };
 pub use offer::Expansion;
 pub use plugin::Plugin;
-#[cfg(feature = "manifests")]
-pub use plugin::{DriverCommand, ManifestArgs};
-pub use records::{DirectoryLock, RecordList, Records};
-#[cfg(feature = "http")]
-pub use server::PluginMetrics;
-pub use server::{CallService, Ended, Registration, ServeError, SocketRemoval};
-pub use snapshot_metadata::{
-    BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
-    SnapshotMetadata,
-};
 pub use spec::Spec;
-pub use types::*;
+pub use types::{CapacityRange, Volume, VolumeCapability, VolumeId};
 
 /// The examples in README.md, compiled.
 #[cfg(doctest)]

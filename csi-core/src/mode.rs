@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Error, Result, Service};
+use csi_proto::Service;
+
+use crate::error::{Error, Result};
 
 /// Which services an instance serves. The plugin capabilities are those of the whole plugin in every mode,
 /// as the spec requires.

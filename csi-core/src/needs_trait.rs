@@ -5,7 +5,7 @@
 
 macro_rules! bare_controller {
     () => {
-        r#"use csi_core::*;
+        r#"use csi_core::{Result, prelude::*};
 struct Bare;
 #[async_trait]
 impl Controller for Bare {
@@ -48,7 +48,8 @@ controller_needs! {
 
 macro_rules! bare_node {
     () => {
-        r#"use csi_core::*;
+        r#"use csi_core::node::{NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
+use csi_core::{Result, prelude::*};
 struct Bare;
 #[async_trait]
 impl Node for Bare {

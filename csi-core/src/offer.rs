@@ -13,7 +13,6 @@ pub(crate) use v1::plugin_capability::service::Type as PluginService;
 use v1::plugin_capability::volume_expansion::Type as PluginExpansion;
 
 use crate::ids::{VolumeId, VolumeName};
-use crate::spec::Spec;
 
 /// When a volume can be expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +28,8 @@ pub(crate) type IdOfName = dyn Fn(&VolumeName) -> Option<VolumeId> + Send + Sync
 
 /// The capabilities of the whole plugin: the same in every instance, whichever services it serves.
 pub(crate) struct Offer {
-    pub(crate) spec: Spec,
+    #[cfg(feature = "grpc-reflection")]
+    pub(crate) spec: crate::spec::Spec,
     pub(crate) services: BTreeSet<PluginService>,
     pub(crate) expansion: Option<Expansion>,
     pub(crate) controller: BTreeSet<ControllerCapability>,

@@ -1,13 +1,13 @@
-//! The names that nearly every driver uses, for `use csi_core::prelude::*`: the traits that a driver
-//! implements, their requests and answers, and the types that put a plugin together.
+//! The names that most drivers use, for `use csi_core::prelude::*`: a plugin and its services, the traits of
+//! the ready-made node plugins, and what creates, grows and deletes a volume.
 //!
-//! Names that are usual in other crates too are not among them: import [`Result`](crate::Result),
-//! [`Mode`](crate::Mode), [`Page`](crate::Page), [`Place`](crate::Place),
-//! [`Token`](crate::Token) and [`Usage`](crate::Usage) by name.
+//! Every other name is imported from its module ([`controller`](crate::controller), [`node`](crate::node),
+//! [`types`](crate::types)), and [`Result`](crate::Result) from the root, because other crates have a name
+//! like it.
 //!
 //! ```
-//! use csi_core::Result;
-//! use csi_core::prelude::*;
+//! use csi_core::identity::Readiness;
+//! use csi_core::{Result, prelude::*};
 //!
 //! struct Pool;
 //!
@@ -19,39 +19,26 @@
 //! }
 //! ```
 
+pub use async_trait::async_trait;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use csi_mount::Host;
+
+pub use crate::blocking::blocking;
+pub use crate::call::request::TypedRequest;
+pub use crate::controller::{
+    Controller, ControllerExpandVolume, ControllerExpandVolumeRequest, ControllerService,
+    CreateDeleteSnapshot, CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest, Expanded,
+};
+pub use crate::error::{Error, IoContext};
 #[cfg(feature = "clap")]
-pub use crate::DriverArgs;
+pub use crate::flags::DriverArgs;
+pub use crate::identity::Identity;
+pub use crate::node::{Node, NodeInfo, NodeService};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use crate::node_plugins::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
-    FuseFilesystems, FuseNode, MountGroup, RootPermissions, SharedFilesystems, SharedNode, mounted_from,
-    remove_tree, stage_plan,
+    FuseFilesystems, FuseNode, SharedFilesystems, SharedNode, remove_tree, stage_plan,
 };
-pub use crate::{
-    AbsolutePath, AccessMode, AccessType, AttachLimit, BlockMetadata, BlockMetadataType, BlockRange,
-    Capacity, CapacityRange, ClaimNames, ContentSource, Controller, ControllerCapability,
-    ControllerExpandVolume, ControllerExpandVolumeRequest, ControllerGetVolume, ControllerGetVolumeHealth,
-    ControllerGetVolumeHealthRequest, ControllerGetVolumeRequest, ControllerListVolumeHealth,
-    ControllerListVolumeHealthRequest, ControllerModifyVolume, ControllerModifyVolumeRequest,
-    ControllerPublishVolumeRequest, ControllerService, ControllerUnpublishVolumeRequest,
-    CreateDeleteSnapshot, CreateDeleteVolume, CreateRecord, CreateSnapshotRequest,
-    CreateVolumeGroupSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
-    DeleteVolumeGroupSnapshotRequest, DeleteVolumeRequest, Error, Expanded, Expansion, GetCapacity,
-    GetCapacityRequest, GetMetadataAllocatedRequest, GetMetadataDeltaRequest, GetSnapshot,
-    GetSnapshotRequest, GetVolumeGroupSnapshotRequest, GroupController, GroupSnapshotId, GroupSnapshotName,
-    IdCodec, IdFields, Identity, IoContext, ListSnapshots, ListSnapshotsRequest, ListVolumes,
-    ListVolumesRequest, MountFlags, MutableParameters, Node, NodeCapability, NodeExpandVolume,
-    NodeExpandVolumeRequest, NodeGetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth,
-    NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest, NodeId, NodeInfo,
-    NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, Pager, Parameters, Plugin, PodInfo, PublishContext, PublishUnpublishVolume,
-    Published, PublishedTargets, Quantity, Readiness, Reason, Records, RequiredCapacity, Reservation,
-    Secrets, ServiceAccountToken, ServiceAccountTokens, Snapshot, SnapshotId, SnapshotMetadata, SnapshotName,
-    SnapshotRecord, StageUnstageVolume, StorageHealthEntry, StorageHealthStatus, Topology,
-    TopologyRequirement, ValidateVolumeCapabilitiesRequest, Volume, VolumeCapabilities, VolumeCapability,
-    VolumeContext, VolumeGroupSnapshot, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, VolumeId,
-    VolumeListing, VolumeName, VolumePath, VolumeStats, async_trait, blocking,
-};
-/// The steps of [`machine()`](crate::machine()).
-#[cfg(all(feature = "mount", target_os = "linux"))]
-pub use csi_mount::Machine as _;
+pub use crate::offer::Expansion;
+pub use crate::plugin::Plugin;
+pub use crate::types::{CapacityRange, Volume, VolumeCapability, VolumeId};

@@ -4,8 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 #[cfg(feature = "grpc-reflection")]
-use crate::Rpc;
-use crate::{Error, Result};
+use csi_proto::Rpc;
+
+use crate::error::{Error, Result};
 
 /// The version of the spec that the plugin serves: [`Plugin::spec`](crate::Plugin::spec).
 ///
@@ -16,8 +17,7 @@ use crate::{Error, Result};
 #[non_exhaustive]
 pub enum Spec {
     /// v1.12.0: no capability, RPC or field of a later version. Health that the driver reports through
-    /// GET_VOLUME_HEALTH is returned as VOLUME_CONDITION. Optional fields that test suites for this version
-    /// leave out are not required.
+    /// GET_VOLUME_HEALTH is returned as VOLUME_CONDITION.
     #[default]
     V1_12,
     /// v1.13.0: also GET_VOLUME_HEALTH, LIST_VOLUME_HEALTH, GET_STORAGE_HEALTH and

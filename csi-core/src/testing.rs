@@ -5,8 +5,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::client::Client;
-use crate::{Endpoint, Plugin};
+use csi_proto::Endpoint;
+
+use crate::plugin::Plugin;
+use csi_proto::client::Client;
 
 /// How long a plugin can take until it is ready, also on a busy machine.
 const READY: Duration = Duration::from_secs(60);
@@ -14,7 +16,7 @@ const READY: Duration = Duration::from_secs(60);
 /// Serves a plugin on a socket in this directory until the test's runtime ends, and returns a client of it when
 /// it is ready.
 ///
-/// With [`Plugin::machine`] the plugin works on a simulated node, and the test needs no root.
+/// With [`Plugin::host`] the plugin works on a simulated node, and the test needs no root.
 ///
 /// # Panics
 /// When the plugin can't be served, or does not become ready; the message says why. Outside of a tokio runtime.

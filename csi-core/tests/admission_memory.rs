@@ -2,8 +2,12 @@
 //! has its own file because it measures the memory of its process.
 
 mod common;
+mod driver;
 
-use common::{Served, eventually, plugin, stage};
+use std::sync::Arc;
+
+use common::{Served, eventually, stage};
+use driver::plugin;
 
 const CLIENTS: u32 = 16;
 const MIB: u64 = 1 << 20;
@@ -19,10 +23,10 @@ fn resident() -> u64 {
 async fn stage_volumes(served: &Served, generation: &'static str, count: u32) {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
-            let mut node = served.node();
+            let driver = served.client.clone();
             tokio::spawn(async move {
                 for volume in (client..count).step_by(CLIENTS as usize) {
-                    node.node_stage_volume(stage(&format!("{generation}-{volume:032}"))).await.unwrap();
+                    driver.call(stage(&format!("{generation}-{volume:032}"))).await.unwrap();
                 }
             })
         })
@@ -37,7 +41,7 @@ async fn stage_volumes(served: &Served, generation: &'static str, count: u32) {
 async fn memory_is_flat_over_any_number_of_volumes() {
     let volumes =
         std::env::var("CSI_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(20_000);
-    let served = Served::start(plugin(Default::default())).await;
+    let served = Served::start(plugin(&Arc::default())).await;
     // This first batch allocates what a process needs once: the buffers of its connection, the queues of
     // the runtime, the arenas of the allocator.
     stage_volumes(&served, "first", 10_000).await;

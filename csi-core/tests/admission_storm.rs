@@ -2,18 +2,20 @@
 //! left behind.
 
 mod common;
+mod driver;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Served, block_capability, connect, create, eventually, publish, stage, staging};
+use common::*;
+use csi_core::client::Client;
+use csi_core::controller::Published;
 use csi_core::*;
 use csi_proto::v1;
+use driver::{Method, TestDriver, plugin};
 use tonic::Code;
-use v1::controller_client::ControllerClient;
-use v1::node_client::NodeClient;
 
 const CLIENTS: u64 = 64;
 const VOLUMES: u64 = 100;
@@ -62,81 +64,62 @@ impl Critical {
     }
 }
 
-#[async_trait]
-impl Controller for Critical {
-    async fn lookup(&self, volume_id: &VolumeId) -> Result<Option<Volume>> {
-        Ok(Some(Volume::new(volume_id.clone(), 1)))
-    }
+/// The subjects of a request: one that it has alone, and one that it shares.
+type Subjects = (String, Option<String>);
 
-    fn supports(&self, _: &VolumeCapability) -> bool {
-        true
-    }
+/// Replaces a method of the driver: it records its subjects while it runs.
+fn record<Q, A>(critical: &Arc<Critical>, method: &Method<Q, A>, subjects: fn(&Q) -> Subjects, answer: A)
+where
+    Q: 'static,
+    A: Clone + Send + Sync + 'static,
+{
+    let critical = critical.clone();
+    method.runs(move |request| {
+        let critical = critical.clone();
+        let answer = answer.clone();
+        let (alone, shared) = subjects(&request);
+        async move {
+            critical.section(alone, shared).await;
+            Ok(answer)
+        }
+    });
 }
 
-#[async_trait]
-impl CreateDeleteVolume for Critical {
-    async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
-        self.section(format!("name {}", request.name), None).await;
-        Ok(Volume::new(VolumeId::from_name(&request.name)?, 1))
-    }
-
-    async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
-        self.section(format!("volume {}", request.volume_id), None).await;
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl PublishUnpublishVolume for Critical {
-    async fn publish_volume(&self, request: ControllerPublishVolumeRequest) -> Result<Published> {
-        let (volume, node) = (request.volume_id, request.node_id);
-        self.section(format!("volume {volume} on {node}"), Some(format!("volume {volume}"))).await;
-        Ok(Published::default())
-    }
-
-    async fn unpublish_volume(&self, request: ControllerUnpublishVolumeRequest) -> Result<()> {
-        let (volume, node) = (request.volume_id, request.node_id.expect("the test names one"));
-        self.section(format!("volume {volume} on {node}"), Some(format!("volume {volume}"))).await;
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl Node for Critical {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("node-1")
-    }
-
-    async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
-        let (volume, target) = (request.volume_id, request.target_path);
-        self.section(format!("target {target}"), Some(format!("here {volume}"))).await;
-        Ok(())
-    }
-
-    async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        let (volume, target) = (request.volume_id, request.target_path);
-        self.section(format!("target {target}"), Some(format!("here {volume}"))).await;
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl StageUnstageVolume for Critical {
-    async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
-        self.section(format!("here {}", request.volume_id), None).await;
-        Ok(())
-    }
-
-    async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
-        self.section(format!("here {}", request.volume_id), None).await;
-        Ok(())
-    }
-}
-
-fn plugin(driver: Arc<Critical>) -> Plugin {
-    Plugin::new("storm.csi.example.org", "1")
-        .controller(ControllerService::new(driver.clone()).create_delete_volume().publish_unpublish_volume())
-        .node(NodeService::new(driver).stage_unstage_volume())
+fn driver(critical: &Arc<Critical>) -> Arc<TestDriver> {
+    let driver = Arc::new(TestDriver::default());
+    let volume = Volume::new(VolumeId::new("any").unwrap(), 0);
+    record(critical, &driver.create_volume, |r| (format!("name {}", r.name), None), volume);
+    record(critical, &driver.delete_volume, |r| (format!("volume {}", r.volume_id), None), ());
+    record(
+        critical,
+        &driver.controller_publish_volume,
+        |r| (format!("volume {} on {}", r.volume_id, r.node_id), Some(format!("volume {}", r.volume_id))),
+        Published::default(),
+    );
+    record(
+        critical,
+        &driver.controller_unpublish_volume,
+        |r| {
+            let node_id = r.node_id.as_ref().expect("the test names one");
+            (format!("volume {} on {node_id}", r.volume_id), Some(format!("volume {}", r.volume_id)))
+        },
+        (),
+    );
+    record(
+        critical,
+        &driver.node_publish_volume,
+        |r| (format!("target {}", r.target_path), Some(format!("here {}", r.volume_id))),
+        (),
+    );
+    record(
+        critical,
+        &driver.node_unpublish_volume,
+        |r| (format!("target {}", r.target_path), Some(format!("here {}", r.volume_id))),
+        (),
+    );
+    record(critical, &driver.node_stage_volume, |r| (format!("here {}", r.volume_id), None), ());
+    record(critical, &driver.node_unstage_volume, |r| (format!("here {}", r.volume_id), None), ());
+    driver
 }
 
 /// Pseudo-random numbers, the same in every run (xorshift).
@@ -151,57 +134,28 @@ impl Dice {
     }
 }
 
-fn request<T>(message: T, timeout: Option<Duration>) -> tonic::Request<T> {
-    let mut request = tonic::Request::new(message);
-    if let Some(timeout) = timeout {
-        request.set_timeout(timeout);
-    }
-    request
-}
-
 /// One call of one of the eight RPCs, for one of the volumes.
-async fn call(
-    channel: tonic::transport::Channel,
-    dice: [u64; 3],
-    timeout: Option<Duration>,
-) -> Result<(), Code> {
-    let (mut controller, mut node) = (ControllerClient::new(channel.clone()), NodeClient::new(channel));
+async fn call(client: &Client, dice: [u64; 3]) -> Result<(), Code> {
     let [rpc, volume, other] = dice;
-    let (volume_id, target_path) = (format!("v{volume}"), format!("/target/{volume}/{other}"));
-    let node_id = format!("node-{other}");
+    let volume_id = format!("v{volume}");
+    let target = format!("/target/{volume}/{other}");
+    let attach = v1::ControllerPublishVolumeRequest {
+        volume_id: volume_id.clone(),
+        node_id: format!("node-{other}"),
+        volume_capability: Some(block_capability(5)),
+        ..Default::default()
+    };
     let done = match rpc {
-        0 => controller.create_volume(request(create(&volume_id), timeout)).await.map(drop),
-        1 => {
-            let delete = v1::DeleteVolumeRequest { volume_id, ..Default::default() };
-            controller.delete_volume(request(delete, timeout)).await.map(drop)
-        }
-        2 => {
-            let volume_capability = Some(block_capability(5));
-            let attach = v1::ControllerPublishVolumeRequest {
-                volume_id,
-                node_id,
-                volume_capability,
-                ..Default::default()
-            };
-            controller.controller_publish_volume(request(attach, timeout)).await.map(drop)
-        }
-        3 => {
-            let detach = v1::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
-            controller.controller_unpublish_volume(request(detach, timeout)).await.map(drop)
-        }
-        4 => node.node_stage_volume(request(stage(&volume_id), timeout)).await.map(drop),
-        5 => node.node_unstage_volume(request(unstage(volume_id), timeout)).await.map(drop),
-        6 => node.node_publish_volume(request(publish(&volume_id, &target_path), timeout)).await.map(drop),
-        _ => {
-            let unpublish = v1::NodeUnpublishVolumeRequest { volume_id, target_path };
-            node.node_unpublish_volume(request(unpublish, timeout)).await.map(drop)
-        }
+        0 => client.call(create(&volume_id)).await.map(drop),
+        1 => client.call(delete(&volume_id)).await.map(drop),
+        2 => client.call(attach).await.map(drop),
+        3 => client.call(v1::ControllerUnpublishVolumeRequest::from(&attach)).await.map(drop),
+        4 => client.call(stage(&volume_id)).await.map(drop),
+        5 => client.call(unstage(&volume_id)).await.map(drop),
+        6 => client.call(publish(&volume_id, &target)).await.map(drop),
+        _ => client.call(unpublish(&volume_id, &target)).await.map(drop),
     };
     done.map_err(|status| status.code())
-}
-
-fn unstage(volume_id: String) -> v1::NodeUnstageVolumeRequest {
-    v1::NodeUnstageVolumeRequest { staging_target_path: staging(&volume_id), volume_id }
 }
 
 #[derive(Default, Debug)]
@@ -222,13 +176,13 @@ async fn client(endpoint: Endpoint, seed: u64, calls: u64) -> Tally {
         dice.roll(2);
     }
     let mut tally = Tally::default();
-    let mut channel = connect(&endpoint);
+    let mut client = connect(&endpoint);
     for _ in 0..calls {
         let what = [dice.roll(8), dice.roll(VOLUMES), dice.roll(2)];
         let patience = Duration::from_millis(dice.roll(6));
         let how = dice.roll(4);
-        let timeout = (how == 1).then_some(patience);
-        let call = call(channel.clone(), what, timeout);
+        let caller = if how == 1 { client.clone().deadline(patience) } else { client.clone() };
+        let call = call(&caller, what);
         let outcome = match how {
             2 | 3 => tokio::time::timeout(patience, call).await.ok(),
             _ => Some(call.await),
@@ -241,7 +195,7 @@ async fn client(endpoint: Endpoint, seed: u64, calls: u64) -> Tally {
             None if how == 2 => tally.left += 1,
             None => {
                 tally.connections_dropped += 1;
-                channel = connect(&endpoint);
+                client = connect(&endpoint);
             }
         }
     }
@@ -254,8 +208,8 @@ async fn one_at_a_time_whatever_the_callers_do() {
     let calls =
         std::env::var("CSI_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(10_000);
     let begun = std::time::Instant::now();
-    let driver = Arc::new(Critical::default());
-    let mut served = Served::start(plugin(driver.clone())).await;
+    let critical = Arc::new(Critical::default());
+    let mut served = Served::start(plugin(&driver(&critical)).grace(10 * PATIENCE)).await;
 
     let clients: Vec<_> = (0..CLIENTS)
         .map(|seed| tokio::spawn(client(served.endpoint.clone(), seed, calls / CLIENTS + 1)))
@@ -269,9 +223,9 @@ async fn one_at_a_time_whatever_the_callers_do() {
         all.left += tally.left;
         all.connections_dropped += tally.connections_dropped;
     }
-    eventually("what was begun is done", || driver.running.load(Ordering::SeqCst) == 0).await;
-    let (entered, collisions) =
-        (driver.entered.load(Ordering::SeqCst), driver.collisions.load(Ordering::SeqCst));
+    eventually("what was begun is done", || critical.running.load(Ordering::SeqCst) == 0).await;
+    let entered = critical.entered.load(Ordering::SeqCst);
+    let collisions = critical.collisions.load(Ordering::SeqCst);
     println!("{all:?}; operations run: {entered}, collisions: {collisions}, in {:?}", begun.elapsed());
     assert_eq!(collisions, 0);
     assert!(all.aborted > 0 && all.deadlines > 0 && all.left > 0 && all.connections_dropped > 0, "{all:?}");
@@ -279,12 +233,12 @@ async fn one_at_a_time_whatever_the_callers_do() {
     // Nothing is stuck: every volume can be claimed again, on the controller and on the node.
     for volume in 0..VOLUMES {
         for rpc in [0, 1, 5] {
-            let done = call(served.channel.clone(), [rpc, volume, 0], None).await;
+            let done = call(&served.client, [rpc, volume, 0]).await;
             assert_eq!(done, Ok(()), "volume {volume}");
         }
     }
-    // The table is empty: the server stops at once and does not wait for its grace time of 30 s.
+    // The table is empty: the server stops at once and does not wait for its grace time.
     served.stop.take().unwrap().send(()).unwrap();
-    drop(served.channel);
-    tokio::time::timeout(Duration::from_secs(5), served.server).await.expect("it stops").unwrap().unwrap();
+    drop(served.client);
+    tokio::time::timeout(PATIENCE, served.server).await.expect("it stops").unwrap().unwrap();
 }

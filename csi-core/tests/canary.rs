@@ -2,19 +2,26 @@
 //! everything logged. The secret appears nowhere.
 
 mod common;
-mod whole;
+mod driver;
+mod log;
+mod rpcs;
+
+use std::sync::Arc;
 
 use common::Served;
-use whole::samples::CANARY;
+use driver::whole_plugin;
+use log::Log;
+use rpcs::samples::CANARY;
 
 // spec: secrets.not-leaked, mount-flags.not-leaked
 #[tokio::test]
 async fn a_secret_is_in_no_log_and_no_status() {
-    let log = whole::log::Log::start();
-    let served = Served::start(whole::plugin()).await;
-    let (mut statuses, mut logged) = (0, 0);
-    for case in whole::walk::cases() {
-        let answer = whole::client::call(&served.channel, case.rpc, case.request).await;
+    let log = Log::of_process();
+    let served = Served::start(whole_plugin(&Arc::default())).await;
+    let mut statuses = 0;
+    let mut logged = 0;
+    for case in rpcs::walk::cases() {
+        let answer = rpcs::call(&served.client, case.rpc, case.request).await;
         if let Err(status) = answer {
             assert!(!format!("{status:?}").contains(CANARY), "{}: {}: {status:?}", case.rpc, case.change);
             statuses += 1;

@@ -12,16 +12,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Served, mount_capability};
-use csi_core::mount::flow::block::{self, StagePlan};
-use csi_core::mount::{ExpectedDevice, Filesystem, LoopDevice, LoopOptions, Target, unmount};
+use common::{Served, map, mount_capability, mount_with, refused};
+use csi_core::client::VolumeUse;
+use csi_core::mount::internal::flow::block::{self, StagePlan};
+use csi_core::mount::{ExpectedDevice, Filesystem, LoopDevice, Target, unmount};
 use csi_core::*;
 use csi_proto::v1;
-use private::on_tmpfs;
+use private::{Disk, on_tmpfs};
 use tonic::Code;
+use v1::volume_capability::MountVolume;
 
 /// One disk, which the driver attaches and detaches.
-struct Disk {
+struct OneDisk {
     path: PathBuf,
     /// Whether the disk is attached before the stage attaches it.
     is_there: AtomicBool,
@@ -32,16 +34,20 @@ struct Disk {
     meanwhile: Mutex<Option<(Served, v1::NodeStageVolumeRequest)>>,
 }
 
-impl Disk {
+impl OneDisk {
     fn new(device: &LoopDevice) -> Arc<Self> {
-        let [detached, staged] = [AtomicU32::new(0), AtomicU32::new(0)];
-        let (path, is_there) = (device.path().to_owned(), AtomicBool::new(false));
-        Arc::new(Self { path, is_there, detached, staged, meanwhile: Mutex::new(None) })
+        Arc::new(Self {
+            path: device.path().to_owned(),
+            is_there: AtomicBool::new(false),
+            detached: AtomicU32::new(0),
+            staged: AtomicU32::new(0),
+            meanwhile: Mutex::new(None),
+        })
     }
 }
 
 #[async_trait]
-impl BlockDevices for Disk {
+impl BlockDevices for OneDisk {
     async fn info(&self) -> Result<NodeInfo> {
         NodeInfo::new("n")
     }
@@ -49,7 +55,7 @@ impl BlockDevices for Disk {
     async fn attach(&self, _: &Attachment) -> Result<PathBuf> {
         let other = self.meanwhile.lock().unwrap().take();
         if let Some((other, request)) = other {
-            other.node().node_stage_volume(request).await.unwrap();
+            other.call(request).await.unwrap();
             self.is_there.store(true, Ordering::Relaxed);
         }
         Ok(self.path.clone())
@@ -83,28 +89,19 @@ impl BlockDevices for Disk {
     }
 }
 
-fn loop_device(place: &Path, name: &str) -> LoopDevice {
-    let file = place.join(name);
-    File::create(&file).unwrap().set_len(64 << 20).unwrap();
-    LoopDevice::attach(&file, &LoopOptions::new()).expect("run this as root, with loop devices")
+/// A volume with the driver's own filesystem.
+fn stage(staging: &Path) -> v1::NodeStageVolumeRequest {
+    VolumeUse::new("v", mount_capability(1)).staged_at(staging).node_stage_volume()
 }
 
-fn stage(staging: &Path) -> v1::NodeStageVolumeRequest {
-    let mut capability = mount_capability(1);
-    if let Some(v1::volume_capability::AccessType::Mount(mount)) = &mut capability.access_type {
-        mount.fs_type = "xfs".into();
-    }
-    v1::NodeStageVolumeRequest {
-        volume_id: "v".into(),
-        staging_target_path: staging.display().to_string(),
-        volume_capability: Some(capability),
-        ..Default::default()
-    }
+fn stage_as_xfs(staging: &Path) -> v1::NodeStageVolumeRequest {
+    let capability = mount_with(1, MountVolume { fs_type: "xfs".into(), ..Default::default() });
+    VolumeUse::new("v", capability).staged_at(staging).node_stage_volume()
 }
 
 /// A driver of this disk, and a staging directory.
-async fn served(place: &Path, disk: &Arc<Disk>) -> (Served, PathBuf) {
-    let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(disk)));
+async fn served(place: &Path, driver: &Arc<OneDisk>) -> (Served, PathBuf) {
+    let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(driver)));
     let staging = place.join("staging");
     std::fs::create_dir(&staging).unwrap();
     (Served::start(plugin).await, staging)
@@ -113,28 +110,28 @@ async fn served(place: &Path, disk: &Arc<Disk>) -> (Served, PathBuf) {
 #[test]
 fn a_device_of_a_failed_stage_is_detached_when_unused() {
     on_tmpfs(async |place| {
-        let (device, other) = (loop_device(place, "image"), loop_device(place, "other"));
-        let disk = Disk::new(&device);
-        let (served, staging) = served(place, &disk).await;
-        let refused = async |why: &str, code: Code, detached: u32| {
-            let error = served.node().node_stage_volume(stage(&staging)).await.unwrap_err();
+        let device = Disk::new(&place.join("image"));
+        let other = Disk::new(&place.join("other"));
+        let driver = OneDisk::new(&device);
+        let (served, staging) = served(place, &driver).await;
+        let is_refused = async |why: &str, code: Code, detached: u32| {
+            let error = served.call(stage_as_xfs(&staging)).await.unwrap_err();
             assert_eq!(error.code(), code, "{why}: {error}");
-            assert_eq!(disk.detached.load(Ordering::Relaxed), detached, "{why}");
+            assert_eq!(driver.detached.load(Ordering::Relaxed), detached, "{why}");
         };
 
         // Its filesystem is not the requested one, and it is mounted elsewhere.
         let elsewhere = Target::new(place.join("elsewhere")).unwrap();
         block::stage(device.path(), &elsewhere, &StagePlan::new(Filesystem::Ext4)).unwrap();
-        refused("mounted elsewhere", Code::FailedPrecondition, 0).await;
+        is_refused("mounted elsewhere", Code::FailedPrecondition, 0).await;
         unmount(&elsewhere).unwrap();
-        refused("free", Code::FailedPrecondition, 1).await;
+        is_refused("free", Code::FailedPrecondition, 1).await;
 
         let at = Target::new(&staging).unwrap();
         block::stage(other.path(), &at, &StagePlan::new(Filesystem::Ext4)).unwrap();
-        refused("another volume's place", Code::AlreadyExists, 2).await;
+        is_refused("another volume's place", Code::AlreadyExists, 2).await;
         assert_eq!(block::device_of(&staging).unwrap(), other.number(), "which is left as it is");
         unmount(&at).unwrap();
-        [device, other].into_iter().for_each(|device| device.detach().unwrap());
     });
 }
 
@@ -143,21 +140,17 @@ fn a_device_of_a_failed_stage_is_detached_when_unused() {
 #[test]
 fn a_failed_stage_leaves_what_another_process_staged_meanwhile() {
     on_tmpfs(async |place| {
-        let device = loop_device(place, "image");
-        let disk = Disk::new(&device);
-        let (served, staging) = served(place, &disk).await;
-        let mut of_other = stage(&staging);
-        of_other.volume_capability = Some(mount_capability(1));
-        let other = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
-        *disk.meanwhile.lock().unwrap() = Some((Served::start(other).await, of_other));
+        let device = Disk::new(&place.join("image"));
+        let driver = OneDisk::new(&device);
+        let (served, staging) = served(place, &driver).await;
+        let other = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&driver)));
+        *driver.meanwhile.lock().unwrap() = Some((Served::start(other).await, stage(&staging)));
 
         // It wants XFS; the other one made ext4.
-        let error = served.node().node_stage_volume(stage(&staging)).await.unwrap_err();
-        assert_eq!(error.code(), Code::AlreadyExists, "{error}");
+        refused(served.call(stage_as_xfs(&staging)).await, Code::AlreadyExists);
         assert_eq!(block::device_of(&staging).unwrap(), device.number());
-        assert_eq!(disk.detached.load(Ordering::Relaxed), 0);
+        assert_eq!(driver.detached.load(Ordering::Relaxed), 0);
         unmount(&Target::new(&staging).unwrap()).unwrap();
-        device.detach().unwrap();
     });
 }
 
@@ -166,21 +159,20 @@ fn a_failed_stage_leaves_what_another_process_staged_meanwhile() {
 #[test]
 fn what_a_killed_stage_attached_is_detached_by_one_that_fails() {
     on_tmpfs(async |place| {
-        let device = loop_device(place, "image");
-        let disk = Disk::new(&device);
-        disk.is_there.store(true, Ordering::Relaxed);
-        let (served, staging) = served(place, &disk).await;
-        let refused = async |why: &str, detached: u32| {
-            served.node().node_stage_volume(stage(&staging)).await.unwrap_err();
-            assert_eq!(disk.detached.load(Ordering::Relaxed), detached, "{why}");
+        let device = Disk::new(&place.join("image"));
+        let driver = OneDisk::new(&device);
+        driver.is_there.store(true, Ordering::Relaxed);
+        let (served, staging) = served(place, &driver).await;
+        let is_refused = async |why: &str, detached: u32| {
+            served.call(stage_as_xfs(&staging)).await.unwrap_err();
+            assert_eq!(driver.detached.load(Ordering::Relaxed), detached, "{why}");
         };
         let at = Target::new(&staging).unwrap();
         block::stage(device.path(), &at, &StagePlan::new(Filesystem::Ext4)).unwrap();
-        refused("it is staged, in another way", 0).await;
+        is_refused("it is staged, in another way", 0).await;
         assert_eq!(block::device_of(&staging).unwrap(), device.number(), "and stays so");
         unmount(&at).unwrap();
-        refused("nobody has it", 1).await;
-        device.detach().unwrap();
+        is_refused("nobody has it", 1).await;
     });
 }
 
@@ -188,32 +180,23 @@ fn what_a_killed_stage_attached_is_detached_by_one_that_fails() {
 #[test]
 fn a_driver_says_which_disk_it_has_to_be_and_what_is_made_on_it() {
     on_tmpfs(async |place| {
-        let device = loop_device(place, "image");
-        let disk = Disk::new(&device);
-        let (served, staging) = served(place, &disk).await;
-        let with = |publish: &[(&str, &str)], volume: &[(&str, &str)]| {
-            let map = |pairs: &[(&str, &str)]| {
-                pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-            };
-            let mut request = stage(&staging);
-            request.volume_capability = Some(mount_capability(1));
-            v1::NodeStageVolumeRequest {
-                publish_context: map(publish),
-                volume_context: map(volume),
-                ..request
-            }
+        let device = Disk::new(&place.join("image"));
+        let driver = OneDisk::new(&device);
+        let (served, staging) = served(place, &driver).await;
+        let with = |publish: &[(&str, &str)], volume: &[(&str, &str)]| v1::NodeStageVolumeRequest {
+            publish_context: map(publish),
+            volume_context: map(volume),
+            ..stage(&staging)
         };
         let wrong = with(&[("serial", "of-another-disk")], &[]);
-        let error = served.node().node_stage_volume(wrong).await.unwrap_err();
-        assert_eq!(error.code(), Code::Unavailable, "{error}");
+        let error = refused(served.call(wrong).await, Code::Unavailable);
         assert!(error.message().contains("of-another-disk"), "{error}");
 
-        served.node().node_stage_volume(with(&[], &[("label", "of-the-class")])).await.unwrap();
+        served.call(with(&[], &[("label", "of-the-class")])).await.unwrap();
         let mut superblock = [0; 1024];
         File::open(device.path()).unwrap().read_exact_at(&mut superblock, 1024).unwrap();
         assert_eq!(&superblock[120..132], b"of-the-class", "the label of an ext4");
         unmount(&Target::new(&staging).unwrap()).unwrap();
-        device.detach().unwrap();
     });
 }
 
@@ -222,30 +205,66 @@ fn a_driver_says_which_disk_it_has_to_be_and_what_is_made_on_it() {
 #[test]
 fn a_volume_that_was_staged_is_never_formatted_again() {
     on_tmpfs(async |place| {
-        let device = loop_device(place, "image");
-        let disk = Disk::new(&device);
-        let (served, staging) = served(place, &disk).await;
+        let device = Disk::new(&place.join("image"));
+        let driver = OneDisk::new(&device);
+        let (served, staging) = served(place, &driver).await;
         let request = |note: Option<&str>| v1::NodeStageVolumeRequest {
-            volume_capability: Some(mount_capability(1)),
             volume_context: note.map(|note| ("note".to_owned(), note.to_owned())).into_iter().collect(),
             ..stage(&staging)
         };
         // If the driver cannot record the filesystem, nothing is staged.
-        let error = served.node().node_stage_volume(request(Some("refused"))).await.unwrap_err();
-        assert_eq!(error.code(), Code::Unavailable, "{error}");
-        assert_eq!(disk.detached.load(Ordering::Relaxed), 1, "what it attached is taken back");
+        refused(served.call(request(Some("refused"))).await, Code::Unavailable);
+        assert_eq!(driver.detached.load(Ordering::Relaxed), 1, "what it attached is taken back");
 
         for _ in 0..2 {
-            served.node().node_stage_volume(request(None)).await.unwrap();
+            served.call(request(None)).await.unwrap();
         }
-        assert_eq!(disk.staged.load(Ordering::Relaxed), 2);
+        assert_eq!(driver.staged.load(Ordering::Relaxed), 2);
         unmount(&Target::new(&staging).unwrap()).unwrap();
         let image = File::options().write(true).open(place.join("image")).unwrap();
         image.set_len(0).unwrap();
         image.set_len(64 << 20).unwrap();
-        let error = served.node().node_stage_volume(request(None)).await.unwrap_err();
-        assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+        let error = refused(served.call(request(None)).await, Code::FailedPrecondition);
         assert!(error.message().contains("must already have content"), "{error}");
-        device.detach().unwrap();
     });
+}
+
+/// What a workload deletes is given back to the storage.
+#[test]
+fn unused_space_of_a_staged_volume_is_freed_on_its_device() {
+    use std::os::unix::fs::MetadataExt as _;
+    for filesystem in Filesystem::ALL {
+        on_tmpfs(async |place| {
+            let device = Disk::with_size(&place.join("image"), 320 << 20);
+            let driver = OneDisk::new(&device);
+            let service = BlockNode::service(driver.clone()).trim_volumes(Duration::from_millis(200));
+            let plugin = Plugin::new("disks.csi.example.org", "1").node(service);
+            let staging = place.join("staging");
+            std::fs::create_dir(&staging).unwrap();
+            let served = Served::start(plugin).await;
+            // btrfs would free it by itself.
+            let mount_flags = vec!["nodiscard".to_owned()];
+            let mount = MountVolume { fs_type: filesystem.to_string(), mount_flags, ..Default::default() };
+            let volume = VolumeUse::new("v", mount_with(1, mount)).staged_at(&staging);
+            served.call(volume.node_stage_volume()).await.unwrap();
+            driver.is_there.store(true, Ordering::Relaxed);
+
+            let used = || std::fs::metadata(place.join("image")).unwrap().blocks() * 512;
+            let empty = used();
+            let file = staging.join("file");
+            std::fs::write(&file, vec![1; 32 << 20]).unwrap();
+            File::open(&file).unwrap().sync_all().unwrap();
+            assert!(used() > 32 << 20, "{filesystem}: the file is on the device");
+            std::fs::remove_file(&file).unwrap();
+            rustix::fs::syncfs(File::open(&staging).unwrap()).unwrap();
+            let what = format!("{filesystem}: the space is free on the device");
+            common::eventually(&what, || used() < empty + (16 << 20)).await;
+
+            // A trim of this moment has claimed the volume.
+            while let Err(status) = served.call(volume.node_unstage_volume()).await {
+                assert_eq!(status.code(), Code::Aborted, "{status}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+    }
 }

@@ -9,12 +9,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Served, mount_capability};
+use common::{Served, block_capability, mount_capability, mount_with, refused};
 use csi_core::mount::flow::ephemeral::Content;
+use csi_core::node::NodePublishVolumeRequest;
 use csi_core::*;
 use csi_proto::v1;
 use private::on_tmpfs;
 use tonic::Code;
+use v1::volume_capability::MountVolume;
 
 /// The content of the volumes.
 #[derive(Default)]
@@ -64,13 +66,12 @@ fn a_republish_refreshes_in_place() {
         let target = place.join("target");
         let read = || std::fs::read_to_string(target.join("secret")).unwrap();
 
-        let sealed = served.node().node_publish_volume(publish(&target, "t")).await.unwrap_err();
-        assert_eq!(sealed.code(), Code::Unavailable);
+        refused(served.call(publish(&target, "t")).await, Code::Unavailable);
         assert!(!target.exists());
 
         for secret in ["one", "two", "two", "three"] {
             *vault.secret.lock().unwrap() = Some(secret.to_owned());
-            served.node().node_publish_volume(publish(&target, secret)).await.unwrap();
+            served.call(publish(&target, secret)).await.unwrap();
             assert_eq!(read(), secret);
             let stacked =
                 csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point == target).count();
@@ -81,27 +82,17 @@ fn a_republish_refreshes_in_place() {
 
         // If the driver cannot return the content now, the existing files stay.
         *vault.secret.lock().unwrap() = None;
-        served.node().node_publish_volume(publish(&target, "t")).await.unwrap_err();
+        served.call(publish(&target, "t")).await.unwrap_err();
         assert_eq!(read(), "three");
 
         *vault.secret.lock().unwrap() = Some("four".to_owned());
         let writable = v1::NodePublishVolumeRequest { readonly: false, ..publish(&target, "t") };
-        assert_eq!(
-            served.node().node_publish_volume(writable).await.unwrap_err().code(),
-            Code::AlreadyExists
-        );
-        let elsewhere = publish(&place.join("elsewhere"), "t");
-        assert_eq!(
-            served.node().node_publish_volume(elsewhere).await.map(drop).map_err(|s| s.code()),
-            Ok(())
-        );
+        refused(served.call(writable).await, Code::AlreadyExists);
+        let elsewhere = place.join("elsewhere");
+        served.call(publish(&elsewhere, "t")).await.unwrap();
 
-        for path in [&target, &target, &place.join("elsewhere")] {
-            let request = v1::NodeUnpublishVolumeRequest {
-                volume_id: "csi-1f0c".into(),
-                target_path: path.display().to_string(),
-            };
-            served.node().node_unpublish_volume(request).await.unwrap();
+        for path in [&target, &target, &elsewhere] {
+            served.call(v1::NodeUnpublishVolumeRequest::from(&publish(path, "t"))).await.unwrap();
             assert!(!path.exists());
         }
         assert_eq!(vault.removed.load(Ordering::Relaxed), 3);
@@ -116,18 +107,15 @@ fn what_these_volumes_cannot_be_is_refused() {
             Served::start(Plugin::new("vault.csi.example.org", "1").node(EphemeralNode::service(vault)))
                 .await;
         let target = place.join("target");
-        let mut flags = publish(&target, "t");
-        let mut capability = mount_capability(1);
-        if let Some(v1::volume_capability::AccessType::Mount(mount)) = &mut capability.access_type {
-            mount.mount_flags = vec!["size=1g".into()];
+        let with_flags =
+            mount_with(1, MountVolume { mount_flags: vec!["size=1g".into()], ..Default::default() });
+        for (capability, code) in
+            [(with_flags, Code::InvalidArgument), (block_capability(1), Code::FailedPrecondition)]
+        {
+            let request =
+                v1::NodePublishVolumeRequest { volume_capability: Some(capability), ..publish(&target, "t") };
+            refused(served.call(request).await, code);
         }
-        flags.volume_capability = Some(capability);
-        let refused = served.node().node_publish_volume(flags).await.unwrap_err();
-        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
-        let mut block = publish(&target, "t");
-        block.volume_capability = Some(common::block_capability(1));
-        let refused = served.node().node_publish_volume(block).await.unwrap_err();
-        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
         assert!(!target.exists());
     });
 }

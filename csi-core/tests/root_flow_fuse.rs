@@ -2,6 +2,7 @@
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
+mod daemons;
 mod foreign;
 mod private;
 
@@ -13,13 +14,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Served, mount_capability};
+use common::{Served, eventually, map, mount_with, refused};
+use csi_core::client::VolumeUse;
 use csi_core::mount::flow::fuse::FuseDaemon;
 use csi_core::mount::{Mount, MountOptions, Target};
+use csi_core::types::MountFlags;
 use csi_core::*;
 use csi_proto::v1;
+use daemons::{NoDaemons, daemons, signal};
 use private::on_tmpfs;
 use tonic::Code;
+use v1::volume_capability::MountVolume;
 
 const AT: &str = "ROOT_FLOW_FUSE_AT";
 /// The variable with the path of a file that the daemon writes when it ends, before it hangs.
@@ -65,9 +70,9 @@ fn serve_as_daemon() {
     }
     // Simulates a daemon that still has data to send after its filesystem is unmounted.
     if let Some(file) = std::env::var_os(LATE) {
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(100));
         std::fs::write(file, "sent").unwrap();
-        std::thread::sleep(Duration::from_secs(60));
+        std::thread::sleep(Duration::from_secs(600));
     }
     std::process::exit(0);
 }
@@ -111,27 +116,31 @@ impl FuseFilesystems for Buckets {
     }
 
     async fn ready(&self, _: &Attachment, _: &Path) -> Result<()> {
-        match self.is_broken {
-            true => Err(Error::Unavailable("the bucket is gone".into())),
-            false => Ok(()),
-        }
+        if self.is_broken { Err(Error::Unavailable("the bucket is gone".into())) } else { Ok(()) }
     }
 
     fn unmount_time_limit(&self) -> Duration {
-        Duration::from_secs(if self.late.is_some() { 2 } else { 20 })
+        Duration::from_secs(if self.late.is_some() { 4 } else { 20 })
     }
 }
 
-fn capability() -> Option<v1::VolumeCapability> {
-    let mut capability = mount_capability(5);
-    if let Some(v1::volume_capability::AccessType::Mount(mount)) = &mut capability.access_type {
-        mount.mount_flags = vec!["noexec".into()];
-    }
-    Some(capability)
+fn volume(id: &str) -> VolumeUse {
+    VolumeUse::new(
+        id,
+        mount_with(5, MountVolume { mount_flags: vec!["noexec".into()], ..Default::default() }),
+    )
 }
 
-fn text(path: &Path) -> String {
-    path.display().to_string()
+fn stage(volume: &VolumeUse) -> v1::NodeStageVolumeRequest {
+    v1::NodeStageVolumeRequest { secrets: map(&[("key", "stage")]), ..volume.node_stage_volume() }
+}
+
+fn publish(volume: &VolumeUse, target: &Path, key: &str) -> v1::NodePublishVolumeRequest {
+    v1::NodePublishVolumeRequest { secrets: map(&[("key", key)]), ..volume.node_publish_volume(target) }
+}
+
+async fn until_lost(place: &Path) {
+    eventually("the daemon is lost", || csi_mount::internal::flow::fuse::is_lost(place).unwrap()).await;
 }
 
 #[test]
@@ -142,72 +151,44 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
             .spec(Spec::V1_13)
             .node(FuseNode::service(Arc::clone(&buckets)));
         let served = Served::start(plugin).await;
-        let (staging, pod) = (place.join("staging"), place.join("pod"));
+        let staging = place.join("staging");
+        let pod = place.join("pod");
         std::fs::create_dir(&staging).unwrap();
         let _no_daemons = NoDaemons(&staging);
-        let stage = stage_request(&staging);
-        let publish = v1::NodePublishVolumeRequest {
-            volume_id: "v".into(),
-            staging_target_path: text(&staging),
-            target_path: text(&pod),
-            volume_capability: capability(),
-            secrets: [("key".to_owned(), "publish".to_owned())].into(),
-            ..Default::default()
-        };
-        let unstage =
-            v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: text(&staging) };
-        let unpublish = v1::NodeUnpublishVolumeRequest { volume_id: "v".into(), target_path: text(&pod) };
+        let others = volume("w").staged_at(&staging);
+        let volume = volume("v").staged_at(&staging);
+        let publish_to_pod = publish(&volume, &pod, "publish");
         let source = || Target::new(&pod).unwrap().mounted().unwrap().unwrap().source;
 
-        let early = served.node().node_publish_volume(publish.clone()).await.unwrap_err();
-        assert_eq!(early.code(), Code::FailedPrecondition, "{early}");
+        refused(served.call(publish_to_pod.clone()).await, Code::FailedPrecondition);
         for _ in 0..2 {
-            served.node().node_stage_volume(stage.clone()).await.unwrap();
-            served.node().node_publish_volume(publish.clone()).await.unwrap();
+            served.call(stage(&volume)).await.unwrap();
+            served.call(publish_to_pod.clone()).await.unwrap();
         }
         assert_eq!(source(), "v-by-stage");
 
-        let others = v1::NodeStageVolumeRequest { volume_id: "w".into(), ..stage.clone() };
-        let refused = served.node().node_stage_volume(others).await.unwrap_err();
-        assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
-        let target_path = text(&place.join("other"));
-        let others = v1::NodePublishVolumeRequest { volume_id: "w".into(), target_path, ..publish.clone() };
-        let refused = served.node().node_publish_volume(others).await.unwrap_err();
-        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-        assert!(!place.join("other").exists());
-        let others = v1::NodeGetVolumeStatsRequest {
-            volume_id: "w".into(),
-            volume_path: text(&pod),
-            ..Default::default()
-        };
-        let refused = served.node().node_get_volume_stats(others).await.unwrap_err();
-        assert_eq!(refused.code(), Code::NotFound, "{refused}");
-        let busy = served.node().node_unstage_volume(unstage.clone()).await.unwrap_err();
-        assert_eq!(busy.code(), Code::FailedPrecondition, "{busy}");
+        refused(served.call(stage(&others)).await, Code::AlreadyExists);
+        let other = place.join("other");
+        refused(served.call(publish(&others, &other, "publish")).await, Code::FailedPrecondition);
+        assert!(!other.exists());
+        refused(served.call(others.node_get_volume_stats(&pod)).await, Code::NotFound);
+        // It is published.
+        refused(served.call(volume.node_unstage_volume()).await, Code::FailedPrecondition);
 
         // A killed daemon leaves an aborted connection: every call returns ENOTCONN.
-        kill_daemon(&staging);
-        let health = v1::NodeGetVolumeHealthRequest {
-            volume_id: "v".into(),
-            volume_publish_path: text(&pod),
-            staging_target_path: text(&staging),
-        };
-        let told = async || {
-            let answer = served.node().node_get_volume_health(health.clone()).await.unwrap().into_inner();
-            let entries = answer.volume_health.unwrap().health_statuses;
-            entries.into_iter().map(|entry| entry.reason).collect::<Vec<_>>()
-        };
-        common::eventually("the daemon is lost", || csi_mount::flow::fuse::is_lost(&staging).unwrap()).await;
+        signal("KILL", &daemons(&staging));
+        until_lost(&staging).await;
+        let told = async || served.health_reasons(&volume, &pod).await.unwrap();
         assert_eq!(told().await, ["FilesystemDead"], "both places, told once");
-        served.node().node_publish_volume(publish).await.unwrap();
+        served.call(publish_to_pod).await.unwrap();
         assert_eq!(source(), "v-by-publish");
         assert!(told().await.is_empty());
         assert_eq!(buckets.asked.load(Ordering::Relaxed), 4);
 
-        served.node().node_unpublish_volume(unpublish).await.unwrap();
+        served.call(volume.node_unpublish_volume(&pod)).await.unwrap();
         assert_eq!(told().await, ["NotMounted"]);
         for _ in 0..2 {
-            served.node().node_unstage_volume(unstage.clone()).await.unwrap();
+            served.call(volume.node_unstage_volume()).await.unwrap();
         }
         assert!(!csi_mount::mounts().unwrap().iter().any(|entry| entry.fs_type == "fuse"));
         assert!(daemons(&staging).is_empty());
@@ -225,7 +206,8 @@ fn a_volume_over_its_memory_limit_says_so_in_its_health() {
         let staging = place.join("staging");
         std::fs::create_dir(&staging).unwrap();
         let _no_daemons = NoDaemons(&staging);
-        let staged = served.node().node_stage_volume(stage_request(&staging)).await;
+        let volume = volume("v").staged_at(&staging);
+        let staged = served.call(stage(&volume)).await;
         if let Err(refused) = staged {
             println!("{refused}");
             let reason = ["memory controller", "write to its own control group", "no cgroup2"];
@@ -233,19 +215,17 @@ fn a_volume_over_its_memory_limit_says_so_in_its_health() {
             assert!(daemons(&staging).is_empty());
             return;
         }
-        common::eventually("it is killed", || csi_mount::flow::fuse::is_lost(&staging).unwrap()).await;
+        until_lost(&staging).await;
         let health = v1::NodeGetVolumeHealthRequest {
             volume_id: "v".into(),
-            staging_target_path: text(&staging),
+            staging_target_path: staging.display().to_string(),
             ..Default::default()
         };
-        let answer = served.node().node_get_volume_health(health).await.unwrap().into_inner();
+        let answer = served.call(health).await.unwrap();
         let message = &answer.volume_health.unwrap().health_statuses[0].message;
         assert!(message.contains("killed: over its memory limit of 67108864 bytes"), "{message}");
-        let unstage =
-            v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: text(&staging) };
-        served.node().node_unstage_volume(unstage).await.unwrap();
-        assert_eq!(csi_mount::flow::fuse::exceeded_memory_limit(&staging), None);
+        served.call(volume.node_unstage_volume()).await.unwrap();
+        assert_eq!(csi_mount::internal::flow::fuse::exceeded_memory_limit(&staging), None);
     });
 }
 
@@ -259,28 +239,18 @@ fn a_restarted_plugin_knows_which_volume_is_staged() {
             let service = FuseNode::service(Arc::new(Buckets::default()));
             Served::start(Plugin::new("s3.csi.example.org", "1").node(service)).await
         };
-        let stage = |id: &str| v1::NodeStageVolumeRequest { volume_id: id.into(), ..stage_request(&staging) };
-        let publish = |id: &str| v1::NodePublishVolumeRequest {
-            volume_id: id.into(),
-            staging_target_path: text(&staging),
-            target_path: text(&place.join("pod")),
-            volume_capability: capability(),
-            ..Default::default()
-        };
-        started().await.node().node_stage_volume(stage("v")).await.unwrap();
-        let refused = started().await.node().node_publish_volume(publish("w")).await.unwrap_err();
-        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-        let refused = started().await.node().node_stage_volume(stage("w")).await.unwrap_err();
-        assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
+        let pod = place.join("pod");
+        let others = volume("w").staged_at(&staging);
+        let volume = volume("v").staged_at(&staging);
+        started().await.call(stage(&volume)).await.unwrap();
+        let outcome = started().await.call(others.node_publish_volume(&pod)).await;
+        refused(outcome, Code::FailedPrecondition);
+        refused(started().await.call(stage(&others)).await, Code::AlreadyExists);
         let later = started().await;
-        later.node().node_publish_volume(publish("v")).await.unwrap();
-        later.node().node_stage_volume(stage("v")).await.unwrap();
-        let target_path = text(&place.join("pod"));
-        let unpublish = v1::NodeUnpublishVolumeRequest { volume_id: "v".into(), target_path };
-        later.node().node_unpublish_volume(unpublish).await.unwrap();
-        let unstage =
-            v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: text(&staging) };
-        later.node().node_unstage_volume(unstage).await.unwrap();
+        later.call(volume.node_publish_volume(&pod)).await.unwrap();
+        later.call(stage(&volume)).await.unwrap();
+        later.call(volume.node_unpublish_volume(&pod)).await.unwrap();
+        later.call(volume.node_unstage_volume()).await.unwrap();
     });
 }
 
@@ -291,15 +261,9 @@ fn a_foreign_mount_at_a_volumes_place_is_refused_and_stays() {
         let _no_daemons = NoDaemons(&staging);
         let service = FuseNode::service(Arc::new(Buckets::default()));
         let served = Served::start(Plugin::new("s3.csi.example.org", "1").node(service)).await;
-        let publish = v1::NodePublishVolumeRequest {
-            volume_id: "v".into(),
-            staging_target_path: text(&staging),
-            target_path: text(&place.join("pod")),
-            volume_capability: capability(),
-            secrets: [("key".to_owned(), "publish".to_owned())].into(),
-            ..Default::default()
-        };
-        foreign::mounts_are_refused_and_stay(&served, Some(stage_request(&staging)), publish).await;
+        let volume = volume("v").staged_at(&staging);
+        let publish = publish(&volume, &place.join("pod"), "publish");
+        foreign::mounts_are_refused_and_stay(&served, Some(stage(&volume)), publish).await;
         assert!(daemons(&staging).is_empty());
     });
 }
@@ -314,17 +278,10 @@ fn without_staging_each_target_has_its_own_daemon() {
             Served::start(Plugin::new("s3.csi.example.org", "1").node(service)).await
         };
         let publish = |pod: &str, key: &str| v1::NodePublishVolumeRequest {
-            volume_id: "v".into(),
-            target_path: text(&place.join(pod)),
-            volume_capability: capability(),
             readonly: pod == "reader",
-            secrets: [("key".to_owned(), key.to_owned())].into(),
-            ..Default::default()
+            ..publish(&volume("v"), &place.join(pod), key)
         };
-        let unpublish = |pod: &str| v1::NodeUnpublishVolumeRequest {
-            volume_id: "v".into(),
-            target_path: text(&place.join(pod)),
-        };
+        let unpublish = |pod: &str| volume("v").node_unpublish_volume(&place.join(pod));
         let places = || {
             let entries = std::fs::read_dir(&mounts).unwrap();
             entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
@@ -332,16 +289,16 @@ fn without_staging_each_target_has_its_own_daemon() {
         let mounted = |pod: &str| Target::new(place.join(pod)).unwrap().mounted().unwrap().unwrap();
 
         let broken = Arc::new(Buckets { is_broken: true, ..Buckets::default() });
-        let refused = started(&broken).await.node().node_publish_volume(publish("reader", "0")).await;
-        assert_eq!(refused.unwrap_err().message(), "the bucket is gone");
+        let error = started(&broken).await.call(publish("reader", "0")).await.unwrap_err();
+        assert_eq!(error.message(), "the bucket is gone");
         assert_eq!(places(), Vec::<PathBuf>::new(), "its daemon has ended");
 
         let buckets = Arc::new(Buckets::default());
         let served = started(&buckets).await;
-        let offered = served.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await.unwrap();
+        let offered = served.call(v1::NodeGetCapabilitiesRequest {}).await.unwrap();
         assert!(!format!("{offered:?}").contains("StageUnstageVolume"), "{offered:?}");
         for key in ["1", "2"] {
-            served.node().node_publish_volume(publish("reader", key)).await.unwrap();
+            served.call(publish("reader", key)).await.unwrap();
         }
         assert_eq!(mounted("reader").source, "v-by-1", "the daemon stays when the call is repeated");
         assert_eq!(buckets.asked.load(Ordering::Relaxed), 2, "and the driver gets the new secrets");
@@ -349,27 +306,26 @@ fn without_staging_each_target_has_its_own_daemon() {
         let [reader] = &places()[..] else { panic!("{:?}", places()) };
         let _no_daemons = NoDaemons(reader);
 
-        served.node().node_publish_volume(publish("writer", "3")).await.unwrap();
+        served.call(publish("writer", "3")).await.unwrap();
         assert_eq!(mounted("writer").source, "v-by-3");
         assert!(!mounted("writer").attributes.contains(csi_mount::MountAttributes::RDONLY));
         let writer = places().into_iter().find(|place| place != reader).unwrap();
         let _no_daemons_of_writer = NoDaemons(&writer);
         let others = v1::NodePublishVolumeRequest { volume_id: "w".into(), ..publish("writer", "4") };
-        let refused = served.node().node_publish_volume(others).await.unwrap_err();
-        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        refused(served.call(others).await, Code::FailedPrecondition);
         assert_eq!(mounted("writer").source, "v-by-3", "the refused call has ended nothing");
 
-        kill_daemon(&writer);
-        common::eventually("the daemon is lost", || csi_mount::flow::fuse::is_lost(&writer).unwrap()).await;
-        served.node().node_publish_volume(publish("writer", "5")).await.unwrap();
+        signal("KILL", &daemons(&writer));
+        until_lost(&writer).await;
+        served.call(publish("writer", "5")).await.unwrap();
         assert_eq!((mounted("writer").source, mounted("reader").source), ("v-by-5".into(), "v-by-1".into()));
 
         for _ in 0..2 {
-            served.node().node_unpublish_volume(unpublish("writer")).await.unwrap();
+            served.call(unpublish("writer")).await.unwrap();
         }
         assert_eq!(places(), std::slice::from_ref(reader));
         let restarted = started(&buckets).await;
-        restarted.node().node_unpublish_volume(unpublish("reader")).await.unwrap();
+        restarted.call(unpublish("reader")).await.unwrap();
         assert_eq!(places(), Vec::<PathBuf>::new());
         assert!(daemons(reader).is_empty() && daemons(&writer).is_empty());
         assert!(!place.join("reader").exists() && !place.join("writer").exists());
@@ -380,58 +336,20 @@ fn without_staging_each_target_has_its_own_daemon() {
 #[test]
 fn a_daemon_has_its_time_to_end() {
     on_tmpfs(async |place| {
-        let (staging, sent) = (place.join("staging"), place.join("sent"));
+        let staging = place.join("staging");
+        let sent = place.join("sent");
         let buckets = Buckets { late: Some(sent.clone()), ..Buckets::default() };
         let plugin = Plugin::new("s3.csi.example.org", "1").node(FuseNode::service(Arc::new(buckets)));
         let served = Served::start(plugin).await;
         std::fs::create_dir(&staging).unwrap();
         let _no_daemons = NoDaemons(&staging);
-        served.node().node_stage_volume(stage_request(&staging)).await.unwrap();
-        let unstage =
-            v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: text(&staging) };
+        let volume = volume("v").staged_at(&staging);
+        served.call(stage(&volume)).await.unwrap();
         let start = Instant::now();
-        served.node().node_unstage_volume(unstage).await.unwrap();
+        served.call(volume.node_unstage_volume()).await.unwrap();
         let took = start.elapsed();
         assert_eq!(std::fs::read_to_string(&sent).unwrap(), "sent");
-        assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(15), "{took:?}");
+        assert!(took >= Duration::from_secs(4) && took < Duration::from_secs(120), "{took:?}");
         assert!(daemons(&staging).is_empty());
     });
-}
-
-fn stage_request(staging: &Path) -> v1::NodeStageVolumeRequest {
-    v1::NodeStageVolumeRequest {
-        volume_id: "v".into(),
-        staging_target_path: text(staging),
-        volume_capability: capability(),
-        secrets: [("key".to_owned(), "stage".to_owned())].into(),
-        ..Default::default()
-    }
-}
-
-fn daemons(staging: &Path) -> Vec<String> {
-    let mark = format!("CSI_MOUNT_FUSE_AT={}", staging.display());
-    let all = std::fs::read_dir("/proc").unwrap();
-    let numbers = all.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let is_marked = |pid: &String| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
-    };
-    numbers.filter(is_marked).collect()
-}
-
-fn kill_daemon(staging: &Path) {
-    for pid in daemons(staging) {
-        assert!(std::process::Command::new("kill").args(["-9", &pid]).status().unwrap().success());
-    }
-}
-
-/// Kills the daemons of a failed test, which would otherwise keep its output open.
-struct NoDaemons<'a>(&'a Path);
-
-impl Drop for NoDaemons<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            kill_daemon(self.0);
-        }
-    }
 }

@@ -9,13 +9,14 @@ mod private;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Served, mount_capability};
+use common::{Served, map, mount_capability, mount_with, refused};
+use csi_core::client::VolumeUse;
 use csi_core::mount::{MountOptions, flow::shared::SharedSource};
 use csi_core::*;
 use csi_proto::v1;
 use private::on_tmpfs;
 use tonic::Code;
-use v1::volume_capability::AccessType;
+use v1::volume_capability::MountVolume;
 
 /// A volume is a tmpfs of the size that its secret gives.
 struct Memories;
@@ -38,37 +39,13 @@ impl SharedFilesystems for Memories {
     }
 }
 
-fn with_flags(flags: &[&str]) -> Option<v1::VolumeCapability> {
-    let mut capability = mount_capability(5);
-    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
-        mount.mount_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-    }
-    Some(capability)
+fn volume(place: &Path, id: &str) -> VolumeUse {
+    let capability = mount_with(5, MountVolume { mount_flags: vec!["noexec".into()], ..Default::default() });
+    VolumeUse::new(id, capability).staged_at(place.join("staging"))
 }
 
-fn stage(place: &Path, volume: &str) -> v1::NodeStageVolumeRequest {
-    v1::NodeStageVolumeRequest {
-        volume_id: volume.into(),
-        staging_target_path: place.join("staging").display().to_string(),
-        volume_capability: with_flags(&["noexec"]),
-        secrets: [("size".to_owned(), "1m".to_owned())].into(),
-        ..Default::default()
-    }
-}
-
-fn publish(place: &Path, target: &str) -> v1::NodePublishVolumeRequest {
-    v1::NodePublishVolumeRequest {
-        volume_id: "one".into(),
-        staging_target_path: place.join("staging").display().to_string(),
-        target_path: place.join(target).display().to_string(),
-        volume_capability: with_flags(&["noexec"]),
-        ..Default::default()
-    }
-}
-
-fn unpublish(place: &Path, target: &str) -> v1::NodeUnpublishVolumeRequest {
-    let target_path = place.join(target).display().to_string();
-    v1::NodeUnpublishVolumeRequest { volume_id: "one".into(), target_path }
+fn stage(volume: &VolumeUse) -> v1::NodeStageVolumeRequest {
+    v1::NodeStageVolumeRequest { secrets: map(&[("size", "1m")]), ..volume.node_stage_volume() }
 }
 
 async fn serve(node: NodeService<SharedNode<Memories>>) -> Served {
@@ -79,34 +56,23 @@ async fn serve(node: NodeService<SharedNode<Memories>>) -> Served {
 #[test]
 fn the_volumes_group_reaches_the_driver() {
     use std::os::unix::fs::MetadataExt as _;
-    let with_group = |group: &str| {
-        let mut capability = with_flags(&[]);
-        if let Some(AccessType::Mount(mount)) = capability.as_mut().and_then(|it| it.access_type.as_mut()) {
-            mount.volume_mount_group = group.to_owned();
-        }
-        capability
+    let of_group = |id: &str, group: &str| {
+        let mount = MountVolume { volume_mount_group: group.to_owned(), ..Default::default() };
+        VolumeUse::new(id, mount_with(5, mount))
     };
     on_tmpfs(async |place| {
         let served = serve(SharedNode::service(Arc::new(Memories)).volume_mount_group()).await;
-        std::fs::create_dir(place.join("staging")).unwrap();
-        let request = |group| v1::NodeStageVolumeRequest {
-            volume_capability: with_group(group),
-            ..stage(place, "one")
-        };
-        let error = served.node().node_stage_volume(request("users")).await.unwrap_err();
-        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
-        served.node().node_stage_volume(request("4321")).await.unwrap();
-        assert_eq!(place.join("staging").metadata().unwrap().gid(), 4321);
+        let staging = place.join("staging");
+        let target = place.join("target");
+        std::fs::create_dir(&staging).unwrap();
+        let request = |group| stage(&of_group("one", group).staged_at(&staging));
+        refused(served.call(request("users")).await, Code::InvalidArgument);
+        served.call(request("4321")).await.unwrap();
+        assert_eq!(staging.metadata().unwrap().gid(), 4321);
 
         let served = serve(SharedNode::unstaged_service(Arc::new(Memories)).volume_mount_group()).await;
-        let request = v1::NodePublishVolumeRequest {
-            volume_id: "two".into(),
-            staging_target_path: String::new(),
-            volume_capability: with_group("1234"),
-            ..publish(place, "target")
-        };
-        served.node().node_publish_volume(request).await.unwrap();
-        assert_eq!(place.join("target").metadata().unwrap().gid(), 1234);
+        served.call(of_group("two", "1234").node_publish_volume(&target)).await.unwrap();
+        assert_eq!(target.metadata().unwrap().gid(), 1234);
     });
 }
 
@@ -115,44 +81,36 @@ fn staged_once_and_bound_for_each_workload() {
     on_tmpfs(async |place| {
         let served = serve(SharedNode::service(Arc::new(Memories))).await;
         std::fs::create_dir(place.join("staging")).unwrap();
-        let early = served.node().node_publish_volume(publish(place, "a")).await.unwrap_err();
-        assert_eq!(early.code(), Code::FailedPrecondition, "{early}");
+        let other = volume(place, "two");
+        let volume = volume(place, "one");
+        let [a, b, c] = ["a", "b", "c"].map(|target| place.join(target));
+        refused(served.call(volume.node_publish_volume(&a)).await, Code::FailedPrecondition);
         for _ in 0..2 {
-            served.node().node_stage_volume(stage(place, "one")).await.unwrap();
+            served.call(stage(&volume)).await.unwrap();
         }
-        let other = served.node().node_stage_volume(stage(place, "two")).await.unwrap_err();
-        assert_eq!(other.code(), Code::AlreadyExists, "{other}");
+        refused(served.call(stage(&other)).await, Code::AlreadyExists);
 
-        let read_only = v1::NodePublishVolumeRequest { readonly: true, ..publish(place, "b") };
-        for request in [publish(place, "a"), publish(place, "a"), read_only] {
-            served.node().node_publish_volume(request).await.unwrap();
+        let read_only = v1::NodePublishVolumeRequest { readonly: true, ..volume.node_publish_volume(&b) };
+        for request in [volume.node_publish_volume(&a), volume.node_publish_volume(&a), read_only] {
+            served.call(request).await.unwrap();
         }
-        std::fs::write(place.join("a/file"), "shared").unwrap();
-        assert_eq!(std::fs::read_to_string(place.join("b/file")).unwrap(), "shared");
-        assert!(std::fs::write(place.join("b/file"), "x").is_err());
+        std::fs::write(a.join("file"), "shared").unwrap();
+        assert_eq!(std::fs::read_to_string(b.join("file")).unwrap(), "shared");
+        assert!(std::fs::write(b.join("file"), "x").is_err());
 
-        let volume_path = place.join("a").display().to_string();
-        let asked =
-            v1::NodeGetVolumeStatsRequest { volume_id: "one".into(), volume_path, ..Default::default() };
-        let stats = served.node().node_get_volume_stats(asked.clone()).await.unwrap().into_inner();
+        let stats = served.call(volume.node_get_volume_stats(&a)).await.unwrap();
         assert_eq!(stats.usage[0].total, 1 << 20, "the driver's option got to the kernel");
 
-        let others = v1::NodePublishVolumeRequest { volume_id: "two".into(), ..publish(place, "c") };
-        let refused = served.node().node_publish_volume(others).await.unwrap_err();
-        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-        assert!(!place.join("c").exists());
-        let others = v1::NodeGetVolumeStatsRequest { volume_id: "two".into(), ..asked };
-        let refused = served.node().node_get_volume_stats(others).await.unwrap_err();
-        assert_eq!(refused.code(), Code::NotFound, "{refused}");
+        refused(served.call(other.node_publish_volume(&c)).await, Code::FailedPrecondition);
+        assert!(!c.exists());
+        refused(served.call(other.node_get_volume_stats(&a)).await, Code::NotFound);
 
-        for target in ["a", "b", "b"] {
-            served.node().node_unpublish_volume(unpublish(place, target)).await.unwrap();
-            assert!(!place.join(target).exists());
+        for target in [&a, &b, &b] {
+            served.call(volume.node_unpublish_volume(target)).await.unwrap();
+            assert!(!target.exists());
         }
-        let staging_target_path = place.join("staging").display().to_string();
-        let request = v1::NodeUnstageVolumeRequest { volume_id: "one".into(), staging_target_path };
         for _ in 0..2 {
-            served.node().node_unstage_volume(request.clone()).await.unwrap();
+            served.call(volume.node_unstage_volume()).await.unwrap();
         }
         assert!(!csi_mount::mounts().unwrap().iter().any(|entry| entry.source == "server:/one"));
     });
@@ -162,10 +120,13 @@ fn staged_once_and_bound_for_each_workload() {
 #[test]
 fn a_foreign_mount_at_a_volumes_place_is_refused_and_stays() {
     on_tmpfs(async |place| {
+        let volume = volume(place, "one");
         let staged = serve(SharedNode::service(Arc::new(Memories))).await;
-        foreign::mounts_are_refused_and_stay(&staged, Some(stage(place, "one")), publish(place, "a")).await;
+        let publish = volume.node_publish_volume(&place.join("a"));
+        foreign::mounts_are_refused_and_stay(&staged, Some(stage(&volume)), publish).await;
         let unstaged = serve(SharedNode::unstaged_service(Arc::new(Memories))).await;
-        foreign::mounts_are_refused_and_stay(&unstaged, None, publish(place, "b")).await;
+        let publish = volume.node_publish_volume(&place.join("b"));
+        foreign::mounts_are_refused_and_stay(&unstaged, None, publish).await;
     });
 }
 
@@ -173,21 +134,19 @@ fn a_foreign_mount_at_a_volumes_place_is_refused_and_stays() {
 fn without_staging_each_target_is_a_mount() {
     on_tmpfs(async |place| {
         let served = serve(SharedNode::unstaged_service(Arc::new(Memories))).await;
-        for target in ["a", "a", "b"] {
-            served.node().node_publish_volume(publish(place, target)).await.unwrap();
+        let volume = volume(place, "one");
+        let [a, b, c] = ["a", "b", "c"].map(|target| place.join(target));
+        for target in [&a, &a, &b] {
+            served.call(volume.node_publish_volume(target)).await.unwrap();
         }
         // A mode that allows one target on a node.
-        let one_only = v1::NodePublishVolumeRequest {
-            volume_capability: Some(mount_capability(2)),
-            ..publish(place, "c")
-        };
-        let refused = served.node().node_publish_volume(one_only).await.unwrap_err();
-        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-        assert!(!place.join("c").exists());
+        let one_only = VolumeUse::new("one", mount_capability(2));
+        refused(served.call(one_only.node_publish_volume(&c)).await, Code::FailedPrecondition);
+        assert!(!c.exists());
         let mounts = csi_mount::mounts().unwrap();
         assert_eq!(mounts.iter().filter(|entry| entry.source == "server:/one").count(), 2);
-        for target in ["a", "b"] {
-            served.node().node_unpublish_volume(unpublish(place, target)).await.unwrap();
+        for target in [&a, &b] {
+            served.call(volume.node_unpublish_volume(target)).await.unwrap();
         }
     });
 }

@@ -1,21 +1,23 @@
-//! VOLUME_MOUNT_GROUP through whole plugins: the group gets the files, or the mount shows them as the
-//! group's. Needs root.
+//! VOLUME_MOUNT_GROUP and id maps of a class through whole plugins: the group gets the files, or the mount shows
+//! other owners than the disk. Needs root.
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
 mod private;
 
 use std::os::unix::fs::{MetadataExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::{Served, mount_capability};
+use common::{Served, map, mount_with, refused};
+use csi_core::client::VolumeUse;
+use csi_core::node_plugins::{FilesystemOptions, MountGroup};
 use csi_core::*;
-use csi_mount::{Filesystem, LoopDevice, LoopOptions};
+use csi_mount::{Filesystem, IdMap, LoopDevice, LoopOptions};
 use csi_proto::v1;
 use private::on_tmpfs;
 use tonic::Code;
-use v1::volume_capability::AccessType;
+use v1::volume_capability::MountVolume;
 
 const GROUP: u32 = 2000;
 
@@ -59,32 +61,17 @@ impl BlockDevices for Store {
     fn mount_group(&self) -> MountGroup {
         self.1
     }
+    fn id_map(&self, volume: &Attachment) -> Result<IdMap> {
+        FilesystemOptions::kept_in(&volume.volume_context)?.id_map()
+    }
     fn filesystems(&self) -> Vec<Filesystem> {
         vec![Filesystem::Ext4]
     }
 }
 
-fn capability(group: &str) -> Option<v1::VolumeCapability> {
-    let mut capability = mount_capability(1);
-    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
-        mount.volume_mount_group = group.to_owned();
-    }
-    Some(capability)
-}
-
-fn publish(place: &Path, staging: Option<&Path>) -> v1::NodePublishVolumeRequest {
-    v1::NodePublishVolumeRequest {
-        volume_id: "v".into(),
-        staging_target_path: staging.map(|path| path.display().to_string()).unwrap_or_default(),
-        target_path: place.join("pod").display().to_string(),
-        volume_capability: capability("2000"),
-        ..Default::default()
-    }
-}
-
-fn unpublish(place: &Path) -> v1::NodeUnpublishVolumeRequest {
-    let target_path = place.join("pod").display().to_string();
-    v1::NodeUnpublishVolumeRequest { volume_id: "v".into(), target_path }
+fn in_group(group: &str) -> VolumeUse {
+    let mount = MountVolume { volume_mount_group: group.to_owned(), ..Default::default() };
+    VolumeUse::new("v", mount_with(1, mount))
 }
 
 fn group_of(path: PathBuf) -> u32 {
@@ -102,29 +89,28 @@ fn a_directorys_files_are_the_groups() {
             std::fs::write(volume.join("file"), "x").unwrap();
             let node = DirectoryNode::service(Arc::new(Store(place.to_owned(), way))).volume_mount_group();
             let served = Served::start(Plugin::new("group.csi.example.org", "1").node(node)).await;
+            let pod = place.join("pod");
+            let publish = in_group("2000").node_publish_volume(&pod);
+            let unpublish = v1::NodeUnpublishVolumeRequest::from(&publish);
             // A read-only publish changes nothing on the disk.
-            let read_only = v1::NodePublishVolumeRequest { readonly: true, ..publish(place, None) };
-            served.node().node_publish_volume(read_only).await.unwrap();
+            let read_only = v1::NodePublishVolumeRequest { readonly: true, ..publish.clone() };
+            served.call(read_only).await.unwrap();
             assert_eq!(group_of(volume.join("file")), 0, "{way:?}");
-            served.node().node_unpublish_volume(unpublish(place)).await.unwrap();
+            served.call(unpublish.clone()).await.unwrap();
 
             for _ in 0..2 {
-                served.node().node_publish_volume(publish(place, None)).await.unwrap();
+                served.call(publish.clone()).await.unwrap();
             }
             for name in [".", "file"] {
-                assert_eq!(group_of(place.join("pod").join(name)), GROUP, "{way:?}");
+                assert_eq!(group_of(pod.join(name)), GROUP, "{way:?}");
             }
             let on_disk = if way == MountGroup::ChangeFiles { GROUP } else { 0 };
             assert_eq!(group_of(volume.join("file")), on_disk, "{way:?}");
             for bad in ["nobody", "4294967295", "-1"] {
-                let request = v1::NodePublishVolumeRequest {
-                    volume_capability: capability(bad),
-                    ..publish(place, None)
-                };
-                let error = served.node().node_publish_volume(request).await.unwrap_err();
-                assert_eq!(error.code(), Code::InvalidArgument, "{bad}: {error}");
+                let request = in_group(bad).node_publish_volume(&pod);
+                refused(served.call(request).await, Code::InvalidArgument);
             }
-            served.node().node_unpublish_volume(unpublish(place)).await.unwrap();
+            served.call(unpublish).await.unwrap();
         });
     }
 }
@@ -138,27 +124,76 @@ fn a_filesystem_on_a_device_is_the_groups() {
             std::fs::create_dir(&staging).unwrap();
             let node = BlockNode::service(Arc::new(Store(place.to_owned(), way))).volume_mount_group();
             let served = Served::start(Plugin::new("group.csi.example.org", "1").node(node)).await;
-            let stage = v1::NodeStageVolumeRequest {
-                volume_id: "v".into(),
-                staging_target_path: staging.display().to_string(),
-                volume_capability: capability("2000"),
-                ..Default::default()
-            };
-            served.node().node_stage_volume(stage).await.unwrap();
+            let volume = in_group("2000").staged_at(&staging);
+            let pod = place.join("pod");
+            served.call(volume.node_stage_volume()).await.unwrap();
             std::fs::write(staging.join("file"), "x").unwrap();
             for _ in 0..2 {
-                served.node().node_publish_volume(publish(place, Some(&staging))).await.unwrap();
+                served.call(volume.node_publish_volume(&pod)).await.unwrap();
             }
-            assert_eq!(group_of(place.join("pod/file")), GROUP, "{way:?}");
-            std::fs::write(place.join("pod/new"), "x").unwrap();
-            chown(place.join("pod/new"), None, Some(GROUP)).unwrap();
+            assert_eq!(group_of(pod.join("file")), GROUP, "{way:?}");
+            std::fs::write(pod.join("new"), "x").unwrap();
+            chown(pod.join("new"), None, Some(GROUP)).unwrap();
             let on_disk = if way == MountGroup::ChangeFiles { GROUP } else { 0 };
             assert_eq!(group_of(staging.join("new")), on_disk, "{way:?}");
 
-            served.node().node_unpublish_volume(unpublish(place)).await.unwrap();
-            let staging_target_path = staging.display().to_string();
-            let unstage = v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path };
-            served.node().node_unstage_volume(unstage).await.unwrap();
+            served.call(volume.node_unpublish_volume(&pod)).await.unwrap();
+            served.call(volume.node_unstage_volume()).await.unwrap();
+        });
+    }
+}
+
+/// Group 5 on the disk is the pod's group 2000, by the map of the class; with a group of the call the map has both.
+#[test]
+fn a_class_chooses_the_owners_that_a_pod_sees() {
+    for (way, context, shown, on_disk) in [
+        (MountGroup::ChangeFiles, [("mapUsers", "0:1000"), ("mapGroups", "5:2000")], (1000, GROUP), (0, 5)),
+        (
+            MountGroup::MapOwners { on_disk: 0 },
+            [("mapUsers", "0:1000"), ("mapGroups", "5:6")],
+            (1000, GROUP),
+            (0, 0),
+        ),
+    ] {
+        on_tmpfs(async |place| {
+            std::fs::File::create(place.join("v")).unwrap().set_len(16 << 20).unwrap();
+            let [staging, pod] = ["staging", "pod"].map(|name| place.join(name));
+            std::fs::create_dir(&staging).unwrap();
+            let node = BlockNode::service(Arc::new(Store(place.to_owned(), way))).volume_mount_group();
+            let served = Served::start(Plugin::new("group.csi.example.org", "1").node(node)).await;
+            let mut volume = in_group("2000").staged_at(&staging);
+            volume.volume_context = map(&context);
+            served.call(volume.node_stage_volume()).await.unwrap();
+            let owner = |path: PathBuf| {
+                let metadata = path.metadata().unwrap();
+                (metadata.uid(), metadata.gid())
+            };
+            for _ in 0..2 {
+                served.call(volume.node_publish_volume(&pod)).await.unwrap();
+            }
+            assert_eq!((owner(pod.clone()), owner(staging.clone())), (shown, on_disk), "{way:?}");
+            std::fs::write(pod.join("new"), "x").unwrap();
+            chown(pod.join("new"), Some(1000), Some(GROUP)).unwrap();
+            assert_eq!(owner(staging.join("new")), on_disk, "{way:?}");
+            served.call(volume.node_unpublish_volume(&pod)).await.unwrap();
+
+            for (key, value, field) in [
+                ("mapUsers", "0-1000", "parameters[mapUsers]"),
+                ("mapGroups", "0:7,7:8", "parameters[mapGroups]"),
+                ("mapGroups", "0:2000,2000:1", "parameters[mapGroups]"),
+            ] {
+                volume.volume_context = map(&[(key, value)]);
+                let error =
+                    refused(served.call(volume.node_publish_volume(&pod)).await, Code::InvalidArgument);
+                assert!(error.message().contains(field), "{error}");
+            }
+            if way != MountGroup::ChangeFiles {
+                volume.volume_context = map(&[("mapGroups", "0:7")]);
+                let error =
+                    refused(served.call(volume.node_publish_volume(&pod)).await, Code::InvalidArgument);
+                assert!(error.message().contains("volume_mount_group: map owners: 0 is already"), "{error}");
+            }
+            served.call(volume.node_unstage_volume()).await.unwrap();
         });
     }
 }

@@ -8,14 +8,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{Served, mount_capability};
+use common::{Served, map, mount_capability, mount_with, refused};
+use csi_core::client::VolumeUse;
 use csi_core::mount::flow::{fuse::FuseDaemon, shared::SharedSource};
 use csi_core::mount::{MountOptions, testing::SimulatedNode};
+use csi_core::node_plugins::RootPermissions;
+use csi_core::types::MountFlags;
 use csi_core::*;
 use csi_proto::v1;
 use private::on_tmpfs;
 use tonic::Code;
-use v1::volume_capability::AccessType;
+use v1::volume_capability::MountVolume;
 
 const WRITER: i32 = 1;
 const READERS: i32 = 3;
@@ -69,28 +72,18 @@ impl FuseFilesystems for Volumes {
     }
 }
 
-fn context(permissions: &str) -> std::collections::HashMap<String, String> {
-    [("mountPermissions".to_owned(), permissions.to_owned())].into()
+fn with_permissions(capability: v1::VolumeCapability, permissions: &str) -> VolumeUse {
+    let mut volume = VolumeUse::new("v", capability);
+    volume.volume_context = map(&[("mountPermissions", permissions)]);
+    volume
 }
 
 fn publish(target: &Path, permissions: &str) -> v1::NodePublishVolumeRequest {
-    v1::NodePublishVolumeRequest {
-        volume_id: "v".into(),
-        target_path: target.display().to_string(),
-        volume_capability: Some(mount_capability(WRITER)),
-        volume_context: context(permissions).into_iter().collect(),
-        ..Default::default()
-    }
+    with_permissions(mount_capability(WRITER), permissions).node_publish_volume(target)
 }
 
 fn stage(staging: &Path, permissions: &str) -> v1::NodeStageVolumeRequest {
-    v1::NodeStageVolumeRequest {
-        volume_id: "v".into(),
-        staging_target_path: staging.display().to_string(),
-        volume_capability: Some(mount_capability(WRITER)),
-        volume_context: context(permissions).into_iter().collect(),
-        ..Default::default()
-    }
+    with_permissions(mount_capability(WRITER), permissions).staged_at(staging).node_stage_volume()
 }
 
 async fn serve<N: Node>(node: NodeService<N>) -> Served {
@@ -104,42 +97,34 @@ fn mode(path: impl AsRef<Path>) -> u32 {
 #[test]
 fn a_directory_gets_its_permissions_at_each_writable_publish() {
     on_tmpfs(async |place| {
-        let (volume, target) = (place.join("volume"), place.join("pod"));
+        let volume = place.join("volume");
+        let target = place.join("pod");
         std::fs::create_dir(&volume).unwrap();
         let set = |mode| std::fs::set_permissions(&volume, PermissionsExt::from_mode(mode)).unwrap();
         set(0o700);
         let node = DirectoryNode::service(Arc::new(Volumes(place.to_owned()))).volume_mount_group();
         let served = serve(node).await;
         let read_only = v1::NodePublishVolumeRequest { readonly: true, ..publish(&target, "02770") };
-        served.node().node_publish_volume(read_only).await.unwrap();
+        served.call(read_only).await.unwrap();
         assert_eq!(mode(&volume), 0o700);
-        let unpublish = v1::NodeUnpublishVolumeRequest {
-            volume_id: "v".into(),
-            target_path: target.display().to_string(),
-        };
-        served.node().node_unpublish_volume(unpublish).await.unwrap();
+        served.call(v1::NodeUnpublishVolumeRequest::from(&publish(&target, ""))).await.unwrap();
 
         for before in [0o700, 0o777] {
             set(before);
-            served.node().node_publish_volume(publish(&target, "02770")).await.unwrap();
+            served.call(publish(&target, "02770")).await.unwrap();
             assert_eq!((mode(&volume), mode(&target)), (0o2770, 0o2770));
         }
         for unchanged in ["0", ""] {
-            served.node().node_publish_volume(publish(&target, unchanged)).await.unwrap();
+            served.call(publish(&target, unchanged)).await.unwrap();
             assert_eq!(mode(&volume), 0o2770);
         }
-        let error = served.node().node_publish_volume(publish(&target, "0999")).await.unwrap_err();
-        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        let error = refused(served.call(publish(&target, "0999")).await, Code::InvalidArgument);
         assert!(error.message().contains("volume_context[mountPermissions]"), "{error}");
 
         // The group of the volume keeps its access.
-        let mut request = publish(&target, "0700");
-        if let Some(AccessType::Mount(mount)) =
-            request.volume_capability.as_mut().and_then(|capability| capability.access_type.as_mut())
-        {
-            mount.volume_mount_group = "2000".to_owned();
-        }
-        served.node().node_publish_volume(request).await.unwrap();
+        let mount = MountVolume { volume_mount_group: "2000".to_owned(), ..Default::default() };
+        let grouped = with_permissions(mount_with(WRITER, mount), "0700");
+        served.call(grouped.node_publish_volume(&target)).await.unwrap();
         assert_eq!(mode(&volume), 0o2770);
     });
 }
@@ -147,21 +132,21 @@ fn a_directory_gets_its_permissions_at_each_writable_publish() {
 #[test]
 fn the_root_of_a_shared_filesystem_gets_its_permissions_when_it_is_mounted() {
     on_tmpfs(async |place| {
-        let (staging, target) = (place.join("staging"), place.join("pod"));
+        let staging = place.join("staging");
+        let target = place.join("pod");
         std::fs::create_dir(&staging).unwrap();
         let served = serve(SharedNode::service(Arc::new(Volumes(place.to_owned())))).await;
-        let error = served.node().node_stage_volume(stage(&staging, "rwx")).await.unwrap_err();
-        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
-        served.node().node_stage_volume(stage(&staging, "0750")).await.unwrap();
+        refused(served.call(stage(&staging, "rwx")).await, Code::InvalidArgument);
+        served.call(stage(&staging, "0750")).await.unwrap();
         assert_eq!(mode(&staging), 0o750);
-        served.node().node_stage_volume(stage(&staging, "0700")).await.unwrap();
+        served.call(stage(&staging, "0700")).await.unwrap();
         assert_eq!(mode(&staging), 0o700);
 
         // What could not be changed does not stay mounted.
         let other = place.join("other");
         std::fs::create_dir(&other).unwrap();
         let refused = v1::NodeStageVolumeRequest { volume_id: "refuses".into(), ..stage(&other, "0750") };
-        served.node().node_stage_volume(refused).await.unwrap_err();
+        served.call(refused).await.unwrap_err();
         let mounts = csi_core::mount::mounts().unwrap();
         assert!(!mounts.iter().any(|entry| entry.mount_point == other), "it stays mounted");
         let readers = v1::NodeStageVolumeRequest {
@@ -169,10 +154,10 @@ fn the_root_of_a_shared_filesystem_gets_its_permissions_when_it_is_mounted() {
             volume_capability: Some(mount_capability(READERS)),
             ..stage(&other, "0750")
         };
-        served.node().node_stage_volume(readers).await.unwrap();
+        served.call(readers).await.unwrap();
 
         let served = serve(SharedNode::unstaged_service(Arc::new(Volumes(place.to_owned())))).await;
-        served.node().node_publish_volume(publish(&target, "03775")).await.unwrap();
+        served.call(publish(&target, "03775")).await.unwrap();
         assert_eq!(mode(&target), 0o3775);
     });
 }
@@ -183,10 +168,9 @@ async fn the_root_of_a_fuse_filesystem_gets_its_permissions_after_its_start() {
     let staging = Path::new("/staging");
     node.create_dir(staging);
     let service = FuseNode::service(Arc::new(Volumes(PathBuf::new())));
-    let plugin = Plugin::new("permissions.csi.example.org", "1").node(service).machine(node.clone());
+    let plugin = Plugin::new("permissions.csi.example.org", "1").node(service).host(node.clone());
     let served = Served::start(plugin).await;
-    let error = served.node().node_stage_volume(stage(staging, "8")).await.unwrap_err();
-    assert_eq!(error.code(), Code::InvalidArgument, "{error}");
-    served.node().node_stage_volume(stage(staging, "0770")).await.unwrap();
+    refused(served.call(stage(staging, "8")).await, Code::InvalidArgument);
+    served.call(stage(staging, "0770")).await.unwrap();
     assert_eq!(node.permissions(staging), Some(0o770));
 }

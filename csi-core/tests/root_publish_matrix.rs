@@ -3,18 +3,18 @@
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
+mod private;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{Served, block_capability, mount_capability};
+use common::{Served, block_capability, mount_with};
+use csi_core::client::VolumeUse;
 use csi_core::*;
-use csi_mount::testing::private_mount_namespace;
-use csi_mount::{LoopDevice, LoopOptions};
 use csi_proto::v1;
+use private::{Disk, on_tmpfs};
 use tonic::Code;
-use v1::volume_capability::AccessType;
+use v1::volume_capability::MountVolume;
 
 /// A driver with one directory for a volume.
 struct OneDirectory(PathBuf);
@@ -52,38 +52,6 @@ impl BlockDevices for OneDevice {
     }
 }
 
-/// A loop device over its own file.
-struct Disk {
-    device: Option<LoopDevice>,
-    _directory: tempfile::TempDir,
-}
-
-impl Disk {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("image");
-        File::create(&file).unwrap().set_len(32 << 20).unwrap();
-        let device =
-            LoopDevice::attach(&file, &LoopOptions::new()).expect("run this as root, with loop devices");
-        Self { device: Some(device), _directory: directory }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.device.as_ref().unwrap().path().to_owned()
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        if let Some(device) = self.device.take()
-            && let Err(error) = device.detach()
-            && !std::thread::panicking()
-        {
-            panic!("a loop device is left: {error}");
-        }
-    }
-}
-
 /// The paths, and how the volume is used.
 struct Place {
     pods: PathBuf,
@@ -93,31 +61,27 @@ struct Place {
 }
 
 impl Place {
-    fn capability(&self, flags: &[&str]) -> v1::VolumeCapability {
-        let mut capability =
-            if self.block { block_capability(self.mode) } else { mount_capability(self.mode) };
-        if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
-            mount.mount_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    fn volume(&self, flags: &[&str]) -> VolumeUse {
+        let mount_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let capability = if self.block {
+            block_capability(self.mode)
+        } else {
+            mount_with(self.mode, MountVolume { mount_flags, ..Default::default() })
+        };
+        let volume = VolumeUse::new("v", capability);
+        match &self.staging {
+            Some(staging) => volume.staged_at(staging),
+            None => volume,
         }
-        capability
     }
 
     fn publish(&self, target: &str) -> v1::NodePublishVolumeRequest {
-        v1::NodePublishVolumeRequest {
-            volume_id: "v".into(),
-            staging_target_path: self
-                .staging
-                .as_ref()
-                .map_or_else(String::new, |path| path.display().to_string()),
-            target_path: self.pods.join(target).display().to_string(),
-            volume_capability: Some(self.capability(&[])),
-            ..Default::default()
-        }
+        self.volume(&[]).node_publish_volume(&self.pods.join(target))
     }
 }
 
 async fn code(served: &Served, request: v1::NodePublishVolumeRequest) -> Code {
-    match served.node().node_publish_volume(request).await {
+    match served.call(request).await {
         Ok(_) => Code::Ok,
         Err(status) => {
             assert!(!status.message().is_empty());
@@ -141,8 +105,7 @@ async fn row(served: &Served, place: &Place, due: [Code; 3]) -> u32 {
         cells += 1;
     }
     if !place.block {
-        let mut other = place.publish("one");
-        other.volume_capability = Some(place.capability(&["noexec"]));
+        let other = place.volume(&["noexec"]).node_publish_volume(&place.pods.join("one"));
         assert_eq!(code(served, other).await, differs, "mode {mode}: the same target, noexec");
         cells += 1;
     }
@@ -160,9 +123,8 @@ async fn row(served: &Served, place: &Place, due: [Code; 3]) -> u32 {
     assert_eq!(second, elsewhere, "mode {mode}: another target");
     assert_eq!(place.pods.join("two").exists(), elsewhere == Code::Ok, "a refused target is not left behind");
     for target in ["one", "two"] {
-        let target_path = place.pods.join(target).display().to_string();
-        let request = v1::NodeUnpublishVolumeRequest { volume_id: "v".into(), target_path };
-        served.node().node_unpublish_volume(request).await.unwrap();
+        let request = v1::NodeUnpublishVolumeRequest::from(&place.publish(target));
+        served.call(request).await.unwrap();
     }
     cells + 1
 }
@@ -181,23 +143,11 @@ async fn matrix(node: impl Fn(bool) -> Plugin, pods: &Path, staging: Option<&Pat
                 continue;
             }
             let many = [3, 4, 5, 7].contains(&mode) || (mode == 1 && !declared);
-            if let Some(staging) = staging {
-                let request = v1::NodeStageVolumeRequest {
-                    volume_id: "v".into(),
-                    staging_target_path: staging.display().to_string(),
-                    volume_capability: Some(place.capability(&[])),
-                    ..Default::default()
-                };
-                served.node().node_stage_volume(request).await.unwrap();
-            }
-            cells +=
-                row(&served, &place, [Good, AlreadyExists, if many { Good } else { FailedPrecondition }])
-                    .await;
-            if let Some(staging) = staging {
-                let staging_target_path = staging.display().to_string();
-                let request = v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path };
-                served.node().node_unstage_volume(request).await.unwrap();
-            }
+            // Does nothing where volumes are not staged.
+            place.volume(&[]).stage(&served.client).await.unwrap();
+            let elsewhere = if many { Good } else { FailedPrecondition };
+            cells += row(&served, &place, [Good, AlreadyExists, elsewhere]).await;
+            place.volume(&[]).unstage(&served.client).await.unwrap();
         }
     }
     cells
@@ -208,21 +158,13 @@ fn plugin<D: Node>(node: NodeService<D>, declared: bool) -> Plugin {
     Plugin::new("matrix.csi.example.org", "1").node(node)
 }
 
-fn in_private(test: impl AsyncFnOnce() + Send) {
-    private_mount_namespace(|| {
-        // The runtime's threads are children of this one and share its mount namespace.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(test());
-    });
-}
-
 // spec: node-publish-volume.repeated-is-ok, node-publish-volume.differs-is-already-exists
 // spec: node-publish-volume.second-target, node-publish-volume.readonly
 #[test]
 fn directories() {
-    in_private(async || {
-        let directory = tempfile::tempdir().unwrap();
-        let (volume, pods) = (directory.path().join("volume"), directory.path().join("pods"));
+    on_tmpfs(async |place| {
+        let volume = place.join("volume");
+        let pods = place.join("pods");
         std::fs::create_dir(&volume).unwrap();
         std::fs::create_dir(&pods).unwrap();
         let node =
@@ -232,13 +174,14 @@ fn directories() {
 }
 
 fn on_devices(name: &str, is_raw: bool) {
-    in_private(async || {
-        let disk = Disk::new();
-        let directory = tempfile::tempdir().unwrap();
-        let (staging, pods) = (directory.path().join("staging"), directory.path().join("pods"));
+    on_tmpfs(async |place| {
+        let disk = Disk::new(&place.join("image"));
+        let staging = place.join("staging");
+        let pods = place.join("pods");
         std::fs::create_dir(&staging).unwrap();
         std::fs::create_dir(&pods).unwrap();
-        let node = |declared| plugin(BlockNode::service(Arc::new(OneDevice(disk.path()))), declared);
+        let node =
+            |declared| plugin(BlockNode::service(Arc::new(OneDevice(disk.path().to_owned()))), declared);
         println!("{} cells for {name}", matrix(node, &pods, Some(&staging), is_raw).await);
     });
 }

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
+mod daemons;
 mod fuse_programs;
 mod private;
 
@@ -15,16 +16,18 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Served, eventually, mount_capability};
+use common::{Served, eventually, mount_with};
 use csi_conformance::Kit;
+use csi_core::client::VolumeUse;
 use csi_core::mount::{Mount, MountOptions, Target};
 use csi_core::*;
 use csi_proto::v1;
-use fuse_programs::{MountedBy, Program, Vendor, signal};
+use daemons::{NoDaemons, daemons, signal};
+use fuse_programs::{MountedBy, Program, Vendor};
 use private::on_tmpfs;
 use tokio::task::spawn_blocking;
 use tonic::{Code, Status};
-use v1::volume_capability::AccessType;
+use v1::volume_capability::MountVolume;
 
 /// A step that takes longer is not bounded for a caller.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -146,67 +149,42 @@ impl Bed<'_> {
         println!("{} | {what} | {found}", self.vendor.name());
     }
 
-    fn capability(&self) -> Option<v1::VolumeCapability> {
-        let mut capability = mount_capability(5);
-        if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
-            mount.mount_flags.clone_from(&self.mount_flags);
-        }
-        Some(capability)
+    fn volume(&self, id: &str) -> VolumeUse {
+        let mount = MountVolume { mount_flags: self.mount_flags.clone(), ..Default::default() };
+        VolumeUse::new(id, mount_with(5, mount)).staged_at(self.staging(id))
     }
 
     async fn stage(&self, id: &str) -> Result<(), Status> {
         let request = v1::NodeStageVolumeRequest {
-            volume_id: id.into(),
-            staging_target_path: text(&self.staging(id)),
-            volume_capability: self.capability(),
             secrets: self.vendor.secrets(),
-            ..Default::default()
+            ..self.volume(id).node_stage_volume()
         };
-        self.served.node().node_stage_volume(request).await.map(drop)
+        self.served.call(request).await.map(drop)
     }
 
     async fn publish(&self, id: &str, pod: &Path) -> Result<(), Status> {
         let request = v1::NodePublishVolumeRequest {
-            volume_id: id.into(),
-            staging_target_path: text(&self.staging(id)),
-            target_path: text(pod),
-            volume_capability: self.capability(),
             secrets: self.vendor.secrets(),
-            ..Default::default()
+            ..self.volume(id).node_publish_volume(pod)
         };
-        self.served.node().node_publish_volume(request).await.map(drop)
+        self.served.call(request).await.map(drop)
     }
 
     async fn unpublish(&self, id: &str, pod: &Path) -> Result<(), Status> {
-        let request = v1::NodeUnpublishVolumeRequest { volume_id: id.into(), target_path: text(pod) };
-        self.served.node().node_unpublish_volume(request).await.map(drop)
+        self.served.call(self.volume(id).node_unpublish_volume(pod)).await.map(drop)
     }
 
     async fn unstage(&self, id: &str) -> Result<(), Status> {
-        let staging_target_path = text(&self.staging(id));
-        let request = v1::NodeUnstageVolumeRequest { volume_id: id.into(), staging_target_path };
-        self.served.node().node_unstage_volume(request).await.map(drop)
+        self.served.call(self.volume(id).node_unstage_volume()).await.map(drop)
     }
 
     async fn stats(&self, id: &str) -> Result<(), Status> {
-        let request = v1::NodeGetVolumeStatsRequest {
-            volume_id: id.into(),
-            volume_path: text(&self.pod(id)),
-            ..Default::default()
-        };
-        self.served.node().node_get_volume_stats(request).await.map(drop)
+        self.served.call(self.volume(id).node_get_volume_stats(&self.pod(id))).await.map(drop)
     }
 
     /// The reasons why the volume is not healthy.
     async fn health(&self, id: &str) -> Result<Vec<String>, Status> {
-        let request = v1::NodeGetVolumeHealthRequest {
-            volume_id: id.into(),
-            volume_publish_path: text(&self.pod(id)),
-            staging_target_path: text(&self.staging(id)),
-        };
-        let answer = self.served.node().node_get_volume_health(request).await?.into_inner();
-        let entries = answer.volume_health.unwrap().health_statuses;
-        Ok(entries.into_iter().map(|entry| entry.reason).collect())
+        self.served.health_reasons(&self.volume(id), &self.pod(id)).await
     }
 
     /// Makes a volume, and brings it to a pod.
@@ -228,7 +206,7 @@ impl Bed<'_> {
             let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             name.trim() == self.vendor.program.command()
         };
-        processes(self.place).into_iter().filter(is_program).collect()
+        daemons(self.place).into_iter().filter(is_program).collect()
     }
 
     /// Stops what the program depends on: its server, or the program itself.
@@ -247,7 +225,7 @@ impl Bed<'_> {
 
     fn nothing_is_left(&self) {
         assert!(!mount_table().contains(" - fuse"), "{}", mount_table());
-        assert_eq!(processes(self.place), [0_u32; 0], "no process is left");
+        assert_eq!(daemons(self.place), [0_u32; 0], "no process is left");
         let names = fs::read_dir(self.place).unwrap().map(|entry| entry.unwrap().file_name());
         let names: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("pod-")).collect();
         assert!(names.is_empty(), "{names:?}");
@@ -255,7 +233,8 @@ impl Bed<'_> {
 }
 
 async fn whole_way(bed: &mut Bed<'_>) {
-    let (pod, begun) = (bed.pod("v"), Instant::now());
+    let pod = bed.pod("v");
+    let begun = Instant::now();
     bed.bring("v").await;
     let staged = begun.elapsed();
     let table = mount_table();
@@ -267,7 +246,7 @@ async fn whole_way(bed: &mut Bed<'_>) {
     assert_eq!(String::from_utf8_lossy(&read.stdout), "early", "{read:?}");
 
     let secret = bed.vendor.secrets().remove("key").unwrap();
-    for pid in processes(bed.place) {
+    for pid in daemons(bed.place) {
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
         assert!(!String::from_utf8_lossy(&arguments).contains(&secret), "the arguments have the secret");
     }
@@ -330,7 +309,7 @@ async fn killed(bed: &mut Bed<'_>) {
     assert_eq!(daemons.len(), 1, "one process has this name");
     signal("KILL", &daemons);
     let staging = bed.staging("v");
-    eventually("it is lost", || csi_core::mount::flow::fuse::is_lost(&staging).unwrap()).await;
+    eventually("it is lost", || csi_core::mount::internal::flow::fuse::is_lost(&staging).unwrap()).await;
     let seen = [open.write_all(b"x").and_then(|()| open.sync_all()), write(&pod.join("new"), "x")];
     let health = bed.health("v").await.unwrap();
     assert_eq!(health, ["FilesystemDead"]);
@@ -433,7 +412,7 @@ async fn twenty_volumes(bed: &mut Bed<'_>) {
     for id in &ids {
         assert_eq!(fs::read_to_string(bed.pod(id).join("file")).unwrap(), *id);
     }
-    let memory: u64 = processes(bed.place).into_iter().map(own_memory).sum();
+    let memory: u64 = daemons(bed.place).into_iter().map(own_memory).sum();
     let begun = Instant::now();
     let mut all: Vec<_> = ids.iter().map(|id| Box::pin(bed.take_away(id))).collect();
     together(&mut all).await;
@@ -505,32 +484,9 @@ fn mount_table() -> String {
     fs::read_to_string("/proc/thread-self/mountinfo").unwrap()
 }
 
-/// The processes that were started for a place below this one, and what they started.
-fn processes(place: &Path) -> Vec<u32> {
-    let mark = format!("CSI_MOUNT_FUSE_AT={}/", place.display());
-    let all = fs::read_dir("/proc").unwrap();
-    let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let is_marked = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(mark.as_bytes()))
-    };
-    numbers.filter(is_marked).collect()
-}
-
 /// The memory that only this process has, in KiB (proc_pid_smaps(5)).
 fn own_memory(process: u32) -> u64 {
     let map = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
     let own = map.lines().filter(|line| line.starts_with("Private_"));
     own.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
-}
-
-/// Kills the daemons of a failed test, which would otherwise keep its output open.
-struct NoDaemons<'a>(&'a Path);
-
-impl Drop for NoDaemons<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            signal("KILL", &processes(self.0));
-        }
-    }
 }

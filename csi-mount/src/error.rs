@@ -1,6 +1,6 @@
 //! The error type: what failed, where, why and how to fix it.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A path, option or size that can never work: empty, relative, with a NUL, not UTF-8, target inside
+    /// A path or size that can never work: empty, relative, with a NUL, not UTF-8, target inside
     /// source.
     InvalidInput,
+    /// A mount option that can never work, or one that the filesystem does not accept, or not with this value.
+    InvalidOption,
     /// The path is a directory of the system or of the driver, or contains one. Volumes are not placed there.
     Protected,
     /// The mount at the place is not known to belong to the volume, so it is left untouched.
@@ -53,7 +55,8 @@ pub enum ErrorKind {
     MissingTool,
     /// The process lacks a capability or permission. The message names it.
     PermissionDenied,
-    /// A program needs more memory than its limit. A retry with a higher limit can succeed.
+    /// A program needs more memory than its limit, or the kernel has none left. A retry, for a program with a
+    /// higher limit, can succeed.
     OutOfMemory,
     /// A program ran and failed. The message ends with what it printed.
     ToolFailed,
@@ -79,7 +82,7 @@ struct Inner {
 impl Error {
     /// An error of this kind; `operation` is a verb phrase ("mount ext4", "open device").
     ///
-    /// Another implementation of [`Machine`](crate::Machine) returns such errors.
+    /// A simulated node returns such errors, and a driver for its own devices.
     pub fn new(kind: ErrorKind, operation: &'static str, reason: impl Into<String>) -> Self {
         Self(Box::new(Inner { kind, operation, path: None, reason: reason.into(), hint: None, source: None }))
     }
@@ -136,18 +139,35 @@ impl Error {
     }
 }
 
+/// One line: paths, and what the kernel and programs say, can contain control characters.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { operation, path, reason, hint, .. } = &*self.0;
-        f.write_str(operation)?;
+        let mut line = Line(f);
+        line.write_str(operation)?;
         if let Some(path) = path {
-            write!(f, " {}", path.display())?;
+            write!(line, " {}", path.display())?;
         }
-        write!(f, ": {reason}")?;
+        write!(line, ": {reason}")?;
         if let Some(hint) = hint {
-            write!(f, "; {hint}")?;
+            write!(line, "; {hint}")?;
         }
         Ok(())
+    }
+}
+
+/// Escapes control characters, which could begin another line of a log or change a terminal.
+struct Line<'a, 'f>(&'a mut fmt::Formatter<'f>);
+
+impl fmt::Write for Line<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|character| {
+            if character.is_control() {
+                write!(self.0, "{}", character.escape_default())
+            } else {
+                self.0.write_char(character)
+            }
+        })
     }
 }
 
@@ -172,31 +192,50 @@ fn plain(error: &io::Error) -> String {
     }
 }
 
+/// The kind of each error number. docs/error-mapping.md has the table; a test compares the two.
 fn kind_of(error: &io::Error) -> ErrorKind {
     use nix::libc;
     match error.raw_os_error() {
         // These come from a child process that waited for a filesystem.
         None if error.kind() == io::ErrorKind::TimedOut => ErrorKind::Unresponsive,
         None if error.kind() == io::ErrorKind::ResourceBusy => ErrorKind::Busy,
-        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ErrorKind::NotFound,
-        Some(libc::EBUSY) => ErrorKind::Busy,
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO | libc::ENOMEDIUM) => ErrorKind::NotFound,
+        Some(libc::EBUSY | libc::ETXTBSY) => ErrorKind::Busy,
         Some(libc::EROFS) => ErrorKind::ReadOnly,
+        Some(libc::EFBIG | libc::EOVERFLOW) => ErrorKind::OutOfRange,
         Some(libc::ENOSPC | libc::EDQUOT) => ErrorKind::NoSpace,
         Some(libc::EPERM | libc::EACCES) => ErrorKind::PermissionDenied,
-        Some(libc::EUCLEAN) => ErrorKind::Damaged,
-        Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => ErrorKind::Unsupported,
-        // These come from a server that is gone or cannot be reached.
+        // The kernel's names for them are EFSCORRUPTED and EFSBADCRC.
+        Some(libc::EUCLEAN | libc::EBADMSG) => ErrorKind::Damaged,
+        Some(libc::ENOMEM) => ErrorKind::OutOfMemory,
+        Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT | libc::ENOPKG) => {
+            ErrorKind::Unsupported
+        }
+        // These come from a server or a disk that is gone or cannot be reached.
         Some(
             libc::ETIMEDOUT
             | libc::ENOTCONN
             | libc::ECONNREFUSED
             | libc::ECONNRESET
+            | libc::ECONNABORTED
+            | libc::ENETDOWN
+            | libc::ENETUNREACH
             | libc::EHOSTDOWN
             | libc::EHOSTUNREACH
-            | libc::ENETUNREACH
+            | libc::ENOLINK
             | libc::ESTALE,
         ) => ErrorKind::Unresponsive,
-        Some(libc::EINVAL | libc::ENAMETOOLONG | libc::ENOTDIR | libc::ELOOP) => ErrorKind::InvalidInput,
+        // A character set that the kernel does not have: only an option asks for one.
+        Some(libc::ELIBACC) => ErrorKind::InvalidOption,
+        Some(
+            libc::EINVAL
+            | libc::E2BIG
+            | libc::ENAMETOOLONG
+            | libc::ENOTDIR
+            | libc::EISDIR
+            | libc::ENOTBLK
+            | libc::ELOOP,
+        ) => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
     }
 }
@@ -205,6 +244,13 @@ fn kind_of(error: &io::Error) -> ErrorKind {
 mod tests {
     use super::*;
     use std::error::Error as _;
+
+    #[test]
+    fn an_error_is_one_line() {
+        let error =
+            Error::new(ErrorKind::ToolFailed, "mount at", "no\r\nERROR forged \u{9b}2J").at("/a\n\u{1b}b");
+        assert_eq!(error.to_string(), r"mount at /a\n\u{1b}b: no\r\nERROR forged \u{9b}2J");
+    }
 
     #[test]
     fn says_what_where_why_and_how_to_fix_it() {

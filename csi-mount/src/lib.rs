@@ -44,14 +44,14 @@
 //! | make a filesystem on a device | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
 //! | repair and grow a filesystem | [`check`], [`grow_mounted`], [`grow_unmounted`] |
 //! | make and delete directories below an untrusted path | [`Root`], [`Target::remove_tree`] |
-//! | give a volume's files to a group | [`give_to_group`], or [`IdMap`] for one mount |
+//! | give a volume's files to a group | [`set_volume_ownership`], or [`IdMap`] for one mount |
 //! | copy the content of a volume | [`copy_file()`], [`Target::copy_tree`], [`data_ranges`]; [`Frozen`] stops writes meanwhile |
 //! | run all steps for a volume | [`flow`] |
 //! | attach a disk over the network, and detach it | [`remote`] |
 //! | run a storage system's own tool, with a time limit and secrets | [`Program`] |
-//! | check whether the node has what volumes need | [`self_check()`] |
-//! | do it on a node that a test can replace | [`Machine`], [`Kernel`] |
-//! | test how a driver finds its device | `testing::FakeDisks` |
+//! | check whether the node has what volumes need | [`preflight()`] |
+//! | do it on a node that a test can replace | [`Host`] |
+//! | test a driver without root, also how it finds its device | `testing::SimulatedNode` |
 //!
 //! # Rules for the whole crate
 //!
@@ -70,6 +70,7 @@
 //! | `luks` | no | [`Luks`]: block volumes encrypted on their device, by running `cryptsetup` |
 //! | `remote` | no | [`remote`]: disks that are attached over the network: NVMe over TCP, iSCSI, Fibre Channel |
 //! | `testing` | no | the module `testing`: mount namespaces and disks for the tests of a driver |
+#![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(target_os = "linux"))))]
 #![cfg(target_os = "linux")]
 
 mod bounded;
@@ -78,16 +79,18 @@ mod device;
 mod error;
 mod filesystem;
 pub mod flow;
+mod host;
+#[doc(hidden)]
+pub mod internal;
 #[cfg(feature = "luks")]
 mod luks;
-mod machine;
 mod mounted;
 mod mounting;
 mod path;
 mod place;
+mod preflight;
 #[cfg(feature = "remote")]
 pub mod remote;
-mod self_check;
 mod sys;
 mod table;
 #[cfg(any(test, feature = "testing"))]
@@ -96,51 +99,51 @@ mod tree;
 
 pub use bounded::allow_blocking::allow_blocking;
 pub use device::block_device::{BlockDevice, DeviceAccess, DeviceUse};
+pub use device::expected::ExpectedDevice;
+pub use device::loop_device::node::LoopPath;
 pub use device::loop_device::{LoopCache, LoopDevice, LoopLifetime, LoopOptions};
-pub use device::mount_places::{MountPlace, NamespaceMember};
+pub use device::mount_places::MountPlace;
 pub use device::sysfs::{DeviceIdentity, Rescan};
 pub use device::users::DeviceUser;
-pub use device::wait::ExpectedDevice;
 pub use error::{Error, ErrorKind, Result};
-pub use filesystem::check::{CHECK_TIME_LIMIT, CheckLimits, CheckPolicy, CheckReport, check, check_within};
+pub use filesystem::check::{CheckLimits, CheckPolicy, CheckReport, check};
+pub use filesystem::format::Format;
+pub use filesystem::format::mkfs_options::MkfsOptions;
 pub use filesystem::format::watch::{FormatLimit, FormatStep};
-pub use filesystem::format::{FORMAT_TIME_LIMIT, Format};
-pub use filesystem::grow::{Grown, grow_mounted, grow_unmounted, grow_unmounted_within};
+pub use filesystem::grow::{Grown, grow_mounted, grow_unmounted};
 pub use filesystem::kernel_features::{KernelVersion, MkfsProfile};
 pub use filesystem::kind::Filesystem;
 pub use filesystem::probe::{BlankProof, InterruptedFormat, Probe, Progress, Signature};
-pub use filesystem::tool::program::{PROGRAM_TIME_LIMIT, Program, ProgramOutput};
+pub use filesystem::tool::program::{Program, ProgramOutput};
 pub use filesystem::uuid::FilesystemUuid;
-#[cfg(feature = "luks")]
-pub use luks::{LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey, LuksPbkdf};
-pub use machine::{
-    BlockSteps, DeviceSteps, DirectorySteps, EphemeralSteps, FuseSteps, Kernel, LoopPath, Machine,
-    MountQuestions, SharedSteps, VolumePlace,
+pub use host::{
+    BlockVolumes, Devices, Directories, EphemeralVolumes, FuseVolumes, Host, Mounts, SharedVolumes,
 };
+#[cfg(feature = "luks")]
+pub use luks::{Luks, LuksDiscards, LuksKey, LuksPbkdf};
 pub use mounted::freeze::{Frozen, thaw};
 pub use mounted::health::{MountHealth, health, health_of_filesystem, health_within};
-pub use mounted::stats::{STATS_TIME_LIMIT, Stats, Usage, stats, stats_within};
-pub use mounted::users::{MountUser, mount_users};
-pub use mounting::bind::{Bind, Outcome};
+pub use mounted::stats::{FilesystemUsage, Stats, stats, stats_within};
+pub use mounting::attach::Outcome;
+pub use mounting::bind::Bind;
 pub use mounting::id_map::IdMap;
-pub use mounting::mount::{MOUNT_TIME_LIMIT, Mount};
+pub use mounting::mount::Mount;
 pub use mounting::options::{FsOption, MountOptions};
 pub use mounting::unmount::{Detach, UNMOUNT_TIME_LIMIT, Unmount, Unmounted, unmount};
+pub use place::owned_path::OwnedPath;
 pub use place::owner::{Evidence, Owner, OwnerId};
-pub use place::protected::{ProtectedPaths, SYSTEM_DIRECTORIES, SYSTEM_TREES};
+pub use place::protected::ProtectedPaths;
 pub use place::root::Root;
-pub use place::state::mount_state;
-pub use place::target::{Created, Removed, Target};
-pub use self_check::{Finding, NodeNeed, SelfCheck, Verdict, self_check};
+pub use place::target::{Created, Removed, Target, mount_state};
+pub use preflight::{NodeNeed, Preflight, PreflightFinding, Verdict, preflight};
 pub use sys::attributes::MountAttributes;
-pub use sys::device_number::DeviceNumber;
-pub use sys::mount_id::MountId;
+pub use sys::ids::{DeviceNumber, MountId};
+pub use sys::memory::trim_heap;
 pub use sys::super_options::SuperOptions;
+pub use table::facts::{MountPoint, MountState};
 pub use table::mountinfo::{MountEntry, mounts, parse_mountinfo};
-pub use table::state::{MountPoint, MountState};
 pub use tree::copy_file::{Copied, copy_file, data_ranges};
-pub use tree::group::{GroupChange, GroupOutcome, give_to_group};
-pub use tree::permissions::set_permissions;
+pub use tree::group::{GroupChange, GroupOutcome, set_permissions, set_volume_ownership};
 
 /// The examples in README.md, compiled.
 #[cfg(doctest)]

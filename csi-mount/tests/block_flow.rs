@@ -2,20 +2,24 @@
 
 mod devices;
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use csi_mount::flow::block::{
+use csi_mount::internal::PeerNamespace;
+use csi_mount::internal::flow::block::{
     FilesystemOrigin, StageCheck, StagePlan, VolumeUsage, device_of, expand, publish, stage, unpublish,
     unstage, usage,
 };
-use csi_mount::testing::{PeerNamespace, private_mount_namespace};
+use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, DeviceAccess, DeviceUse, ErrorKind, Filesystem, FormatLimit, FormatStep, Grown, LoopDevice,
-    LoopOptions, MountAttributes, MountOptions, MountState, Outcome, Removed, Target, Unmounted, stats,
+    BlockDevice, DeviceAccess, DeviceUse, ErrorKind, Filesystem, FormatLimit, FormatStep, Grown, Host,
+    LoopDevice, LoopOptions, MountAttributes, MountOptions, MountState, Outcome, Removed, Target, Unmounted,
+    stats,
 };
 use devices::{Image, MIB, put_node, run, that_can_fail};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -35,8 +39,9 @@ fn every_step_can_be_repeated() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
             let image = Image::new(320);
-            let (staging, writable, read_only) =
-                (target(&image, "s"), target(&image, "w"), target(&image, "r"));
+            let staging = target(&image, "s");
+            let writable = target(&image, "w");
+            let read_only = target(&image, "r");
             let steps = Arc::new(Mutex::new(Vec::new()));
             let watcher = {
                 let steps = Arc::clone(&steps);
@@ -99,7 +104,8 @@ fn every_step_can_be_repeated() {
 #[test]
 fn another_device_at_the_staging_directory_is_refused() {
     private_mount_namespace(|| {
-        let (image, other) = (Image::new(64), Image::new(64));
+        let image = Image::new(64);
+        let other = Image::new(64);
         let staging = target(&image, "s");
         let plan = StagePlan::new(Filesystem::Ext4);
         stage(image.path(), &staging, &plan).unwrap();
@@ -134,7 +140,7 @@ fn a_path_that_changes_during_the_call_is_noticed() {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
                     renameat_with(CWD, &nodes[0], CWD, &nodes[1], RenameFlags::EXCHANGE).unwrap();
-                    std::thread::sleep(Duration::from_millis(1));
+                    sleep(Duration::from_millis(1));
                 }
             });
             let look = || {
@@ -292,7 +298,8 @@ fn a_staged_volume_expands_or_the_error_says_what_it_needs() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
             let image = Image::new(320);
-            let (staging, published) = (target(&image, "s"), target(&image, "p"));
+            let staging = target(&image, "s");
+            let published = target(&image, "p");
             stage(image.path(), &staging, &StagePlan::new(filesystem)).unwrap();
             publish(staging.path(), &published, MountAttributes::empty()).unwrap();
             image.grow_to(640);
@@ -319,7 +326,8 @@ fn a_staged_volume_expands_or_the_error_says_what_it_needs() {
 fn an_xfs_is_not_mounted_twice_by_two_devices_of_its_disk() {
     private_mount_namespace(|| {
         let image = Image::new(320);
-        let (staging, second) = (target(&image, "s"), target(&image, "t"));
+        let staging = target(&image, "s");
+        let second = target(&image, "t");
         let plan = StagePlan::new(Filesystem::Xfs);
         stage(image.path(), &staging, &plan).unwrap();
         let again = [
@@ -342,7 +350,8 @@ fn an_xfs_is_not_mounted_twice_by_two_devices_of_its_disk() {
 fn an_xfs_clone_is_staged_together_with_its_origin() {
     private_mount_namespace(|| {
         let image = Image::new(320);
-        let (staging, second) = (target(&image, "s"), target(&image, "t"));
+        let staging = target(&image, "s");
+        let second = target(&image, "t");
         let plan = StagePlan::new(Filesystem::Xfs);
         stage(image.path(), &staging, &plan).unwrap();
         fs::write(staging.path().join("file"), "cloned").unwrap();
@@ -365,7 +374,8 @@ fn an_xfs_clone_is_staged_together_with_its_origin() {
 fn unstage_does_not_wait_and_names_the_users_of_the_device() {
     private_mount_namespace(|| {
         let image = Image::new(64);
-        let (staging, published) = (target(&image, "s"), target(&image, "p"));
+        let staging = target(&image, "s");
+        let published = target(&image, "p");
         stage(image.path(), &staging, &StagePlan::new(Filesystem::Ext4)).unwrap();
         publish(staging.path(), &published, MountAttributes::empty()).unwrap();
         let error = unstage(&staging, Some(image.path())).unwrap_err();
@@ -397,7 +407,8 @@ fn a_mount_left_in_another_namespace_keeps_the_device_from_being_free() {
 fn publish_refuses_a_volume_that_is_not_staged() {
     private_mount_namespace(|| {
         let image = Image::new(8);
-        let (staging, published) = (target(&image, "s"), target(&image, "p"));
+        let staging = target(&image, "s");
+        let published = target(&image, "p");
         for prepare in [
             |_: &Target| (),
             |staging: &Target| {
@@ -410,4 +421,43 @@ fn publish_refuses_a_volume_that_is_not_staged() {
             assert_eq!(published.state().unwrap(), MountState::Absent);
         }
     });
+}
+
+/// The image file gives back what FITRIM frees, in whatever piece of the device it is.
+#[test]
+fn unused_space_is_freed_on_the_device() {
+    for filesystem in Filesystem::ALL {
+        private_mount_namespace(move || {
+            let image = Image::new(320);
+            let staging = target(&image, "s");
+            let options = MountOptions::parse(["nodiscard"]).unwrap();
+            stage(image.path(), &staging, &StagePlan::new(filesystem).options(options)).unwrap();
+            let used = || fs::metadata(image.file()).unwrap().blocks() * 512;
+            let empty = used();
+            let file = staging.path().join("file");
+            fs::write(&file, vec![1; 64 * MIB as usize]).unwrap();
+            File::open(&file).unwrap().sync_all().unwrap();
+            fs::remove_file(&file).unwrap();
+            rustix::fs::syncfs(File::open(staging.path()).unwrap()).unwrap();
+            assert!(used() >= empty + 64 * MIB, "{filesystem}: a deleted file stays on the device");
+
+            let size = 320 * MIB;
+            // btrfs frees what no chunk uses in each call.
+            let first_end = if filesystem == Filesystem::Btrfs { size } else { size / 2 };
+            let pieces = [0..first_end, first_end..size].into_iter().filter(|piece| !piece.is_empty());
+            let trim = |piece| Host::kernel().block().trim(staging.path(), piece).unwrap();
+            let end = Instant::now() + Duration::from_secs(60);
+            loop {
+                let freed: u64 = pieces.clone().map(trim).sum();
+                let left = used().saturating_sub(empty);
+                if freed >= 64 * MIB && left < 16 * MIB {
+                    break;
+                }
+                // XFS gives up the blocks of a removed file in the background.
+                assert!(Instant::now() < end, "{filesystem}: {freed} freed, {left} left");
+                sleep(Duration::from_millis(10));
+            }
+            unstage(&staging, None).unwrap();
+        });
+    }
 }

@@ -6,7 +6,9 @@ use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-use csi_mount::flow::block::{VolumeUsage, device_of, expand, publish_device, unpublish, unstage, usage};
+use csi_mount::internal::flow::block::{
+    VolumeUsage, device_of, expand, publish_device, unpublish, unstage, usage,
+};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, DeviceAccess, ErrorKind, LoopDevice, LoopOptions, MountState, Outcome, Owner, Removed,
@@ -67,7 +69,8 @@ fn a_writable_target_is_the_device() {
 fn a_read_only_target_refuses_writes_next_to_a_writable_one() {
     private_mount_namespace(|| {
         let image = Image::new(8);
-        let (writable, read_only) = (target(&image, "w"), target(&image, "r"));
+        let writable = target(&image, "w");
+        let read_only = target(&image, "r");
         publish_device(image.path(), &writable, DeviceAccess::ReadWrite).unwrap();
         for expected in [Outcome::Mounted, Outcome::AlreadyMounted] {
             assert_eq!(publish_device(image.path(), &read_only, DeviceAccess::ReadOnly).unwrap(), expected);
@@ -91,7 +94,8 @@ fn a_read_only_target_refuses_writes_next_to_a_writable_one() {
 #[test]
 fn a_published_device_is_not_unstaged() {
     private_mount_namespace(|| {
-        let (image, other) = (Image::new(8), Image::new(8));
+        let image = Image::new(8);
+        let other = Image::new(8);
         let at = target(&image, "t");
         for access in [DeviceAccess::ReadWrite, DeviceAccess::ReadOnly] {
             publish_device(image.path(), &at, access).unwrap();
@@ -169,7 +173,8 @@ fn the_loop_device_of_the_same_path_in_another_mount_namespace_stays() {
         private_mount_namespace(|| {
             // In this namespace the target's path is a different file, and nothing exists there.
             csi_mount::unmount(&target(&image, "t")).unwrap();
-            let (directory, tmpfs) = (image.directory(), Some("tmpfs"));
+            let directory = image.directory();
+            let tmpfs = Some("tmpfs");
             mount(tmpfs, directory, tmpfs, MsFlags::empty(), None::<&str>).unwrap();
             assert_eq!(unpublish(&target(&image, "t")).unwrap(), Removed::WasAbsent);
             umount(directory).unwrap();

@@ -1,6 +1,7 @@
 //! Copies of directories, also in a mount that is attached nowhere, and a driver's own files: on real
 //! filesystems, and with races.
 
+mod devices;
 mod mount_support;
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -12,9 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use csi_mount::flow::shared::{SharedSource, open};
-use csi_mount::{Bind, ErrorKind, MountAttributes, MountOptions, Removed, Root, Target};
+use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, MountOptions, Removed, Root, Target};
+use devices::{Image, run};
 use mount_support::*;
-use rustix::fs::{Mode, OFlags, XattrFlags, mkdirat, openat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RenameFlags, XattrFlags, inotify, linkat, mkdirat, openat, renameat_with,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SPARSE: u64 = 8 << 20;
@@ -229,7 +233,8 @@ fn directories_of_a_driver_follow_no_links() {
         symlink(".", place.join("around")).unwrap();
         assert!(root.directory_at("around").is_err() && root.directory_at("link").is_err());
 
-        let (one, two) = (root.target("one").unwrap(), root.target("two").unwrap());
+        let one = root.target("one").unwrap();
+        let two = root.target("two").unwrap();
         assert!(root.create_dirs("one", 0o1777).unwrap().is_directory().unwrap());
         assert_eq!(fs::metadata(place.join("one")).unwrap().mode() & 0o7777, 0o1777, "whatever the umask");
         fs::write(place.join("one/inside"), "data").unwrap();
@@ -251,7 +256,8 @@ fn directories_of_a_driver_follow_no_links() {
 fn the_deepest_tree_takes_few_descriptors_and_little_stack() {
     const DEPTH: u64 = 2000;
     sandbox(|place| {
-        let (volume, copy) = (place.join("volume"), place.join("copy"));
+        let volume = place.join("volume");
+        let copy = place.join("copy");
         fs::create_dir(&volume).unwrap();
         let mut here: OwnedFd = fs::File::open(&volume).unwrap().into();
         for _ in 0..DEPTH {
@@ -271,5 +277,122 @@ fn the_deepest_tree_takes_few_descriptors_and_little_stack() {
         for path in [volume, copy] {
             Target::new(path).unwrap().remove_tree().unwrap();
         }
+    });
+}
+
+/// The most memory that the process had, in KiB, since the last call.
+fn peak_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// A clone kept the whole path of each file with several names: 16 MiB of a tenant's volume took 1.1 GB.
+#[test]
+fn hard_links_take_no_memory_and_can_be_deep() {
+    const FILES: usize = 10_000;
+    sandbox(|place| {
+        let from = place.join("from");
+        let to = place.join("to");
+        fs::create_dir(&from).unwrap();
+        // The names are below a path that no system call takes.
+        let (mut here, mut copy): (OwnedFd, _) = (File::open(&from).unwrap().into(), to.clone());
+        let name = "n".repeat(250);
+        for _ in 0..24 {
+            mkdirat(&here, &name, Mode::RWXU).unwrap();
+            here = openat(&here, &name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            copy.push(&name);
+        }
+        for file in 0..FILES {
+            let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+            drop(openat(&here, format!("a{file}"), flags, Mode::RUSR).unwrap());
+            linkat(&here, format!("a{file}"), &here, format!("b{file}"), AtFlags::empty()).unwrap();
+        }
+        let before = peak_memory();
+        let copied = Target::new(&from).unwrap().copy_tree(&Target::new(&to).unwrap());
+        let grown = peak_memory().saturating_sub(before);
+        assert_eq!(copied.unwrap().entries, 24 + 2 * FILES as u64);
+        println!("{FILES} files with two names each: {grown} KiB more");
+        assert!(grown < 32 << 10, "{grown} KiB");
+
+        assert_eq!(fs::read_dir(&to).unwrap().count(), 1, "nothing else is in the copy");
+        let mut there: OwnedFd = File::open(&to).unwrap().into();
+        for _ in 0..24 {
+            there = openat(&there, &name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        }
+        let of = |name: String| rustix::fs::statat(&there, name, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        for file in [0, FILES / 2, FILES - 1] {
+            let first = of(format!("a{file}"));
+            let second = of(format!("b{file}"));
+            assert_eq!((first.st_ino, first.st_nlink, second.st_nlink), (second.st_ino, 2, 2));
+        }
+        for path in [from, to] {
+            Target::new(path).unwrap().remove_tree().unwrap();
+        }
+    });
+}
+
+/// A process that can write to the tree exchanges a file and a pipe. An open of the pipe is an event; one of
+/// a device could have an effect.
+#[test]
+fn a_pipe_that_is_swapped_in_is_not_opened() {
+    sandbox(|place| {
+        let from = place.join("from");
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("file"), "mine").unwrap();
+        let cwd = rustix::fs::CWD;
+        rustix::fs::mknodat(cwd, from.join("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let events = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&events, from.join("pipe"), inotify::WatchFlags::OPEN).unwrap();
+        let stop = AtomicBool::new(false);
+        let copies = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let exchange = RenameFlags::EXCHANGE;
+                    renameat_with(cwd, from.join("file"), cwd, from.join("pipe"), exchange).unwrap();
+                }
+            });
+            let copies = (0..2000).filter(|round| {
+                let to = place.join(format!("to{round}"));
+                Target::new(&from).unwrap().copy_tree(&Target::new(&to).unwrap()).is_ok()
+            });
+            let copies = copies.count();
+            stop.store(true, Ordering::Relaxed);
+            copies
+        });
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 512];
+        let opened = inotify::Reader::new(&events, &mut buffer).next().is_ok();
+        assert!(!opened, "the pipe was opened");
+        assert!(copies > 0);
+    });
+}
+
+/// One file of a volume did not say which one it was, and hid all others.
+#[test]
+fn the_first_file_that_cannot_be_copied_is_named_with_their_number() {
+    sandbox(|place| {
+        let image = Image::new(64);
+        run("mkfs.ext4", &["-q", image.path().to_str().unwrap()]);
+        let disk = target(place, "disk");
+        Mount::new("ext4", image.path()).at(&disk).unwrap();
+        let from = place.join("from");
+        fs::create_dir_all(from.join("below")).unwrap();
+        fs::write(from.join("below/small"), "data").unwrap();
+        // ext4 has no files of more than 16 TiB.
+        for name in ["huge", "below/huge", "below/other"] {
+            File::create(from.join(name)).unwrap().set_len(20 << 40).unwrap();
+        }
+        let to = Target::new(disk.path().join("to")).unwrap();
+        let error = Target::new(&from).unwrap().copy_tree(&to).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("from/") && text.contains("huge") || text.contains("other"), "{text}");
+        assert!(text.contains("the first of 3 files that failed"), "{text}");
+        assert_eq!(fs::read(to.path().join("below/small")).unwrap(), b"data", "the others are copied");
+        to.remove_tree().unwrap();
+        // It holds its parent directory open.
+        drop(to);
+        unmount_watched(&disk);
     });
 }

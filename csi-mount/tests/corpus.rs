@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use corpus_images::{Base, Change};
-use csi_mount::flow::block::{StagePlan, stage};
+use csi_mount::internal::flow::block::{StagePlan, stage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{ErrorKind, Filesystem, MountState, Probe, Target};
 use devices::{Image, MIB};

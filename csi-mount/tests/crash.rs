@@ -12,12 +12,14 @@ mod stepper;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use csi_mount::flow::block::{StagePlan, expand, publish, publish_device, stage, unpublish, unstage};
-use csi_mount::testing::{Feature, without_features};
+use csi_mount::internal::flow::block::{
+    StagePlan, expand, publish, publish_device, stage, unpublish, unstage,
+};
+use csi_mount::internal::{Feature, without_features};
 use csi_mount::{
     BlockDevice, DeviceAccess, DeviceUse, Filesystem, Format, LoopDevice, MountAttributes, Probe, Target,
 };
-use devices::{Image, MIB, put_node, run};
+use devices::{Image, MIB, detach_when_let_go, put_node, run};
 use flow_support::{eventually, on_tmpfs};
 use matrix::sweep::{assert_points, kill_steps};
 use matrix::{Level, Place, Step, Volume};
@@ -30,7 +32,9 @@ const MORE: u64 = 8;
 
 fn job(words: &[&str]) -> csi_mount::Result<()> {
     let [flow, step, device, staging, target] = words else { panic!("{words:?}") };
-    let (device, staging, target) = (Path::new(device), Target::new(staging)?, Target::new(target)?);
+    let device = Path::new(device);
+    let staging = Target::new(staging)?;
+    let target = Target::new(target)?;
     match flow.strip_prefix("old ") {
         Some(flow) => without_features(OLD, || do_step(flow, step, device, &staging, &target)),
         None => do_step(flow, step, device, &staging, &target),
@@ -80,7 +84,8 @@ struct Disk {
 
 impl Disk {
     fn blank(flow: &'static str, mebibytes: u64, base: &Path) -> Self {
-        let (place, node) = (Place::new(&base.join("volume")), base.join("disk"));
+        let place = Place::new(&base.join("volume"));
+        let node = base.join("disk");
         let disk = Self { flow, mebibytes, image: Image::new(mebibytes), template: None, place, node };
         disk.put_node();
         disk
@@ -128,7 +133,7 @@ impl Disk {
         let at = if level == Level::Published { &self.place.target } else { &self.place.staging };
         let file = at.path().join("file");
         if self.is_used_once() {
-            assert_eq!(self.image.blocks_that_start_with(b"\x89csi-mount begun"), 0, "a record of a format");
+            assert_eq!(self.image.sectors_that_start_with(b"\x89csi-mount begun"), 0, "a record of a format");
             if level == Level::Staged {
                 fs::write(&file, DATA).unwrap();
             }
@@ -219,7 +224,7 @@ impl Volume for Disk {
 
     fn reboot(&mut self) {
         for over in LoopDevice::find(self.image.path()).unwrap() {
-            over.detach().unwrap();
+            detach_when_let_go(over, self.image.path()).unwrap();
         }
         eventually("nobody has the device", || self.image.open().in_use().unwrap() == DeviceUse::Free);
         self.image.attach_again();

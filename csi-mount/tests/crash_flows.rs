@@ -16,8 +16,8 @@ use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use csi_mount::flow::ephemeral::{self, Content, EphemeralPlan};
-use csi_mount::flow::shared::{self, SharedSource};
+use csi_mount::internal::flow::ephemeral::{self, Content, EphemeralPlan};
+use csi_mount::internal::flow::shared::{self, SharedSource};
 use csi_mount::{Bind, DeviceUse, MountAttributes, Target, unmount};
 use devices::{Image, put_node, run};
 use flow_support::{eventually, layers, on_tmpfs};
@@ -28,7 +28,8 @@ use stepper::do_job;
 
 fn job(words: &[&str]) -> csi_mount::Result<()> {
     let [flow, step, source, staging, target] = words else { panic!("{words:?}") };
-    let (staging, target) = (Target::new(staging)?, Target::new(target)?);
+    let staging = Target::new(staging)?;
+    let target = Target::new(target)?;
     let shared = SharedSource::new("ext4", *source);
     let read_only = MountAttributes::RDONLY;
     match (*flow, *step) {
@@ -73,7 +74,8 @@ struct Shared {
 
 impl Shared {
     fn new(base: &Path) -> Self {
-        let (image, node) = (Image::new(8), base.join("disk"));
+        let image = Image::new(8);
+        let node = base.join("disk");
         run("mkfs.ext4", &["-q", image.path().to_str().unwrap()]);
         put_node(&node, image.loop_device().number());
         let place = Place::new(&base.join("volume"));

@@ -10,12 +10,12 @@ mod matrix;
 mod stepper;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use csi_mount::flow::fuse::{self, FuseDaemon};
+use csi_mount::internal::flow::fuse::{self, FuseDaemon};
 use csi_mount::{MountAttributes, MountHealth, Target, health};
 use flow_support::{eventually, layers, on_tmpfs};
-use fuse_support::{answering_daemon, daemon_processes, lost_server};
+use fuse_support::{PATIENCE, answering_daemon, daemon_processes, lost_server, the_daemon};
 use matrix::sweep::{STEP_DIES, assert_points, kill_steps};
 use matrix::{Level, Place, Step, Volume};
 use nix::sys::signal::{Signal, kill};
@@ -25,7 +25,8 @@ const DAEMON_AT: &str = "CRASH_FUSE_DAEMON_AT";
 
 fn job(words: &[&str]) -> csi_mount::Result<()> {
     let ["fuse", step, "", staging, target] = words else { panic!("{words:?}") };
-    let (staging, target) = (Target::new(staging)?, Target::new(target)?);
+    let staging = Target::new(staging)?;
+    let target = Target::new(target)?;
     match *step {
         "stage" => fuse::stage(&staging, &daemon(staging.path())).map(drop),
         "stage until it is there" => stage_until_it_is_there(&staging),
@@ -38,13 +39,14 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
 
 /// Repeats the stage until it succeeds, as an orchestrator does.
 fn stage_until_it_is_there(staging: &Target) -> csi_mount::Result<()> {
-    for _ in 0..20 {
-        if fuse::stage(staging, &daemon(staging.path())).is_ok() {
-            return Ok(());
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let staged = fuse::stage(staging, &daemon(staging.path())).map(drop);
+        if staged.is_ok() || Instant::now() >= end {
+            return staged;
         }
         std::thread::sleep(Duration::from_millis(300));
     }
-    fuse::stage(staging, &daemon(staging.path())).map(drop)
 }
 
 /// This is not a test. It is the daemon, if this program was started as one. The daemon outlives the process
@@ -62,6 +64,7 @@ fn daemon(staging: &Path) -> FuseDaemon {
         .args(["--exact", "serve_as_daemon", "--nocapture"])
         .env(DAEMON_AT, staging)
         .launcher(["sh", "-c", "exec \"$@\" >/dev/null 2>&1", "sh"])
+        .ready_time_limit(PATIENCE)
 }
 
 /// A daemon that is in the middle of an `exec` has no environment at that moment, so one look is not enough.
@@ -125,7 +128,7 @@ impl Volume for Served {
         };
         if level > Level::Free {
             assert_healthy(&self.place.staging);
-            assert_eq!(daemon_processes(self.place.staging.path()).len(), 1, "one daemon serves it");
+            the_daemon(self.place.staging.path());
         }
         if level == Level::Published {
             assert_healthy(&self.place.target);
@@ -213,7 +216,8 @@ fn a_fuse_daemon_that_is_about_to_run_is_waited_for() {
                 assert!(!repeated.is_finished(), "it was not waited for");
             });
         });
-        assert_eq!((daemon_processes(staging.path()).len(), layers(staging.path())), (1, 1));
+        the_daemon(staging.path());
+        assert_eq!(layers(staging.path()), 1);
         assert_eq!(health(staging.path()).unwrap(), MountHealth::Healthy);
         fuse::unstage(&staging).unwrap();
     });
@@ -231,7 +235,8 @@ fn processes_that_stage_one_fuse_filesystem_start_one_daemon() {
             let words = ["fuse", "stage until it is there", "", path, path];
             let stage = || Job { programs: Programs::LetGo, test, words: &words }.run();
             std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(stage)));
-            assert_eq!((daemon_processes(staging.path()).len(), layers(staging.path())), (1, 1));
+            the_daemon(staging.path());
+            assert_eq!(layers(staging.path()), 1);
             assert_eq!(health(staging.path()).unwrap(), MountHealth::Healthy);
             fuse::unstage(&staging).unwrap();
             assert_eq!((daemon_processes(staging.path()).len(), layers(staging.path())), (0, 0));

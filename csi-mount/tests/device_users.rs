@@ -3,19 +3,20 @@
 mod devices;
 mod mount_support;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use csi_mount::flow::block::{
-    FilesystemOrigin, MountCopies, StagePlan, publish_device, stage, unpublish, unstage, unstage_with,
+use csi_mount::internal::flow::block::{
+    FilesystemOrigin, MountCopies, StagePlan, publish as publish_filesystem, publish_device, stage,
+    unpublish, unstage, unstage_with,
 };
 use csi_mount::{
-    BlockDevice, CheckPolicy, CheckReport, DeviceAccess, DeviceUser, ErrorKind, Filesystem, Format, Frozen,
-    Mount, MountHealth, MountOptions, MountState, Outcome, Probe, Target, Unmounted, check, grow_unmounted,
-    health, unmount,
+    BlockDevice, CheckLimits, CheckPolicy, CheckReport, DeviceAccess, DeviceUse, DeviceUser, ErrorKind,
+    Filesystem, Format, Frozen, KernelVersion, Mount, MountAttributes, MountHealth, MountOptions, MountState,
+    Outcome, Probe, Target, Unmounted, check, grow_unmounted, health, unmount,
 };
 use devices::{Image, MIB, run, run_when_let_go};
 use mount_support::{sandbox, target};
@@ -225,9 +226,13 @@ fn readers_and_other_mounts_go_together_with_a_stage_and_writers_do_not() {
     sandbox(|sandbox| {
         let image = Image::new(64);
         mkfs(image.path());
-        let (staging, plan) = (target(sandbox, "staging"), StagePlan::new(Filesystem::Ext4));
+        let staging = target(sandbox, "staging");
+        let plan = StagePlan::new(Filesystem::Ext4);
         let reader = publish(image.path(), &sandbox.join("r"), DeviceAccess::ReadOnly);
-        assert_eq!(check(&image.open(), Filesystem::Ext4, CheckPolicy::Preen).unwrap(), CheckReport::Clean);
+        assert_eq!(
+            check(&image.open(), Filesystem::Ext4, CheckPolicy::Preen, CheckLimits::default()).unwrap(),
+            CheckReport::Clean
+        );
         let elsewhere = mount_ext4(image.path(), &sandbox.join("m"));
         let staged = stage(image.path(), &staging, &plan).unwrap();
         assert_eq!((staged.outcome, staged.origin), (Outcome::Mounted, FilesystemOrigin::Existing));
@@ -251,9 +256,10 @@ fn readers_and_other_mounts_go_together_with_a_stage_and_writers_do_not() {
             let device = image.open();
             for error in [
                 stage(image.path(), &staging, &plan).unwrap_err(),
-                check(&device, Filesystem::Ext4, CheckPolicy::Preen).unwrap_err(),
-                check(&device, Filesystem::Ext4, CheckPolicy::ReportOnly).unwrap_err(),
-                grow_unmounted(&device, Filesystem::Ext4).unwrap_err(),
+                check(&device, Filesystem::Ext4, CheckPolicy::Preen, CheckLimits::default()).unwrap_err(),
+                check(&device, Filesystem::Ext4, CheckPolicy::ReportOnly, CheckLimits::default())
+                    .unwrap_err(),
+                grow_unmounted(&device, Filesystem::Ext4, CheckLimits::default()).unwrap_err(),
             ] {
                 assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
             }
@@ -282,7 +288,8 @@ fn a_partition_has_the_users_of_its_part_of_the_disk() {
 fn a_copy_of_a_mount_elsewhere_is_named_and_unmounted_only_if_unused_and_asked_for() {
     sandbox(|sandbox| {
         let image = Image::new(64);
-        let (staging, plan) = (target(sandbox, "staging"), StagePlan::new(Filesystem::Ext4));
+        let staging = target(sandbox, "staging");
+        let plan = StagePlan::new(Filesystem::Ext4);
         let unstage_unused = || unstage_with(&staging, Some(image.path()), MountCopies::UnmountUnused);
         for script in ["true", &format!("exec 3<{}", staging.path().display())] {
             stage(image.path(), &staging, &plan).unwrap();
@@ -301,6 +308,138 @@ fn a_copy_of_a_mount_elsewhere_is_named_and_unmounted_only_if_unused_and_asked_f
             drop(copy);
             assert_eq!(unstage_unused().unwrap(), Unmounted::NotMounted);
         }
+    });
+}
+
+/// The process in another mount namespace that keeps a copy of what is mounted on the device.
+fn owner_of_copy(image: &Image) -> u32 {
+    let users = image.open().users().unwrap();
+    let process = users.iter().find_map(|user| match user {
+        DeviceUser::Mount(place) => {
+            let text = place.to_string();
+            let (_, process) = text.split_once("of process ")?;
+            process.split(',').next()?.parse().ok()
+        }
+        _ => None,
+    });
+    process.unwrap_or_else(|| panic!("{users:?}"))
+}
+
+/// The mount stays in use elsewhere, and the volume counts as unstaged. Nothing of it is lost, nothing more can be
+/// written, and it can be staged again when the copy is gone.
+#[test]
+fn a_filesystem_with_a_copy_elsewhere_is_shut_down_if_asked_for() {
+    sandbox(|sandbox| {
+        for (filesystem, access) in
+            [(Filesystem::Ext4, "rw"), (Filesystem::Xfs, "rw"), (Filesystem::Ext4, "ro")]
+        {
+            let image = Image::new(320);
+            let staging = target(sandbox, &format!("{filesystem}-{access}"));
+            let at = staging.path().display();
+            let mut plan = StagePlan::new(filesystem);
+            stage(image.path(), &staging, &plan).unwrap();
+            fs::write(staging.path().join("file"), "kept").unwrap();
+            let mut open = format!("exec 3>>{at}/open; echo before >&3");
+            if access == "ro" {
+                unstage(&staging, Some(image.path())).unwrap();
+                plan = plan.options(MountOptions::new().read_only());
+                stage(image.path(), &staging, &plan).unwrap();
+                open = format!("exec 3<{at}/file");
+            }
+            let copy = in_another_namespace(&open);
+            let process = PathBuf::from(format!("/proc/{}", owner_of_copy(&image)));
+            let there = process.join("root").join(staging.path().strip_prefix("/").unwrap());
+            assert_eq!(unstage(&staging, Some(image.path())).unwrap_err().kind(), ErrorKind::Busy);
+            assert_eq!(fs::read_to_string(there.join("file")).unwrap(), "kept", "by default the copy works");
+
+            for _ in 0..2 {
+                unstage_with(&staging, Some(image.path()), MountCopies::ShutDown).unwrap();
+            }
+            assert_eq!(image.open().in_use().unwrap(), DeviceUse::InUse);
+            let refusals = [
+                fs::read(there.join("file")).unwrap_err(),
+                fs::write(there.join("new"), "x").unwrap_err(),
+                fs::write(process.join("fd/3"), "after").unwrap_err(),
+            ];
+            for error in refusals {
+                let number = error.raw_os_error();
+                assert!(number == Some(nix::libc::EIO) || access == "ro", "{filesystem}: {error}");
+            }
+            let content = fs::read(image.file()).unwrap();
+            // An older ext4 does not say that it was shut down.
+            let says_so = filesystem != Filesystem::Ext4
+                || KernelVersion::running().unwrap() >= KernelVersion::new(6, 15);
+            if says_so {
+                let error = stage(image.path(), &staging, &plan).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+                for part in ["its filesystem was shut down", "in another mount namespace ("] {
+                    assert!(error.to_string().contains(part), "{error}");
+                }
+                assert_eq!(staging.state().unwrap(), MountState::NotMounted);
+            }
+
+            drop(copy);
+            image.is_let_go("the copy is gone");
+            assert!(fs::read(image.file()).unwrap() == content, "{filesystem}: the copy wrote to the device");
+            stage(image.path(), &staging, &plan).unwrap();
+            assert_eq!(fs::read_to_string(staging.path().join("file")).unwrap(), "kept");
+            if access == "rw" {
+                assert_eq!(fs::read_to_string(staging.path().join("open")).unwrap(), "before\n");
+            }
+            unstage(&staging, Some(image.path())).unwrap();
+            // After the stage: a frozen XFS has records in its log, which the next mount replays.
+            let report = check(&image.open(), filesystem, CheckPolicy::ReportOnly, CheckLimits::default());
+            assert_eq!(report.unwrap(), CheckReport::Clean, "{filesystem}");
+        }
+    });
+}
+
+/// A volume that is published here is in use by its pod, and a device can have users that no shut-down ends.
+#[test]
+fn a_filesystem_is_not_shut_down_while_it_is_used_here_or_cannot_be() {
+    sandbox(|sandbox| {
+        let image = Image::new(320);
+        let staging = target(sandbox, "staging");
+        let published = target(sandbox, "published");
+        let shut_down = || unstage_with(&staging, Some(image.path()), MountCopies::ShutDown);
+        stage(image.path(), &staging, &StagePlan::new(Filesystem::Ext4)).unwrap();
+        publish_filesystem(staging.path(), &published, MountAttributes::empty()).unwrap();
+        let copy = in_another_namespace("true");
+        for _ in 0..2 {
+            let error = shut_down().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            assert!(
+                error.to_string().contains(&format!("mounted at {}", published.path().display())),
+                "{error}"
+            );
+            fs::write(published.path().join("file"), "works").unwrap();
+        }
+        unpublish(&published).unwrap();
+        // In the other namespace it is published too, and that is a copy like the staged one.
+        shut_down().unwrap();
+        drop(copy);
+        image.is_let_go("the copy is gone");
+        shut_down().unwrap();
+
+        let image = Image::new(320);
+        let staging = target(sandbox, "btrfs");
+        stage(image.path(), &staging, &StagePlan::new(Filesystem::Btrfs)).unwrap();
+        let copy = in_another_namespace("true");
+        let there = PathBuf::from(format!("/proc/{}/root", owner_of_copy(&image)));
+        let there = there.join(staging.path().strip_prefix("/").unwrap());
+        match unstage_with(&staging, Some(image.path()), MountCopies::ShutDown) {
+            // Linux 6.19
+            Ok(_) => assert!(fs::write(there.join("file"), "x").is_err()),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+                assert!(
+                    error.to_string().contains("its btrfs could not be written back and shut down"),
+                    "{error}"
+                );
+                fs::write(there.join("file"), "works").unwrap();
+            }
+        }
+        drop(copy);
     });
 }
 

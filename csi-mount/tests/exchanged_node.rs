@@ -9,8 +9,8 @@ use std::process::Command;
 
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, CheckPolicy, Error, Filesystem, Format, Luks, LuksKey, LuksPbkdf, Mount, Probe, Result,
-    Target, check, grow_unmounted, unmount,
+    BlockDevice, CheckLimits, CheckPolicy, Error, Filesystem, Format, Luks, LuksKey, LuksPbkdf, Mount, Probe,
+    Result, Target, check, grow_unmounted, unmount,
 };
 use devices::{Image, put_node};
 
@@ -29,9 +29,9 @@ fn job(step: &str, node: &Path) -> Result<()> {
             (Probe::Blank(proof), filesystem) => Format::new(filesystem.parse()?).run(proof),
             (other, _) => panic!("{other}"),
         },
-        "check" => check(&device, of.parse()?, CheckPolicy::ReportOnly).map(drop),
-        "preen" => check(&device, of.parse()?, CheckPolicy::Preen).map(drop),
-        "grow" => grow_unmounted(&device, of.parse()?).map(drop),
+        "check" => check(&device, of.parse()?, CheckPolicy::ReportOnly, CheckLimits::default()).map(drop),
+        "preen" => check(&device, of.parse()?, CheckPolicy::Preen, CheckLimits::default()).map(drop),
+        "grow" => grow_unmounted(&device, of.parse()?, CheckLimits::default()).map(drop),
         other => panic!("{other}"),
     }
 }
@@ -43,7 +43,8 @@ fn programs(directory: &Path, node: &Path, other: &Image) {
     for program in
         ["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "e2fsck", "xfs_repair", "btrfs", "resize2fs", "cryptsetup"]
     {
-        let (place, node) = (directory.join(program), node.display());
+        let place = directory.join(program);
+        let node = node.display();
         let log = directory.join("exchanged");
         let script = format!(
             "#!/bin/sh\n[ \"$1\" = -V ] || {{ rm {node} && mknod {node} b {} {} && echo {program} >> {}; }}\n\
@@ -59,7 +60,8 @@ fn programs(directory: &Path, node: &Path, other: &Image) {
 
 /// Runs a step while the node is exchanged. Returns the intended disk and the step's error.
 fn exchange(step: &str, prepare: impl FnOnce(&Image)) -> (Image, Option<Error>) {
-    let (ours, other) = (Image::new(320), Image::new(320));
+    let ours = Image::new(320);
+    let other = Image::new(320);
     prepare(&ours);
     let place = Target::new(ours.directory().join("dev")).unwrap();
     place.create_dir().unwrap();

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use csi_mount::testing::{FakeDisk, FakeDisks};
+use csi_mount::internal::FakeDisks;
+use csi_mount::testing::FakeDisk;
 use csi_mount::{ErrorKind, ExpectedDevice};
 
 fn with_disks(test: impl FnOnce(&FakeDisks)) {

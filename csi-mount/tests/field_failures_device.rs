@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use csi_mount::flow::block::{StagePlan, publish, stage, unpublish, unstage};
+use csi_mount::internal::flow::block::{StagePlan, publish, stage, unpublish, unstage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     ErrorKind, Filesystem, MountAttributes, MountOptions, MountState, Removed, Target, Unmounted,
@@ -23,12 +23,9 @@ use mount_support::{sandbox, target};
 fn after_a_reboot_only_empty_directories_are_removed() {
     sandbox(|sandbox| {
         let image = Image::new(64);
-        let (staging, published) = (target(sandbox, "staging"), target(sandbox, "published"));
+        let staging = target(sandbox, "staging");
+        let published = target(sandbox, "published");
         let plan = StagePlan::new(Filesystem::Ext4);
-        let up = || {
-            stage(image.path(), &staging, &plan).unwrap();
-            publish(staging.path(), &published, MountAttributes::empty()).unwrap();
-        };
         // The mounts that are made in this namespace disappear at its end, as with a reboot.
         private_mount_namespace(|| {
             let at = |target: &Target| Target::new(target.path()).unwrap();
@@ -47,12 +44,14 @@ fn after_a_reboot_only_empty_directories_are_removed() {
         assert_eq!(unstage(&staging, Some(image.path())).unwrap(), Unmounted::NotMounted);
         assert!(published.path().join("vol_data.json").exists() && staging.path().join("left").exists());
 
-        // The volume is mounted over the files that lie there, and is unmounted without them.
-        up();
-        assert_eq!(fs::read_to_string(published.path().join("file")).unwrap(), "data");
-        assert_eq!(unpublish(&published).unwrap_err().kind(), ErrorKind::Busy);
+        // A publish over the files would hide them, and its unpublish would find them.
+        stage(image.path(), &staging, &plan).unwrap();
+        let publish = || publish(staging.path(), &published, MountAttributes::empty());
+        assert_eq!(publish().unwrap_err().kind(), ErrorKind::Busy);
         assert_eq!(published.state().unwrap(), MountState::NotMounted);
         fs::remove_file(published.path().join("vol_data.json")).unwrap();
+        publish().unwrap();
+        assert_eq!(fs::read_to_string(published.path().join("file")).unwrap(), "data");
         assert_eq!(unpublish(&published).unwrap(), Removed::Removed);
         unstage(&staging, Some(image.path())).unwrap();
     });
@@ -78,7 +77,8 @@ fn the_value_of_a_mount_option_is_on_no_command_line() {
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let watcher = scope.spawn(|| {
-                let (mut seen, mut scans) = (BTreeSet::new(), 0);
+                let mut seen = BTreeSet::new();
+                let mut scans = 0;
                 while !is_done.load(Ordering::Relaxed) {
                     seen.extend(command_lines([SECRET, "mkfs.ext4"]));
                     scans += 1;

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use csi_mount::testing::{Feature, PeerNamespace, without_features};
+use csi_mount::internal::{Feature, PeerNamespace, without_features};
 use csi_mount::{
     Bind, Detach, ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Target,
     Unmount, Unmounted, health, mount_state, mounts, stats, unmount,
@@ -37,8 +37,9 @@ fn unless_it_lives() -> Unmount {
 #[test]
 fn publishing_again_and_again_is_one_mount() {
     sandbox(|sandbox| {
-        let (source, bound, memory) =
-            (source(sandbox, "source"), target(sandbox, "bound"), target(sandbox, "m"));
+        let source = source(sandbox, "source");
+        let bound = target(sandbox, "bound");
+        let memory = target(sandbox, "m");
         let peer = PeerNamespace::new();
         let before = mounts().unwrap().len();
         for round in 0..100 {
@@ -84,7 +85,8 @@ fn unpublish_is_not_done_while_a_layer_is_left() {
 #[test]
 fn a_mount_whose_daemon_was_restarted_is_mounted_again() {
     sandbox(|sandbox| {
-        let (staging, publish) = (target(sandbox, "staging"), target(sandbox, "publish"));
+        let staging = target(sandbox, "staging");
+        let publish = target(sandbox, "publish");
         let device = fuse(&staging);
         answer_init(&device);
         Bind::new(staging.path()).at(&publish).unwrap();
@@ -110,7 +112,8 @@ fn a_mount_whose_daemon_was_restarted_is_mounted_again() {
 #[test]
 fn a_busy_mount_is_detached_when_its_daemon_is_dead_and_not_when_it_lives() {
     sandbox(|sandbox| {
-        let (dead, living) = (target(sandbox, "dead"), target(sandbox, "living"));
+        let dead = target(sandbox, "dead");
+        let living = target(sandbox, "living");
         let device = fuse(&dead);
         answer_init(&device);
         let daemon = answering_daemon(&living, None);
@@ -159,7 +162,7 @@ fn an_selinux_context_is_in_force_or_refused() {
                 assert!(line.contains(context), "it is not in force: {line}");
             }
             Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+                assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
                 assert!(
                     error.to_string().contains("context") && !error.to_string().contains(context),
                     "{error}"
@@ -175,7 +178,8 @@ fn an_selinux_context_is_in_force_or_refused() {
 #[test]
 fn a_table_that_changes_while_it_is_read_hides_no_mount() {
     sandbox(|sandbox| {
-        let (stable, source) = (target(sandbox, "stable"), source(sandbox, "source"));
+        let stable = target(sandbox, "stable");
+        let source = source(sandbox, "source");
         let others: Vec<_> = (0..40).map(|index| target(sandbox, &format!("other{index}"))).collect();
         Mount::new("tmpfs", "volume").at(&stable).unwrap();
         let is_done = AtomicBool::new(false);

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use csi_mount::flow::ephemeral::{Change, Content, EphemeralPlan, publish, unpublish};
-use csi_mount::testing::{Feature, without_features};
+use csi_mount::internal::flow::ephemeral::{Change, Content, EphemeralPlan, publish, unpublish};
+use csi_mount::internal::{Feature, without_features};
 use csi_mount::{ErrorKind, KernelVersion, Mount, MountAttributes, MountState, Removed, Target, mount_state};
 use flow_support::{layers, mount_count, on_tmpfs};
 use measure::rounds;
@@ -110,7 +110,8 @@ fn a_reader_never_sees_a_mixture() {
             Content::new().file("a", text.clone()).unwrap().file("b", text).unwrap()
         };
         publish(&target, &version(0), &plan()).unwrap();
-        let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+        let is_over = AtomicBool::new(false);
+        let reads = AtomicU64::new(0);
         std::thread::scope(|scope| {
             // The reader follows the link to the version, like a program that needs files of one version.
             let reader = scope.spawn(|| {
@@ -160,7 +161,8 @@ fn many_publishers_mount_once() {
             for number in 0..8 {
                 let target = &target;
                 scope.spawn(move || {
-                    let (target, content) = (Target::new(target).unwrap(), one_file(&number.to_string()));
+                    let target = Target::new(target).unwrap();
+                    let content = one_file(&number.to_string());
                     let begun = Instant::now();
                     for _ in 0..20 {
                         // On a slow machine a publish can wait behind the others for longer than its limit.
@@ -241,7 +243,8 @@ fn the_next_publish_repairs_an_interrupted_one() {
 #[test]
 fn a_workload_with_write_access_cannot_redirect_the_driver() {
     on_tmpfs(|place| {
-        let (target, outside) = (Target::new(place.join("target")).unwrap(), place.join("outside"));
+        let target = Target::new(place.join("target")).unwrap();
+        let outside = place.join("outside");
         let plan = EphemeralPlan::new("v1");
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("precious"), "kept").unwrap();

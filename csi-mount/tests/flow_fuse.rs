@@ -6,19 +6,18 @@ mod fuse_process;
 mod fuse_support;
 
 use std::fs::{self, File};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use csi_mount::flow::fuse::{
+use csi_mount::internal::flow::fuse::{
     FuseDaemon, Recovered, identity_at, is_lost, lost_mounts, publish, recover, stage, unpublish, unstage,
     unstage_within,
 };
-use csi_mount::testing::{Feature, without_features};
-use csi_mount::{
-    ErrorKind, Mount, MountAttributes, MountHealth, Outcome, Removed, STATS_TIME_LIMIT, Target, health, stats,
-};
+use csi_mount::internal::{Feature, STATS_TIME_LIMIT, without_features};
+use csi_mount::{ErrorKind, Mount, MountAttributes, MountHealth, Outcome, Removed, Target, health, stats};
 use flow_support::{eventually, layers, on_tmpfs};
-use fuse_process::{AT, MODE, daemon, in_place, itself, kill, processes, test_name};
+use fuse_process::{
+    AT, MODE, daemon, in_place, itself, kill, left_by_killed_stage, processes, test_name, the_process,
+};
 use fuse_support::answer_init;
 use rustix::fs::{FlockOperation, flock};
 
@@ -57,12 +56,12 @@ fn a_daemon_is_started_once_and_ends_with_the_volume() {
         let served = daemon("serve", staging).secret("from-the-pipe");
         assert_eq!(stage(staging, &served).unwrap(), Outcome::Mounted);
         assert_eq!(stage(staging, &served).unwrap(), Outcome::AlreadyMounted);
-        let found = processes(staging);
-        assert_eq!((found.len(), layers(staging.path())), (1, 1));
+        let found = the_process(staging);
+        assert_eq!(layers(staging.path()), 1);
         assert_eq!(staging.mounted().unwrap().unwrap().source, "from-the-pipe");
-        let arguments = fs::read_to_string(format!("/proc/{}/cmdline", found[0])).unwrap();
+        let arguments = fs::read_to_string(format!("/proc/{found}/cmdline")).unwrap();
         assert!(!arguments.contains("from-the-pipe"));
-        let group = nix::unistd::getpgid(Some(found[0])).unwrap();
+        let group = nix::unistd::getpgid(Some(found)).unwrap();
         assert_ne!(group, nix::unistd::getpgrp(), "a signal to our group is not for it");
 
         assert_eq!(publish(staging.path(), pod, MountAttributes::RDONLY).unwrap(), Outcome::Mounted);
@@ -88,7 +87,7 @@ fn a_memory_limit_is_never_left_out() {
         assert!(processes(staging).is_empty() && !staging.path().exists());
         match stage(staging, &served) {
             Ok(_) => {
-                let process = processes(staging)[0];
+                let process = the_process(staging);
                 let groups = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap();
                 assert!(groups.contains("/csi-fuse-"), "{groups}");
                 unstage(staging).unwrap();
@@ -113,7 +112,8 @@ fn many_callers_start_one_daemon() {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(outcomes.iter().filter(|outcome| **outcome == Outcome::Mounted).count(), 1);
-        assert_eq!((processes(staging).len(), layers(staging.path())), (1, 1));
+        the_process(staging);
+        assert_eq!(layers(staging.path()), 1);
         unstage(staging).unwrap();
     });
 }
@@ -124,7 +124,7 @@ fn a_lost_daemon_is_found_and_replaced() {
         let served = daemon("serve", staging);
         stage(staging, &served).unwrap();
         publish(staging.path(), pod, MountAttributes::empty()).unwrap();
-        processes(staging).into_iter().for_each(kill);
+        kill(the_process(staging));
         eventually("the mount is lost", || is_lost(staging.path()).unwrap());
         let error = publish(staging.path(), pod, MountAttributes::empty()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
@@ -146,7 +146,7 @@ fn a_lost_filesystem_is_recovered_with_its_targets() {
         stage(staging, &served).unwrap();
         publish(staging.path(), pod, MountAttributes::RDONLY).unwrap();
         assert_eq!(recover(staging, &served).unwrap(), Recovered::NotLost);
-        processes(staging).into_iter().for_each(kill);
+        kill(the_process(staging));
         eventually("the mount is lost", || is_lost(staging.path()).unwrap());
         let lost: Vec<_> = lost_mounts().unwrap().into_iter().map(|lost| lost.path).collect();
         assert_eq!(lost, [staging.path(), pod.path()]);
@@ -158,7 +158,7 @@ fn a_lost_filesystem_is_recovered_with_its_targets() {
 
         stage(staging, &served).unwrap();
         assert!(is_lost(pod.path()).unwrap(), "a stage binds no target");
-        processes(staging).into_iter().for_each(kill);
+        kill(the_process(staging));
         eventually("the mount is lost", || is_lost(staging.path()).unwrap());
         unpublish(pod).unwrap();
         publish_lost(staging, &served, pod);
@@ -180,7 +180,7 @@ fn assert_healthy_and_read_only(pod: &Target) {
 fn publish_lost(staging: &Target, served: &FuseDaemon, pod: &Target) {
     stage(staging, served).unwrap();
     publish(staging.path(), pod, MountAttributes::RDONLY).unwrap();
-    processes(staging).into_iter().for_each(kill);
+    kill(the_process(staging));
     eventually("the mount is lost", || is_lost(staging.path()).unwrap());
 }
 
@@ -191,13 +191,14 @@ fn marked_targets_of_an_interrupted_recovery_are_bound_again() {
         let owned = |target: &Target| {
             Target::new(target.path()).unwrap().owned_by(csi_mount::Owner::new("fuse.example.org", "vol-1"))
         };
-        let (staging, pod) = (&owned(staging), &owned(pod));
+        let staging = &owned(staging);
+        let pod = &owned(pod);
         let served = daemon("serve", staging);
         publish_lost(staging, &served, pod);
         let owner = csi_mount::OwnerId::new("fuse.example.org", "vol-1");
         assert!(lost_mounts().unwrap().iter().all(|lost| lost.owner.as_ref() == Some(&owner)));
         stage(staging, &served).unwrap();
-        processes(staging).into_iter().for_each(kill);
+        kill(the_process(staging));
         eventually("the mount is lost", || is_lost(staging.path()).unwrap());
         recover(staging, &daemon("fail", staging)).unwrap_err();
         let targets = vec![pod.path().to_owned()];
@@ -226,11 +227,11 @@ fn started_again_when_it_dies(change: fn(FuseDaemon) -> FuseDaemon) {
         stage(staging, &served).unwrap();
         publish(staging.path(), pod, MountAttributes::empty()).unwrap();
         for _ in 0..2 {
-            let died = processes(staging);
-            died.iter().copied().for_each(kill);
+            let died = the_process(staging);
+            kill(died);
             eventually("another one serves both places", || {
                 let is_healthy = |at: &Target| health(at.path()).is_ok_and(MountHealth::is_healthy);
-                processes(staging) != died && is_healthy(staging) && is_healthy(pod)
+                processes(staging) != [died] && is_healthy(staging) && is_healthy(pod)
             });
         }
         unpublish(pod).unwrap();
@@ -276,7 +277,7 @@ fn the_output_of_a_daemon_that_an_earlier_process_started_is_logged() {
     let _ = tracing::subscriber::set_global_default(Log);
     in_place(|staging, _| {
         assert!(itself("stage chatty", staging.path()).status().unwrap().success());
-        let started = processes(staging);
+        let started = the_process(staging);
         let last = || {
             let end = format!(" of {}", test_name(staging.path()));
             let lines = LINES.lock().unwrap();
@@ -287,7 +288,7 @@ fn the_output_of_a_daemon_that_an_earlier_process_started_is_logged() {
         assert_eq!(last(), None, "no process reads it");
         assert_eq!(stage(staging, &daemon("chatty", staging)).unwrap(), Outcome::AlreadyMounted);
         eventually("old lines and new ones are logged", || last().is_some_and(|number| number > 20));
-        assert_eq!(processes(staging), started);
+        assert_eq!(the_process(staging), started);
         unstage(staging).unwrap();
     });
 }
@@ -317,7 +318,7 @@ fn a_daemon_can_go_into_the_background_or_have_a_launcher() {
         ]);
         for served in [daemon("background", staging), launched] {
             assert_eq!(stage(staging, &served).unwrap(), Outcome::Mounted);
-            assert_eq!(processes(staging).len(), 1);
+            the_process(staging);
             unstage(staging).unwrap();
             assert!(processes(staging).is_empty());
         }
@@ -351,12 +352,9 @@ fn a_daemon_that_does_not_start_leaves_nothing() {
 #[test]
 fn a_daemon_of_an_interrupted_stage_is_ended() {
     in_place(|staging, _| {
-        let mut left =
-            itself("idle", staging.path()).env("CSI_MOUNT_FUSE_AT", staging.path()).spawn().unwrap();
-        eventually("it runs", || !processes(staging).is_empty());
+        let left = left_by_killed_stage("stage idle", staging);
         assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::Mounted);
-        assert!(!left.wait().unwrap().success(), "killed");
-        assert_eq!(processes(staging).len(), 1);
+        assert_ne!(the_process(staging), left, "killed");
         unstage(staging).unwrap();
     });
 }
@@ -393,10 +391,10 @@ fn a_daemon_that_another_process_starts_is_waited_for() {
     in_place(|staging, _| {
         let mut starter = itself("stage", staging.path()).spawn().unwrap();
         eventually("it runs", || !processes(staging).is_empty());
-        let started = processes(staging);
+        let started = the_process(staging);
         assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::AlreadyMounted);
         assert!(starter.wait().unwrap().success());
-        assert_eq!((processes(staging), layers(staging.path())), (started, 1));
+        assert_eq!((the_process(staging), layers(staging.path())), (started, 1));
         unstage(staging).unwrap();
     });
 }
@@ -404,7 +402,7 @@ fn a_daemon_that_another_process_starts_is_waited_for() {
 #[test]
 fn a_failed_start_of_another_process_is_waited_for() {
     in_place(|staging, _| {
-        let hurried = daemon("idle", staging).ready_time_limit(Duration::from_secs(2));
+        let hurried = daemon("idle", staging).ready_time_limit(Duration::from_secs(4));
         std::thread::scope(|scope| {
             let failing = scope.spawn(|| stage(staging, &hurried));
             eventually("it runs", || !processes(staging).is_empty());
@@ -413,7 +411,8 @@ fn a_failed_start_of_another_process_is_waited_for() {
             let error = failing.join().unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
         });
-        assert_eq!((processes(staging).len(), layers(staging.path())), (1, 1));
+        the_process(staging);
+        assert_eq!(layers(staging.path()), 1);
         assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::AlreadyMounted);
         unstage(staging).unwrap();
     });
@@ -423,17 +422,11 @@ fn a_failed_start_of_another_process_is_waited_for() {
 #[test]
 fn a_daemon_that_mounts_while_it_is_waited_for_leaves_no_mount() {
     in_place(|staging, _| {
-        staging.create_dir().unwrap();
-        let mut left = itself("late", staging.path())
-            .env("CSI_MOUNT_FUSE_AT", staging.path())
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        eventually("it runs", || !processes(staging).is_empty());
+        left_by_killed_stage("stage", staging);
         assert_eq!(layers(staging.path()), 0);
         unstage_within(staging, Duration::from_secs(2)).unwrap();
         assert_eq!(layers(staging.path()), 0);
-        assert!(!left.wait().unwrap().success(), "killed");
+        assert!(processes(staging).is_empty(), "killed");
     });
 }
 

@@ -10,10 +10,11 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-use csi_mount::flow::shared::{SharedSource, publish, publish_directly, stage, unpublish, unstage};
+use csi_mount::internal::STATS_TIME_LIMIT;
+use csi_mount::internal::flow::shared::{SharedSource, publish, publish_directly, stage, unpublish, unstage};
 use csi_mount::{
-    ErrorKind, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Removed, STATS_TIME_LIMIT,
-    Target, Unmounted, health, mount_state, stats,
+    ErrorKind, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Removed, Target, Unmounted,
+    health, mount_state, stats,
 };
 use devices::{Image, run};
 use flow_support::{layers, mount_count, on_tmpfs};
@@ -28,7 +29,9 @@ fn target(place: &Path, name: &str) -> Target {
 /// Stages, publishes twice and undoes everything, for one kind of source.
 fn round(place: &Path, source: &SharedSource) {
     let before = mount_count();
-    let (staging, rw, ro) = (target(place, "staging"), target(place, "rw"), target(place, "ro"));
+    let staging = target(place, "staging");
+    let rw = target(place, "rw");
+    let ro = target(place, "ro");
     assert_eq!(stage(&staging, source).unwrap(), Outcome::Mounted);
     assert_eq!(stage(&staging, source).unwrap(), Outcome::AlreadyMounted);
     assert_eq!(publish(staging.path(), &rw, MountAttributes::empty()).unwrap(), Outcome::Mounted);
@@ -66,7 +69,9 @@ fn an_overlay_passes_all_steps() {
             fs::create_dir(&path).unwrap();
             path.display().to_string()
         };
-        let (lower, upper, work) = (directory("lower"), directory("upper"), directory("work"));
+        let lower = directory("lower");
+        let upper = directory("upper");
+        let work = directory("work");
         let options = [("lowerdir", lower), ("upperdir", upper), ("workdir", work)];
         let options = options
             .iter()
@@ -86,7 +91,8 @@ fn a_filesystem_on_a_device_passes_all_steps() {
 #[test]
 fn a_volume_can_be_mounted_without_staging() {
     on_tmpfs(|place| {
-        let (one, source) = (target(place, "one"), SharedSource::new("tmpfs", "server:/export"));
+        let one = target(place, "one");
+        let source = SharedSource::new("tmpfs", "server:/export");
         assert_eq!(publish_directly(&one, &source, MountAttributes::RDONLY).unwrap(), Outcome::Mounted);
         assert_eq!(
             publish_directly(&one, &source, MountAttributes::RDONLY).unwrap(),
@@ -136,7 +142,8 @@ fn only_the_same_source_counts_as_staged() {
 #[test]
 fn a_volume_that_is_not_staged_is_not_published() {
     on_tmpfs(|place| {
-        let (staging, one) = (target(place, "staging"), target(place, "one"));
+        let staging = target(place, "staging");
+        let one = target(place, "one");
         staging.create_dir().unwrap();
         let error = publish(staging.path(), &one, MountAttributes::empty()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -169,7 +176,8 @@ fn served_by(device: &fs::File) -> SharedSource {
 #[test]
 fn a_server_that_is_gone_is_found_and_its_mounts_are_replaced() {
     on_tmpfs(|place| {
-        let (staging, one) = (target(place, "staging"), target(place, "one"));
+        let staging = target(place, "staging");
+        let one = target(place, "one");
         staging.create_dir().unwrap();
         let server = fuse(&staging);
         answer_init(&server);
@@ -197,7 +205,8 @@ fn a_server_that_is_gone_is_found_and_its_mounts_are_replaced() {
 #[test]
 fn a_target_of_a_lost_mount_is_bound_again() {
     on_tmpfs(|place| {
-        let (staging, one) = (target(place, "staging"), target(place, "one"));
+        let staging = target(place, "staging");
+        let one = target(place, "one");
         one.create_dir().unwrap();
         let server = fuse(&one);
         answer_init(&server);
@@ -227,11 +236,13 @@ fn a_server_that_hangs_is_queried_once() {
 #[test]
 fn a_server_that_hangs_delays_no_step() {
     on_tmpfs(|place| {
-        let (staging, one) = (target(place, "staging"), target(place, "one"));
+        let staging = target(place, "staging");
+        let one = target(place, "one");
         for target in [&staging, &one] {
             target.create_dir().unwrap();
         }
-        let (daemon, other) = (SilentDaemon::mount(&staging), SilentDaemon::mount(&one));
+        let daemon = SilentDaemon::mount(&staging);
+        let other = SilentDaemon::mount(&one);
         let error = bounded(PATIENT, || publish(staging.path(), &one, MountAttributes::empty())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
         assert!(

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, CheckPolicy, CheckReport, DeviceAccess, DeviceNumber, ErrorKind, Filesystem, Format,
-    LoopOptions, MkfsProfile, Mount, Probe, Target, check, unmount,
+    BlockDevice, CheckLimits, CheckPolicy, CheckReport, DeviceAccess, DeviceNumber, ErrorKind, Filesystem,
+    Format, LoopOptions, MkfsOptions, MkfsProfile, Mount, Probe, Target, check, unmount,
 };
 use devices::{Image, MIB};
 use rustix::fs::{FileType, FlockOperation};
@@ -35,14 +35,18 @@ fn a_formatted_device_mounts_and_keeps_its_files() {
                 (signature.filesystem(), signature.label.as_deref()),
                 (Some(filesystem), Some("data"))
             );
-            assert_eq!(check(&device, filesystem, CheckPolicy::ReportOnly).unwrap(), CheckReport::Clean);
+            assert_eq!(
+                check(&device, filesystem, CheckPolicy::ReportOnly, CheckLimits::default()).unwrap(),
+                CheckReport::Clean
+            );
 
             let target = Target::new(image.directory().join("at")).unwrap();
             target.create_dir().unwrap();
             let mount = || Mount::new(filesystem.name(), image.path()).at(&target).unwrap();
             mount();
             fs::write(target.path().join("file"), "kept").unwrap();
-            let busy = check(&device, filesystem, CheckPolicy::ReportOnly).unwrap_err();
+            let busy =
+                check(&device, filesystem, CheckPolicy::ReportOnly, CheckLimits::default()).unwrap_err();
             assert_eq!(busy.kind(), ErrorKind::Busy, "a mounted filesystem is not checked");
             unmount(&target).unwrap();
             mount();
@@ -90,11 +94,40 @@ fn more_arguments_reach_mkfs_and_no_other_device() {
     assert!(dump.lines().any(|line| line.starts_with("Block size:") && line.ends_with("1024")), "{dump}");
     assert!(dump.contains("RAID stride:") && dump.contains("RAID stripe width:"), "{dump}");
 
-    let (image, other) = (Image::new(64), Image::new(64));
+    let image = Image::new(64);
+    let other = Image::new(64);
     let before = other.content();
     let smuggled = Format::new(Filesystem::Ext4).arguments(["-F", other.path().to_str().unwrap()]);
     assert_eq!(format(&image, &smuggled).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(other.content(), before);
+}
+
+#[test]
+fn the_layout_is_the_chosen_one() {
+    let small = MkfsOptions::new().block_size(1024).inode_size(512);
+    let image = Image::new(64);
+    let chosen = small.bytes_per_inode(4096).reserved_percent(10);
+    format(&image, &Format::new(Filesystem::Ext4).mkfs_options(chosen).unwrap()).unwrap();
+    let dump = devices::run("dumpe2fs", &["-h", image.path().to_str().unwrap()]);
+    let number = |name: &str| -> u64 {
+        let line =
+            dump.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {dump}"));
+        line.trim().parse().unwrap()
+    };
+    assert_eq!((number("Block size:"), number("Inode size:")), (1024, 512));
+    assert_eq!(number("Inode count:"), 64 * MIB / 4096);
+    assert_eq!(number("Reserved block count:"), number("Block count:") / 10);
+
+    let image = Image::new(320);
+    format(&image, &Format::new(Filesystem::Xfs).mkfs_options(small).unwrap()).unwrap();
+    let dump = devices::run(
+        "xfs_db",
+        &["-r", "-c", "sb 0", "-c", "p blocksize inodesize", image.path().to_str().unwrap()],
+    );
+    assert_eq!(
+        dump.split_whitespace().collect::<Vec<_>>(),
+        ["blocksize", "=", "1024", "inodesize", "=", "512"]
+    );
 }
 
 #[test]
@@ -111,11 +144,13 @@ fn the_output_of_mkfs_is_in_the_error() {
 /// The path leads to one disk when the proof is made, and to another one when `mkfs` would open it.
 #[test]
 fn another_disk_at_the_path_is_noticed() {
-    let (image, other) = (Image::new(64), Image::new(64));
+    let image = Image::new(64);
+    let other = Image::new(64);
     let node = image.directory().join("node");
     let put = |device: DeviceNumber| {
         let _ = fs::remove_file(&node);
-        let (directory, mode) = (rustix::fs::CWD, rustix::fs::Mode::RUSR);
+        let directory = rustix::fs::CWD;
+        let mode = rustix::fs::Mode::RUSR;
         rustix::fs::mknodat(directory, &node, FileType::BlockDevice, mode, device.dev_t()).unwrap();
     };
     put(image.loop_device().number());
@@ -163,18 +198,29 @@ fn damage_is_reported_and_preened() {
     let image = Image::new(64);
     format(&image, &Format::new(Filesystem::Ext4).arguments(["-O", "^metadata_csum,^64bit"])).unwrap();
     let device = image.open();
-    assert_eq!(check(&device, Filesystem::Ext4, CheckPolicy::Preen).unwrap(), CheckReport::Clean);
+    assert_eq!(
+        check(&device, Filesystem::Ext4, CheckPolicy::Preen, CheckLimits::default()).unwrap(),
+        CheckReport::Clean
+    );
     // A wrong link count of the root directory, whose inode is number 2. Preen repairs this.
     let dump = devices::run("dumpe2fs", &[image.path().to_str().unwrap()]);
     let table = dump.lines().find_map(|line| line.trim().strip_prefix("Inode table at ")).unwrap();
     let table: u64 = table.split('-').next().unwrap().parse().unwrap();
     let links = (table * block_size(&dump)) + 256 + 26;
     image.write(links, &[9, 0]);
-    let looked = check(&device, Filesystem::Ext4, CheckPolicy::ReportOnly).unwrap_err();
+    let looked =
+        check(&device, Filesystem::Ext4, CheckPolicy::ReportOnly, CheckLimits::default()).unwrap_err();
     assert_eq!(looked.kind(), ErrorKind::Damaged, "{looked}");
-    assert_eq!(check(&device, Filesystem::Ext4, CheckPolicy::Preen).unwrap(), CheckReport::Repaired);
-    assert_eq!(check(&device, Filesystem::Ext4, CheckPolicy::ReportOnly).unwrap(), CheckReport::Clean);
-    let unsupported = check(&device, Filesystem::Xfs, CheckPolicy::Preen).unwrap_err();
+    assert_eq!(
+        check(&device, Filesystem::Ext4, CheckPolicy::Preen, CheckLimits::default()).unwrap(),
+        CheckReport::Repaired
+    );
+    assert_eq!(
+        check(&device, Filesystem::Ext4, CheckPolicy::ReportOnly, CheckLimits::default()).unwrap(),
+        CheckReport::Clean
+    );
+    let unsupported =
+        check(&device, Filesystem::Xfs, CheckPolicy::Preen, CheckLimits::default()).unwrap_err();
     assert_eq!(unsupported.kind(), ErrorKind::Unsupported);
 }
 
@@ -256,11 +302,13 @@ fn an_image_in_memory_equals_a_format_of_the_device() {
         };
         for (sector, mebibytes) in [(512, 320), (512, 2048), (4096, 320), (4096, 2048)] {
             let disk = || Image::with(mebibytes, &LoopOptions::new().sector_size(sector));
-            let (ours, bare) = (disk(), disk());
+            let ours = disk();
+            let bare = disk();
             let made = Format::new(filesystem).profile(MkfsProfile::Mkfs).arguments(uuid.iter().copied());
             format(&ours, &made).unwrap();
             devices::run(program, &[uuid, quiet, &[bare.path().to_str().unwrap()]].concat());
-            let (ours, bare) = (shape(filesystem, &ours), shape(filesystem, &bare));
+            let ours = shape(filesystem, &ours);
+            let bare = shape(filesystem, &bare);
             let differences: Vec<_> = ours.iter().zip(&bare).filter(|(ours, bare)| ours != bare).collect();
             assert!(
                 differences.is_empty() && ours.len() == bare.len(),

@@ -9,16 +9,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use csi_mount::flow::fuse::{exceeded_memory_limit, is_lost, stage, unstage};
+use csi_mount::internal::flow::fuse::{exceeded_memory_limit, is_lost, stage, unstage};
 use csi_mount::{ErrorKind, Outcome, Target};
 use flow_support::eventually;
-use fuse_process::{LIMIT, daemon, in_place, itself, kill, processes};
+use fuse_process::{LIMIT, daemon, in_place, itself, kill, processes, the_process};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// The control group of a daemon.
 fn group_of(staging: &Target) -> PathBuf {
-    let process = processes(staging)[0];
+    let process = the_process(staging);
     let text = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap();
     let path = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
     Path::new(ROOT).join(path)

@@ -11,14 +11,14 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use csi_mount::testing::{Feature, without_features};
+use csi_mount::internal::{Feature, without_features};
 use csi_mount::{
     Bind, ErrorKind, GroupChange, GroupOutcome, IdMap, Mount, MountAttributes, Outcome, Target,
-    give_to_group, unmount,
+    set_volume_ownership, unmount,
 };
 use devices::{Image, run};
 use measure::rounds;
-use mount_support::{sandbox, source, target};
+use mount_support::{sandbox, source, target, unmount_watched};
 use rustix::fs::{Mode, RenameFlags, mkdirat, openat, renameat_with};
 
 const GROUP: u32 = 2000;
@@ -29,7 +29,11 @@ fn group_and_mode(path: &Path) -> (u32, u32) {
 }
 
 fn give(path: &Path) -> GroupOutcome {
-    give_to_group(path, GROUP, GroupChange::OnRootMismatch).unwrap()
+    set_volume_ownership(path, GROUP, GroupChange::OnRootMismatch).unwrap()
+}
+
+fn checked(files: u64) -> GroupOutcome {
+    GroupOutcome::Checked { files, changed: files, failed: 0 }
 }
 
 fn file(path: PathBuf, mode: u32) -> PathBuf {
@@ -42,18 +46,19 @@ fn file(path: PathBuf, mode: u32) -> PathBuf {
 #[test]
 fn files_are_given_once_and_as_the_kubelet_does() {
     sandbox(|sandbox| {
-        let (volume, outside) = (sandbox.join("volume"), file(sandbox.join("outside"), 0o600));
+        let volume = sandbox.join("volume");
+        let outside = file(sandbox.join("outside"), 0o600);
         fs::create_dir_all(volume.join("a/b")).unwrap();
         fs::set_permissions(volume.join("a"), Permissions::from_mode(0o700)).unwrap();
-        let (plain, program) =
-            (file(volume.join("a/plain"), 0o600), file(volume.join("a/b/program"), 0o4755));
+        let plain = file(volume.join("a/plain"), 0o600);
+        let program = file(volume.join("a/b/program"), 0o4755);
         symlink(&outside, volume.join("a/link")).unwrap();
         symlink("..", volume.join("a/b/up")).unwrap();
         let below = target(&volume, "mounted");
         Mount::new("tmpfs", "another's").at(&below).unwrap();
         let others = file(below.path().join("file"), 0o600);
 
-        assert_eq!(give(&volume), GroupOutcome::Checked { files: 7, changed: 7 });
+        assert_eq!(give(&volume), GroupOutcome::Checked { files: 7, changed: 7, failed: 0 });
         assert_eq!(group_and_mode(&plain), (GROUP, 0o660));
         assert_eq!(group_and_mode(&program), (GROUP, 0o4775), "what was there besides stays");
         assert_eq!(group_and_mode(&volume.join("a")), (GROUP, 0o2770));
@@ -65,13 +70,17 @@ fn files_are_given_once_and_as_the_kubelet_does() {
         // The state after an interruption: the root is changed last.
         chown(&volume, None, Some(0)).unwrap();
         chown(&plain, None, Some(0)).unwrap();
-        assert_eq!(give(&volume), GroupOutcome::Checked { files: 7, changed: 2 });
+        assert_eq!(give(&volume), GroupOutcome::Checked { files: 7, changed: 2, failed: 0 });
         fs::set_permissions(&volume, Permissions::from_mode(0o770)).unwrap();
-        assert_eq!(give(&volume), GroupOutcome::Checked { files: 7, changed: 1 }, "without its setgid bit");
+        assert_eq!(
+            give(&volume),
+            GroupOutcome::Checked { files: 7, changed: 1, failed: 0 },
+            "without its setgid bit"
+        );
         let added = file(volume.join("added"), 0o600);
         assert_eq!(give(&volume), GroupOutcome::AlreadyDone);
-        let always = give_to_group(&volume, GROUP, GroupChange::Always).unwrap();
-        assert_eq!(always, GroupOutcome::Checked { files: 8, changed: 1 });
+        let always = set_volume_ownership(&volume, GROUP, GroupChange::Always).unwrap();
+        assert_eq!(always, GroupOutcome::Checked { files: 8, changed: 1, failed: 0 });
         assert_eq!(group_and_mode(&added).0, GROUP);
     });
 }
@@ -89,19 +98,20 @@ fn the_deepest_tree_takes_no_more_descriptors() {
             mkdirat(&here, "beside", Mode::RWXU).unwrap();
             here = openat(&here, "d", flags, Mode::empty()).unwrap();
         }
-        assert_eq!(give(&volume), GroupOutcome::Checked { files: 2 * DEPTH - 1, changed: 2 * DEPTH - 1 });
+        assert_eq!(give(&volume), checked(2 * DEPTH - 1));
         assert_eq!(rustix::fs::fstat(&here).unwrap().st_gid, GROUP);
         // 2,000 entries are more than one read of the directory returns.
         let wide = sandbox.join("wide");
         (0..2000).for_each(|index| fs::create_dir_all(wide.join(format!("{index}/below"))).unwrap());
-        assert_eq!(give(&wide), GroupOutcome::Checked { files: 4001, changed: 4001 });
+        assert_eq!(give(&wide), checked(4001));
     });
 }
 
 #[test]
 fn swapped_directories_lead_nowhere_else() {
     sandbox(|sandbox| {
-        let (volume, victim) = (sandbox.join("volume"), sandbox.join("victim"));
+        let volume = sandbox.join("volume");
+        let victim = sandbox.join("victim");
         fs::create_dir_all(victim.join("directory")).unwrap();
         let secret = file(victim.join("directory/file"), 0o600);
         for index in 0..50 {
@@ -120,7 +130,7 @@ fn swapped_directories_lead_nowhere_else() {
                 swaps
             });
             let walks = (0..rounds(300))
-                .filter(|_| give_to_group(&volume, GROUP, GroupChange::Always).is_ok())
+                .filter(|_| set_volume_ownership(&volume, GROUP, GroupChange::Always).is_ok())
                 .count();
             is_done.store(true, Ordering::Relaxed);
             (attacker.join().unwrap(), walks)
@@ -132,12 +142,36 @@ fn swapped_directories_lead_nowhere_else() {
     });
 }
 
+/// One immutable file kept a volume from every pod with an `fsGroup`.
+#[test]
+fn a_file_that_cannot_be_changed_keeps_nobody_from_the_volume() {
+    sandbox(|sandbox| {
+        let image = Image::new(64);
+        let disk = target(sandbox, "disk");
+        run("mkfs.ext4", &["-q", image.path().to_str().unwrap()]);
+        Mount::new("ext4", image.path()).at(&disk).unwrap();
+        let volume = disk.path().join("volume");
+        fs::create_dir_all(volume.join("a")).unwrap();
+        let fixed = file(volume.join("a/fixed"), 0o600);
+        let plain = file(volume.join("a/plain"), 0o600);
+        run("chattr", &["+i", fixed.to_str().unwrap()]);
+        let outcome = give(&volume);
+        run("chattr", &["-i", fixed.to_str().unwrap()]);
+        assert_eq!(outcome, GroupOutcome::Checked { files: 4, changed: 3, failed: 1 });
+        assert_eq!((group_and_mode(&plain), group_and_mode(&fixed).0), ((GROUP, 0o660), 0));
+        assert_eq!(group_and_mode(&volume), (GROUP, 0o2775));
+        assert_eq!(give(&volume), GroupOutcome::AlreadyDone);
+        unmount_watched(&disk);
+    });
+}
+
 #[test]
 fn a_filesystem_with_a_server_is_refused() {
     sandbox(|sandbox| {
         let at = target(sandbox, "read-only");
         Bind::new(&source(sandbox, "source")).attributes(MountAttributes::RDONLY).at(&at).unwrap();
-        let refused = |path: &Path| give_to_group(path, GROUP, GroupChange::Always).unwrap_err().kind();
+        let refused =
+            |path: &Path| set_volume_ownership(path, GROUP, GroupChange::Always).unwrap_err().kind();
         assert_eq!(refused(at.path()), ErrorKind::ReadOnly);
         assert_eq!(refused(&sandbox.join("absent")), ErrorKind::NotFound);
         assert_eq!(refused(&file(sandbox.join("file"), 0o600)), ErrorKind::InvalidInput);
@@ -148,10 +182,12 @@ fn a_filesystem_with_a_server_is_refused() {
 fn a_bind_shows_files_as_a_groups_and_the_disk_keeps_its_own() {
     sandbox(|sandbox| {
         // Not the tmpfs: the kernel maps its owners only since Linux 6.3.
-        let (image, disk) = (Image::new(64), target(sandbox, "disk"));
+        let image = Image::new(64);
+        let disk = target(sandbox, "disk");
         run("mkfs.ext4", &["-q", image.path().to_str().unwrap()]);
         Mount::new("ext4", image.path()).at(&disk).unwrap();
-        let (source, at) = (source(disk.path(), "source"), target(sandbox, "target"));
+        let source = source(disk.path(), "source");
+        let at = target(sandbox, "target");
         let map = || IdMap::new().group(0, GROUP).unwrap();
         let bind = || Bind::new(&source).attributes(MountAttributes::NODEV).id_map(map());
         assert_eq!(bind().at(&at).unwrap(), Outcome::Mounted);

@@ -4,10 +4,10 @@ mod devices;
 
 use std::fs;
 
-use csi_mount::flow::block::{StagePlan, expand, stage};
+use csi_mount::internal::flow::block::{StagePlan, expand, stage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    CheckPolicy, CheckReport, ErrorKind, Filesystem, Format, Grown, Mount, Probe, Target, check,
+    CheckLimits, CheckPolicy, CheckReport, ErrorKind, Filesystem, Format, Grown, Mount, Probe, Target, check,
     grow_mounted, grow_unmounted, unmount,
 };
 use devices::{Image, MIB};
@@ -53,10 +53,13 @@ fn xfs_and_btrfs_grow_mounted() {
             assert!(total(&target) >= before + 300 * MIB, "{filesystem}");
             assert_eq!(fs::read_to_string(target.path().join("file")).unwrap(), "kept");
 
-            let busy = grow_unmounted(&device, filesystem).unwrap_err();
+            let busy = grow_unmounted(&device, filesystem, CheckLimits::default()).unwrap_err();
             assert_eq!(busy.kind(), ErrorKind::Unsupported, "{filesystem}");
             unmount(&target).unwrap();
-            assert_eq!(check(&device, filesystem, CheckPolicy::ReportOnly).unwrap(), CheckReport::Clean);
+            assert_eq!(
+                check(&device, filesystem, CheckPolicy::ReportOnly, CheckLimits::default()).unwrap(),
+                CheckReport::Clean
+            );
         });
     }
 }
@@ -86,12 +89,18 @@ fn ext4_grows_unmounted() {
         let target = mounted(&image, Filesystem::Ext4);
         fs::write(target.path().join("file"), "kept").unwrap();
         image.grow_to(640);
-        assert_eq!(grow_unmounted(&device, Filesystem::Ext4).unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(
+            grow_unmounted(&device, Filesystem::Ext4, CheckLimits::default()).unwrap_err().kind(),
+            ErrorKind::Busy
+        );
         unmount(&target).unwrap();
 
-        let grown = grow_unmounted(&device, Filesystem::Ext4).unwrap();
+        let grown = grow_unmounted(&device, Filesystem::Ext4, CheckLimits::default()).unwrap();
         assert_eq!(grown, Grown::Grown { from: 320 * MIB, to: 640 * MIB });
-        assert_eq!(grow_unmounted(&device, Filesystem::Ext4).unwrap(), Grown::Unchanged { size: 640 * MIB });
+        assert_eq!(
+            grow_unmounted(&device, Filesystem::Ext4, CheckLimits::default()).unwrap(),
+            Grown::Unchanged { size: 640 * MIB }
+        );
         let target = mounted(&image, Filesystem::Ext4);
         assert!(total(&target) > 500 * MIB);
         assert_eq!(fs::read_to_string(target.path().join("file")).unwrap(), "kept");
@@ -136,11 +145,11 @@ fn a_remainder_that_ext4_cannot_use_is_no_reason_to_grow() {
     let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
     Format::new(Filesystem::Ext4).arguments(["-b", "4096"]).run(proof).unwrap();
     let before = image.content();
-    let unchanged = grow_unmounted(&device, Filesystem::Ext4).unwrap();
+    let unchanged = grow_unmounted(&device, Filesystem::Ext4, CheckLimits::default()).unwrap();
     assert_eq!(unchanged, Grown::Unchanged { size: 1024 * MIB }, "mke2fs left the last MiB unused");
     assert_eq!(image.content(), before, "it was checked, which writes to it");
     image.grow_to(1064);
-    assert_eq!(grow_unmounted(&device, Filesystem::Ext4).unwrap().size(), 1064 * MIB);
+    assert_eq!(grow_unmounted(&device, Filesystem::Ext4, CheckLimits::default()).unwrap().size(), 1064 * MIB);
 }
 
 #[test]
@@ -151,7 +160,7 @@ fn ext4_grows_by_small_amounts_if_possible() {
         let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
         Format::new(Filesystem::Ext4).run(proof).unwrap();
         image.grow_to(size + 1);
-        let grown = grow_unmounted(&device, Filesystem::Ext4).unwrap();
+        let grown = grow_unmounted(&device, Filesystem::Ext4, CheckLimits::default()).unwrap();
         assert_eq!(grown, Grown::Grown { from: size * MIB, to: (size + 1) * MIB });
     }
 }
@@ -160,7 +169,8 @@ fn ext4_grows_by_small_amounts_if_possible() {
 fn another_device_at_the_mount_is_refused() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
-            let (image, other) = (formatted(filesystem), formatted(filesystem));
+            let image = formatted(filesystem);
+            let other = formatted(filesystem);
             let target = mounted(&image, filesystem);
             let error = grow_mounted(&other.open(), filesystem, target.path()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::WrongDevice, "{filesystem}: {error}");

@@ -6,19 +6,24 @@ mod measure;
 mod mount_support;
 
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::ScopedJoinHandle;
+use std::thread::{ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use csi_mount::testing::{Feature, without_features};
+use csi_mount::internal::flow::fuse::identity_at;
+use csi_mount::internal::{Feature, without_features};
 use csi_mount::{
-    Bind, Detach, ErrorKind, Mount, MountHealth, MountOptions, MountState, Outcome, Root, Target, Unmount,
-    Unmounted, health_within, mount_state, stats_within, unmount,
+    Bind, BlockDevice, Detach, ErrorKind, Mount, MountHealth, MountOptions, MountState, Outcome, Root,
+    Target, Unmount, Unmounted, health_within, mount_state, stats_within, unmount,
 };
 use devices::Image;
-use fuse_support::{LateEnd, SilentDaemon, answer_init, bounded, fuse};
-use measure::{Measure, measure, rounds};
+use fuse_support::{Fate, FileServer, LateEnd, PATIENCE, SilentDaemon, answer_init, bounded, fuse};
+use measure::{measure, measure_until, rounds};
 use mount_support::{sandbox, target};
 
 /// The tests count the children of the process, so they run one after the other.
@@ -27,7 +32,8 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-const MOMENT: Duration = Duration::from_millis(100);
+/// Long enough for a child process to ask, also on a machine that has other work.
+const MOMENT: Duration = Duration::from_millis(200);
 const SECOND: Duration = Duration::from_secs(1);
 const BOUND: Duration = Duration::from_secs(10);
 
@@ -41,7 +47,8 @@ fn forced() -> Unmount {
 fn each_call_returns_with_the_right_outcome() {
     let _alone = alone();
     sandbox(|sandbox| {
-        let (staging, publish) = (target(sandbox, "staging"), target(sandbox, "publish"));
+        let staging = target(sandbox, "staging");
+        let publish = target(sandbox, "publish");
         let daemon = SilentDaemon::mount(&staging);
         let state = |target: &Target| bounded(SECOND, || mount_state(target.path())).unwrap();
         assert!(matches!(state(&staging), MountState::Mounted(_)));
@@ -114,23 +121,33 @@ fn a_mount_that_waits_for_it_is_abandoned() {
 }
 
 fn mount_that_waits(sandbox: &Path) {
-    let (staging, publish) = (target(sandbox, "staging"), target(sandbox, "publish"));
+    let staging = target(sandbox, "staging");
+    let publish = target(sandbox, "publish");
     let daemon = SilentDaemon::mount(&staging);
     settle(0);
     let before = measure();
     let layers = format!("{}/lower:{}", staging.path().display(), sandbox.display());
     let options = MountOptions::new().with_option("lowerdir", &layers).unwrap();
     let mount = || Mount::new("overlay", "volume").options(&options).time_limit(MOMENT).at(&publish);
-    let late = bounded(SECOND, mount).unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::Unresponsive, "{late}");
+    // On a machine that has other work, a process can be given up before it has asked the daemon.
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let late = bounded(SECOND, mount).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::Unresponsive, "{late}");
+        if late.to_string().contains("still waits") {
+            break;
+        }
+        assert!(Instant::now() < end, "no process waits: {late}");
+    }
     let start = Instant::now();
     for _ in 0..100 {
         let error = bounded(SECOND, mount).unwrap_err();
         assert!(error.to_string().contains("still waits"), "{error}");
     }
-    let after = measure();
-    println!("100 mounts in {:?}: before {before}; after {after}", start.elapsed());
-    assert!(after.threads <= before.threads && after.descriptors <= before.descriptors);
+    let took = start.elapsed();
+    let after = measure_until(|found| found.has_no_more_than(&before));
+    println!("100 mounts in {took:?}: before {before}; after {after}");
+    assert!(after.has_no_more_than(&before));
     assert_eq!(after.children, 1, "one process waits; it can't be killed, since the daemon has its request");
     assert_eq!(publish.state().unwrap(), MountState::NotMounted);
     // This ends the connection, and with it the wait.
@@ -152,7 +169,8 @@ fn a_path_through_it_is_abandoned() {
 }
 
 fn ways_through(sandbox: &Path, kernel: &[Feature]) {
-    let (staging, publish) = (target(sandbox, "staging"), target(sandbox, "publish"));
+    let staging = target(sandbox, "staging");
+    let publish = target(sandbox, "publish");
     let daemon = SilentDaemon::mount(&staging);
     let below = staging.path().join("volume");
     let root = Root::open(staging.path()).unwrap();
@@ -190,13 +208,15 @@ fn many_paths_into_it_take_turns() {
         let refused = |result: csi_mount::Result<MountState>| {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::Unresponsive);
         };
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            targets.iter().for_each(|target| drop(scope.spawn(|| refused(target.state()))));
-            (0..16)
-                .for_each(|index| drop(scope.spawn(move || refused(mount_state(inside(index).join("x"))))));
-        });
-        assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+        let ask_all = || {
+            std::thread::scope(|scope| {
+                targets.iter().for_each(|target| drop(scope.spawn(|| refused(target.state()))));
+                (0..16).for_each(|index| {
+                    drop(scope.spawn(move || refused(mount_state(inside(index).join("x")))));
+                });
+            });
+        };
+        bounded(BOUND, ask_all);
         assert_eq!(measure::children(), 1, "one helper for all");
         drop(targets);
         bounded(BOUND, || forced().at(&staging)).unwrap();
@@ -207,7 +227,7 @@ fn many_paths_into_it_take_turns() {
 
 /// Waits until the helper processes that can end have ended.
 fn settle(children: usize) {
-    let end = Instant::now() + BOUND;
+    let end = Instant::now() + PATIENCE;
     loop {
         // Any query reaps the helper processes that have ended.
         csi_mount::stats("/").unwrap();
@@ -223,7 +243,8 @@ fn settle(children: usize) {
 fn a_thousand_calls_leave_one_helper_process_and_no_thread() {
     let _alone = alone();
     sandbox(|sandbox| {
-        let (staging, publish) = (target(sandbox, "staging"), target(sandbox, "publish"));
+        let staging = target(sandbox, "staging");
+        let publish = target(sandbox, "publish");
         let daemon = SilentDaemon::mount(&staging);
         settle(0);
         let before = measure();
@@ -245,18 +266,11 @@ fn a_thousand_calls_leave_one_helper_process_and_no_thread() {
         let took = start.elapsed();
         // On a busy machine, a helper process that has answered takes a while to end.
         settle(1);
-        let mut after = measure();
-        let is_as_before =
-            |after: &Measure| (after.descriptors, after.threads) <= (before.descriptors, before.threads);
-        // The test runner's own threads come and go. A leak stays.
-        while !is_as_before(&after) && start.elapsed() < took + BOUND {
-            std::thread::sleep(MOMENT);
-            after = measure();
-        }
+        let after = measure_until(|found| found.has_no_more_than(&before));
         println!("{calls} calls in {took:?}, the slowest {slowest:?}: before {before}; after {after}");
         assert!(slowest < BOUND);
         assert_eq!(after.children, 1, "one helper waits for the daemon");
-        assert!(is_as_before(&after), "before {before}; after {after}");
+        assert!(after.has_no_more_than(&before), "before {before}; after {after}");
         unmount(&publish).unwrap();
         assert_eq!(bounded(BOUND, || forced().at(&staging)).unwrap(), Unmounted::Unmounted { layers: 1 });
         println!("the daemon took {} requests", daemon.taken());
@@ -270,16 +284,17 @@ fn many_callers_wait_no_longer_than_one() {
     sandbox(|sandbox| {
         let staging = target(sandbox, "staging");
         let daemon = SilentDaemon::mount(&staging);
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for _ in 0..64 {
-                scope.spawn(|| {
-                    let error = stats_within(staging.path(), 5 * MOMENT).unwrap_err();
-                    assert_eq!(error.kind(), ErrorKind::Unresponsive);
-                });
-            }
-        });
-        assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+        let ask_all = || {
+            std::thread::scope(|scope| {
+                for _ in 0..64 {
+                    scope.spawn(|| {
+                        let error = stats_within(staging.path(), 5 * MOMENT).unwrap_err();
+                        assert_eq!(error.kind(), ErrorKind::Unresponsive);
+                    });
+                }
+            });
+        };
+        bounded(BOUND, ask_all);
         assert_eq!(measure::children(), 1);
         forced().at(&staging).unwrap();
         assert_eq!(daemon.taken(), 1, "one was asked for all");
@@ -320,9 +335,9 @@ fn many_forced_unmounts_take_turns() {
         assert!(most <= 2, "one asks for its usage and one unmounts, not {most}");
         daemon.taken();
         settle(0);
-        let after = measure();
+        let after = measure_until(|found| found.has_no_more_than(&before));
         println!("32 forced unmounts at once, at most {most} children: before {before}; after {after}");
-        assert!(after.threads <= before.threads && after.descriptors <= before.descriptors);
+        assert!(after.has_no_more_than(&before));
     });
 }
 
@@ -388,10 +403,104 @@ fn a_daemon_that_never_starts_leaves_no_helper_at_all() {
         settle(0);
         for _ in 0..5 {
             let error = stats_within(target.path(), MOMENT).unwrap_err();
-            assert!(error.to_string().contains("within 100ms"), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
         }
-        assert_eq!(measure::children(), 0, "who waits for a request that was not taken can be killed");
+        // A process that waits for a request that was not taken can be killed.
+        settle(0);
         answer_init(&device);
         unmount(&target).unwrap();
     });
+}
+
+const HOLDER: &str = "holds_a_file_in_its_exec";
+const HELD: &str = "HANG_TEST_HELD";
+const IS_OPEN: &str = "the file is open";
+
+/// This is not a test. It is a process with an open file, which executes a program when its input ends.
+#[test]
+fn holds_a_file_in_its_exec() {
+    let Some(path) = std::env::var_os(HELD) else { return };
+    let _file = File::options().read(true).write(true).open(path).unwrap();
+    println!("{IS_OPEN}");
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    panic!("{}", Command::new("sleep").arg("60").exec());
+}
+
+/// The kernel closes files in an `exec`, and this one waits for the daemon. What `/proc` shows of such a process waits
+/// with it, also for those that look for the users of other volumes.
+#[test]
+fn a_process_that_is_stuck_in_an_exec_delays_nobody() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let share = target(sandbox, "share");
+        let mut server = FileServer::mount(&share);
+        let image = Image::new(16);
+        let mut holder = Command::new(std::env::current_exe().unwrap());
+        holder.args(["--exact", HOLDER, "--nocapture"]).env(HELD, share.path().join("file"));
+        holder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = holder.spawn().unwrap();
+        let mut printed = BufReader::new(process.stdout.take().unwrap()).lines();
+        assert!(printed.any(|line| line.unwrap().contains(IS_OPEN)), "it ended");
+        server.meets(Fate::Suspended);
+        drop(process.stdin.take());
+        let statm = format!("/proc/{}/statm", process.id());
+        let code = || fs::read_to_string(&statm).unwrap().split(' ').nth(3).map(str::to_owned);
+        let comm = format!("/proc/{}/comm", process.id());
+        let end = Instant::now() + 3 * BOUND;
+        // Linux 7.2 waits at a moment when the process has its former code.
+        let is_without_code = loop {
+            if code().as_deref() == Some("0") {
+                sleep(SECOND);
+                if code().as_deref() == Some("0") {
+                    break true;
+                }
+            }
+            if fs::read_to_string(&comm).unwrap() == "sleep\n" {
+                println!("not tested: this kernel does not hold the exec up");
+                return end_with(server, process, &share);
+            }
+            if Instant::now() >= end {
+                break false;
+            }
+            sleep(Duration::from_millis(1));
+        };
+
+        let (done, ended) = std::sync::mpsc::channel();
+        let silent = &server;
+        let checks = || {
+            let device = BlockDevice::open(image.path()).unwrap();
+            // Other tests have silent loop devices, which take part of the limit.
+            assert!(bounded(BOUND, || device.users()).unwrap().is_empty());
+            let identity = || identity_at(share.path());
+            assert_eq!(bounded(2 * BOUND, identity), None, "it is waited for, because it could be a daemon");
+            assert_eq!(bounded(BOUND / 2, identity), None, "it is known to be stuck");
+        };
+        let checked = std::thread::scope(|scope| {
+            // Without this, a fault would hold up everybody on this machine who reads `/proc`.
+            scope.spawn(move || {
+                if ended.recv_timeout(3 * BOUND).is_err() {
+                    silent.continues();
+                }
+            });
+            let checked = catch_unwind(AssertUnwindSafe(checks));
+            let _ = done.send(());
+            checked
+        });
+        let is_stuck = code().as_deref() == Some("0");
+        let name = fs::read_to_string(&comm).unwrap();
+        // The tests that follow count the children.
+        end_with(server, process, &share);
+        if let Err(panic) = checked {
+            resume_unwind(panic);
+        }
+        assert_eq!(is_stuck, is_without_code, "it was stuck all the time");
+        assert_ne!(name, "sleep\n", "it was stuck all the time");
+    });
+}
+
+fn end_with(mut server: FileServer, mut process: Child, share: &Target) {
+    server.meets(Fate::Killed);
+    process.kill().unwrap();
+    process.wait().unwrap();
+    unmount(share).unwrap();
 }

@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use csi_mount::flow::shared::{SharedSource, publish, stage, unpublish, unstage};
+use csi_mount::internal::flow::shared::{SharedSource, publish, stage, unpublish, unstage};
 use csi_mount::{
     Bind, ErrorKind, MountAttributes, MountHealth, MountState, Outcome, Removed, Result, Target, Unmounted,
     health, health_within, mount_state, stats, stats_within, unmount,
@@ -212,7 +212,8 @@ impl<'a> Volume<'a> {
     /// The results of this crate's functions that leave the mount in place.
     fn calls(&self) -> Table {
         let mut table = Table::default();
-        let (staging, at) = (&self.staging, self.staging.path());
+        let staging = &self.staging;
+        let at = self.staging.path();
         let state = |state: &Result<MountState>| {
             assert!(matches!(state, Ok(MountState::Mounted(_))));
             "mounted".to_owned()
@@ -233,7 +234,9 @@ impl<'a> Volume<'a> {
             "`Busy`".to_owned()
         };
         table.bounded("`Target::remove`", SOON, || staging.remove(), refused);
-        let (other, third, below) = (self.target("other"), self.target("third"), at.join("below"));
+        let other = self.target("other");
+        let third = self.target("third");
+        let below = at.join("below");
         let bind = || Bind::new(at).at(&other);
         table.bounded("`Bind` of it", SOON, bind, |outcome| format!("{:?}", outcome.as_ref().unwrap()));
         let off = |outcome: &Result<Unmounted>| format!("{:?}", outcome.as_ref().unwrap());

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use csi_mount::flow::block::{StagePlan, publish, stage};
-use csi_mount::testing::{Feature, PeerNamespace, without_features};
+use csi_mount::internal::flow::block::{StagePlan, publish, stage};
+use csi_mount::internal::{Feature, MountUser, PeerNamespace, mount_users, without_features};
 use csi_mount::{
     Bind, Detach, ErrorKind, Filesystem, LoopDevice, LoopOptions, Mount, MountAttributes, MountHealth,
-    MountOptions, MountUser, Target, Unmount, Unmounted, health, mount_users, stats, unmount,
+    MountOptions, Target, Unmount, Unmounted, health, stats, unmount,
 };
 use devices::Image;
 use fuse_support::{answer_init, fuse};
@@ -144,7 +144,7 @@ fn the_users_of_a_mount_are_named() {
         Mount::new("tmpfs", "volume").at(&target).unwrap();
         assert_eq!(mount_users(&target).unwrap(), []);
         let sleeper = Sleeper::at(target.path());
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(120);
         let is_sleeper =
             |user: &MountUser| *user == MountUser::Process { id: sleeper.0.id(), name: "sleep".into() };
         while !mount_users(&target).unwrap().iter().all(is_sleeper) {
@@ -204,7 +204,8 @@ fn a_loop_device_and_a_mount_below_are_named() {
 #[test]
 fn a_filesystem_that_answers_from_memory_is_queried_without_a_child() {
     sandbox(|sandbox| {
-        let (disk, memory) = (target(sandbox, "disk"), target(sandbox, "memory"));
+        let disk = target(sandbox, "disk");
+        let memory = target(sandbox, "memory");
         let _image = mounted("ext4", &[], &disk);
         Mount::new("tmpfs", "memory").at(&memory).unwrap();
         let places = [disk.path(), memory.path()];

@@ -7,8 +7,11 @@ mod stepper;
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use csi_mount::flow::block::{FilesystemOrigin, StagePlan, publish_device, stage, unpublish, unstage};
-use csi_mount::testing::{private_mount_namespace, probe_reads};
+use csi_mount::internal::flow::block::{
+    FilesystemOrigin, StagePlan, publish_device, stage, unpublish, unstage,
+};
+use csi_mount::internal::probe_reads;
+use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Format, LoopDevice, LoopOptions, Luks, LuksKey,
     LuksPbkdf, Mount, MountOptions, Probe, Result, Target, unmount,
@@ -71,9 +74,10 @@ fn killed(test: &str, made: &str, mebibytes: u64) -> Image {
     panic!("{made} is nowhere interrupted");
 }
 
-/// Returns a device whose format failed on a full disk. The record and some other blocks are written.
+/// Returns a device whose format failed on a full disk. The record and some other blocks are written: the
+/// record of LUKS headers has 0.5 MiB.
 fn failed(made: &str, mebibytes: u64) -> Image {
-    failed_after(made, mebibytes, 100)
+    failed_after(made, mebibytes, if made == "luks" { 700 } else { 100 })
 }
 
 /// Returns a device whose format failed after this many KiB were written.
@@ -152,7 +156,8 @@ fn nothing_is_formatted_over(made: &str, interrupted: &Image) -> (usize, usize) 
     let size = interrupted.open().size().unwrap();
     let blocks: Vec<u64> = interrupted.nonzero_blocks().map(|(place, _)| place).collect();
     let own = blocks.iter().step_by((blocks.len() / 8).max(1)).copied();
-    let (mut tried, mut in_its_blocks) = (0, 0);
+    let mut tried = 0;
+    let mut in_its_blocks = 0;
     for place in places(size).into_iter().chain(own) {
         let image = Image::with_content_of(interrupted, size);
         image.write(place, DATA);
@@ -240,7 +245,7 @@ fn the_next_stage_starts_an_interrupted_format_again() {
 
 fn assert_no_record(image: &Image) {
     for magic in [&b"\x89csi-mount begun"[..], b"\x89csi-mount list\n"] {
-        assert_eq!(image.blocks_that_start_with(magic), 0, "a record is left");
+        assert_eq!(image.sectors_that_start_with(magic), 0, "a record is left");
     }
 }
 
@@ -249,7 +254,8 @@ fn assert_no_record(image: &Image) {
 fn a_record_inside_another_disk_does_not_allow_a_format() {
     private_mount_namespace(|| {
         for (made, mebibytes) in [("ext4", 32), ("btrfs", 120)] {
-            let (inner, outer) = (failed(made, mebibytes), Image::new(2 * mebibytes));
+            let inner = failed(made, mebibytes);
+            let outer = Image::new(2 * mebibytes);
             for (place, block) in inner.nonzero_blocks() {
                 outer.write(MIB + place, &block);
             }

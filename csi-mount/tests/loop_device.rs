@@ -4,10 +4,11 @@ mod devices;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
-use csi_mount::testing::{Feature, private_mount_namespace, without_features};
+use csi_mount::internal::{Feature, without_features};
+use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     Bind, BlockDevice, DeviceAccess, DeviceUse, ErrorKind, LoopCache, LoopDevice, LoopLifetime, LoopOptions,
     Target, unmount,
@@ -45,6 +46,76 @@ fn a_device_is_found_by_its_file_and_not_by_its_name() {
     let other_way = image.directory().join("way");
     std::os::unix::fs::symlink(image.directory(), &other_way).unwrap();
     assert_eq!(names(&LoopDevice::find(other_way.join("renamed")).unwrap()), [path.as_str()], "deleted");
+}
+
+/// The kernel adds ` (deleted)` to the path of a deleted file, and a file can have such a name.
+#[test]
+fn a_file_with_the_text_of_a_deleted_one_is_another_file() {
+    let image = Image::new(8);
+    let named = |name: &str| image.directory().join(name);
+    let like_deleted = named("gone (deleted)");
+    fs::rename(image.file(), &like_deleted).unwrap();
+    assert!(LoopDevice::find(named("gone")).unwrap().is_empty());
+    assert_eq!(LoopDevice::detach_all(named("gone")).unwrap(), 0);
+    assert_eq!(LoopDevice::find(&like_deleted).unwrap().len(), 1, "it is still attached");
+
+    // A file that was really deleted has the same text.
+    let gone = named("gone");
+    File::create(&gone).unwrap().set_len(MIB).unwrap();
+    let attached = LoopDevice::attach(&gone, &LoopOptions::new()).unwrap();
+    fs::remove_file(&gone).unwrap();
+    let found = LoopDevice::find(&gone).unwrap();
+    assert_eq!(names(&found), [attached.path().display().to_string()]);
+    attached.detach().unwrap();
+    assert!(LoopDevice::find(named("no-such-directory/gone")).unwrap().is_empty());
+}
+
+/// The same path in another mount namespace, on another filesystem.
+#[test]
+fn a_deleted_file_is_found_only_on_its_own_filesystem() {
+    let image = Image::new(8);
+    let gone = image.directory().join("gone");
+    private_mount_namespace(|| {
+        let hidden = Target::new(image.directory()).unwrap();
+        csi_mount::Mount::new("tmpfs", "other").at(&hidden).unwrap();
+        File::create(&gone).unwrap().set_len(MIB).unwrap();
+        let attached = LoopDevice::attach(&gone, &LoopOptions::new()).unwrap();
+        fs::remove_file(&gone).unwrap();
+        unmount_lazily(image.directory());
+        assert!(LoopDevice::find(&gone).unwrap().is_empty());
+        attached.detach().unwrap();
+    });
+}
+
+fn unmount_lazily(path: &Path) {
+    nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH).unwrap();
+}
+
+/// The kernel shows no path of more than a page, and a file name can contain a line feed.
+#[test]
+fn loop_devices_with_odd_paths_hide_no_other() {
+    let image = Image::new(8);
+    let odd = image.directory().join("two\nlines\n");
+    File::create(&odd).unwrap().set_len(MIB).unwrap();
+    let attached = LoopDevice::attach(&odd, &LoopOptions::new()).unwrap();
+    assert_eq!(LoopDevice::find(&odd).unwrap().len(), 1);
+    fs::remove_file(&odd).unwrap();
+    assert_eq!(LoopDevice::find(&odd).unwrap().len(), 1, "deleted");
+    attached.detach().unwrap();
+
+    let name = "d".repeat(250);
+    let mut directory = File::open(image.directory()).unwrap();
+    let below = |directory: &File| format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
+    for _ in 0..20 {
+        fs::create_dir(below(&directory)).unwrap();
+        directory = File::open(below(&directory)).unwrap();
+    }
+    let file = format!("/proc/{}/fd/{}/image", std::process::id(), directory.as_raw_fd());
+    File::create(&file).unwrap().set_len(MIB).unwrap();
+    let node = run("losetup", &["--find", "--show", &file]);
+    let found = LoopDevice::find(image.file()).map(|found| found.len());
+    run("losetup", &["--detach", node.trim_end()]);
+    assert_eq!(found.unwrap(), 1);
 }
 
 /// A loop device that was detached while a program has it open disappears with that program. A caller that
@@ -172,7 +243,7 @@ fn an_autoclear_device_is_detached_with_its_last_user() {
     let device = LoopDevice::attach(&file, &LoopOptions::new().lifetime(LoopLifetime::UntilClosed)).unwrap();
     assert_eq!(LoopDevice::find(&file).unwrap().len(), 1);
     drop(device);
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
     while !LoopDevice::find(&file).unwrap().is_empty() {
         assert!(std::time::Instant::now() < end, "it stays");
         std::thread::yield_now();
@@ -208,7 +279,8 @@ fn older_kernels_attach_in_steps() {
 #[test]
 fn without_a_disk_sequence_a_disk_is_known_by_its_number() {
     without_features(&[Feature::DiskSequence], || {
-        let (image, other) = (Image::new(8), Image::new(8));
+        let image = Image::new(8);
+        let other = Image::new(8);
         let node = image.directory().join("node");
         devices::put_node(&node, image.loop_device().number());
         let device = BlockDevice::open(&node).unwrap();

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use csi_mount::flow::block::{StagePlan, publish_device, stage, unpublish, unstage};
-use csi_mount::testing::PeerNamespace;
+use csi_mount::internal::PeerNamespace;
+use csi_mount::internal::flow::block::{StagePlan, publish_device, stage, unpublish, unstage};
 use csi_mount::{
     BlockDevice, DeviceAccess, ErrorKind, Filesystem, Format, LoopDevice, Outcome, Probe, Removed, Target,
     Unmounted,
@@ -18,8 +18,11 @@ use devices::{Image, run};
 use fuse_support::{Fate, FileServer, bounded};
 use mount_support::{sandbox, target};
 
-/// Only as long as a busy machine needs: no step waits for a loop device that does not answer.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// One time limit, and what a busy machine needs.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Less than the time limit of each of seven calls.
+const SEVEN: Duration = Duration::from_secs(13);
+const FATES: [Fate; 3] = [Fate::Killed, Fate::Stopped, Fate::Suspended];
 
 /// A loop device of another program, over a file of a server.
 struct Foreign {
@@ -83,20 +86,20 @@ impl Volumes {
         volumes
     }
 
+    /// Seven calls that look for loop devices.
     fn go_on(&self) {
-        let unstaged = bounded(AT_ONCE, || unstage(&self.staging, Some(self.filesystem.path()))).unwrap();
+        let unstaged = unstage(&self.staging, Some(self.filesystem.path())).unwrap();
         assert_eq!(unstaged, Unmounted::Unmounted { layers: 1 });
-        let unpublished = bounded(AT_ONCE, || unpublish(&self.read_only)).unwrap();
-        assert_eq!(unpublished, Removed::Removed);
+        assert_eq!(unpublish(&self.read_only).unwrap(), Removed::Removed);
         assert!(
             LoopDevice::find(self.raw.path()).unwrap().is_empty(),
             "the loop device went with its target"
         );
-        let publish = || publish_device(self.other.path(), &self.new, DeviceAccess::ReadOnly);
-        assert_eq!(bounded(AT_ONCE, publish).unwrap(), Outcome::Mounted);
-        assert_eq!(bounded(AT_ONCE, publish).unwrap(), Outcome::AlreadyMounted);
-        bounded(AT_ONCE, || unpublish(&self.new)).unwrap();
-        let found = bounded(AT_ONCE, || LoopDevice::find(self.filesystem.file())).unwrap();
+        let publish = || publish_device(self.other.path(), &self.new, DeviceAccess::ReadOnly).unwrap();
+        assert_eq!(publish(), Outcome::Mounted);
+        assert_eq!(publish(), Outcome::AlreadyMounted);
+        unpublish(&self.new).unwrap();
+        let found = LoopDevice::find(self.filesystem.file()).unwrap();
         assert_eq!(found.len(), 1, "a file of a local filesystem");
     }
 }
@@ -104,12 +107,14 @@ impl Volumes {
 #[test]
 fn a_loop_device_on_a_dead_filesystem_delays_no_other_volume() {
     let _alone = alone();
-    for fate in [Fate::Killed, Fate::Stopped] {
+    for fate in FATES {
         sandbox(|sandbox| {
             let volumes = Volumes::new(sandbox);
             let mut foreign = Foreign::over(&target(sandbox, "fuse"), "image");
             foreign.server.meets(fate);
-            volumes.go_on();
+            let found = bounded(LIMIT, || LoopDevice::find(volumes.raw.path())).unwrap();
+            assert_eq!(found.len(), 1);
+            foreign.server.is_not_asked_by(|| bounded(SEVEN, || volumes.go_on()));
         });
     }
 }
@@ -119,7 +124,7 @@ fn a_loop_device_on_a_dead_filesystem_delays_no_other_volume() {
 #[test]
 fn a_loop_device_of_another_namespace_delays_no_other_volume() {
     let _alone = alone();
-    for fate in [Fate::Killed, Fate::Stopped] {
+    for fate in FATES {
         sandbox(|sandbox| {
             let volumes = Volumes::new(sandbox);
             let peer = PeerNamespace::new();
@@ -127,11 +132,49 @@ fn a_loop_device_of_another_namespace_delays_no_other_volume() {
             let mut foreign = peer.run(move || Foreign::over(&Target::new(path).unwrap(), "image"));
             foreign.server.meets(fate);
             // This is the only wait, for all steps together.
-            let found = bounded(Duration::from_secs(5), || LoopDevice::find(volumes.raw.path())).unwrap();
+            let found = bounded(LIMIT, || LoopDevice::find(volumes.raw.path())).unwrap();
             assert_eq!(found.len(), 1);
-            volumes.go_on();
+            foreign.server.is_not_asked_by(|| bounded(SEVEN, || volumes.go_on()));
         });
     }
+}
+
+/// Several devices that do not answer cost one time limit together, and also callers at the same time.
+#[test]
+fn silent_loop_devices_cost_one_time_limit_together() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let image = Image::new(8);
+        let mut foreign: Vec<Foreign> =
+            (0..3).map(|number| Foreign::over(&target(sandbox, &format!("fuse{number}")), "image")).collect();
+        foreign.iter_mut().for_each(|foreign| foreign.server.meets(Fate::Suspended));
+        let find = || bounded(LIMIT, || LoopDevice::find(image.file())).unwrap().len();
+        let found: Vec<usize> = std::thread::scope(|scope| {
+            let callers: Vec<_> = (0..4).map(|_| scope.spawn(find)).collect();
+            callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+        });
+        assert_eq!(found, [1; 4]);
+        bounded(SEVEN, || (0..7).for_each(|_| assert_eq!(find(), 1)));
+    });
+}
+
+/// A file with a server is looked for each time, as soon as its server answers.
+#[test]
+fn a_loop_device_over_the_file_itself_is_found_once_its_server_answers() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let image = Image::new(8);
+        let mut foreign = Foreign::over(&target(sandbox, "fuse"), "image");
+        foreign.server.meets(Fate::Suspended);
+        bounded(LIMIT, || LoopDevice::find(image.file())).unwrap();
+        foreign.server.continues();
+        // Not the path that the kernel shows.
+        let other = target(sandbox, "other");
+        let paths = [sandbox.join("fuse"), other.path().to_owned()].map(|path| path.display().to_string());
+        run("mount", &["--bind", &paths[0], &paths[1]]);
+        let found = LoopDevice::find(other.path().join("image")).unwrap();
+        assert_eq!(found.iter().map(LoopDevice::path).collect::<Vec<_>>(), [&*foreign.node]);
+    });
 }
 
 /// A loop device that is ignored must not be one that has to prevent the format.

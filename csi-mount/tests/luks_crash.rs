@@ -11,7 +11,9 @@ mod stepper;
 use std::fs;
 use std::path::Path;
 
-use csi_mount::flow::block::{FilesystemOrigin, StagePlan, expand_encrypted, stage, stage_device, unstage};
+use csi_mount::internal::flow::block::{
+    FilesystemOrigin, StagePlan, expand_encrypted, stage, stage_device, unstage,
+};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{DeviceAccess, DeviceUse, Filesystem, Luks, LuksKey, LuksPbkdf, Target, mounts};
 use devices::Image;
@@ -33,7 +35,8 @@ fn plan() -> StagePlan {
 
 fn job(words: &[&str]) -> csi_mount::Result<()> {
     let [step, device, staging] = words else { panic!("{words:?}") };
-    let (device, staging) = (Path::new(device), Target::new(staging)?);
+    let device = Path::new(device);
+    let staging = Target::new(staging)?;
     match *step {
         "stage" => stage(device, &staging, &plan()).map(drop),
         "stage raw" => stage_device(device, &staging, &luks(), &key(), DeviceAccess::ReadWrite).map(drop),

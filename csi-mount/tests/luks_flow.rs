@@ -7,7 +7,7 @@ mod luks_support;
 
 use std::fs;
 
-use csi_mount::flow::block::{
+use csi_mount::internal::flow::block::{
     FilesystemOrigin, StagePlan, expand, expand_encrypted, opened_device, publish, unpublish, unstage, usage,
 };
 use csi_mount::testing::private_mount_namespace;

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use csi_mount::flow::block::{StagePlan, stage};
+use csi_mount::internal::flow::block::{StagePlan, stage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, Error, ErrorKind, Filesystem, LoopOptions, Luks, LuksKey, LuksPbkdf, Mount, Probe, Result,
@@ -56,7 +56,7 @@ fn opens(device: &Path, key: &str) -> bool {
 fn assert_encrypted(image: &Image) {
     assert!(matches!(image.open().probe(), Probe::Container(found) if found.name == "crypto_LUKS"));
     assert!(opens(image.path(), KEY) && !opens(image.path(), "another"));
-    assert_eq!(image.blocks_that_start_with(b"\x89csi-mount begun"), 0, "records are left");
+    assert_eq!(image.sectors_that_start_with(b"\x89csi-mount begun"), 0, "records are left");
 }
 
 #[test]
@@ -81,7 +81,8 @@ fn a_blank_device_is_encrypted_as_requested() {
 
 #[test]
 fn invalid_requests_are_refused_before_anything_is_written() {
-    let (large, small) = (Image::new(20), Image::new(16));
+    let large = Image::new(20);
+    let small = Image::new(16);
     let odd = Image::of_bytes(20 * MIB + 512, &LoopOptions::new());
     for (image, luks, expected) in [
         (&large, luks().sector_size(8192), ErrorKind::InvalidInput),
@@ -166,7 +167,8 @@ fn memory_and_time_are_bounded_and_the_device_stays_as_it_was() {
 #[test]
 fn the_key_is_in_no_command_line_and_no_environment() {
     let image = Image::new(64);
-    let (device, done) = (image.open(), AtomicBool::new(false));
+    let device = image.open();
+    let done = AtomicBool::new(false);
     let slow = luks().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 300_000 });
     let seen = std::thread::scope(|scope| {
         let watcher = scope.spawn(|| {
@@ -217,7 +219,8 @@ fn job(words: &[&str]) -> Result<()> {
 fn an_encryption_that_was_killed_starts_again() {
     const TEST: &str = "an_encryption_that_was_killed_starts_again";
     do_job(job);
-    let (mut points, mut begun) = (Points::new(211), 0);
+    let mut points = Points::new(211);
+    let mut begun = 0;
     loop {
         let image = Image::new(20);
         let job = Job { programs: Programs::Followed, test: TEST, words: &[image.path().to_str().unwrap()] };
@@ -227,7 +230,7 @@ fn an_encryption_that_was_killed_starts_again() {
             begun += u32::from(matches!(image.open().probe(), Probe::Interrupted(_)));
             job.run();
         }
-        let records = image.blocks_that_start_with(b"\x89csi-mount begun");
+        let records = image.sectors_that_start_with(b"\x89csi-mount begun");
         // The records of a run that was killed after its last write are removed when the device is staged.
         assert!(records == 0 || is_killed, "killed before call {}: records are left", points.call());
         assert!(opens(image.path(), KEY), "killed before call {}", points.call());

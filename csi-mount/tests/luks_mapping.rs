@@ -9,7 +9,7 @@ mod luks_support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use csi_mount::flow::block::{stage, unstage};
+use csi_mount::internal::flow::block::{stage, unstage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{ErrorKind, Filesystem, Mount, Target};
 use luks_support::{DATA, Volume, dmsetup, mappings, plan};
@@ -17,7 +17,8 @@ use luks_support::{DATA, Volume, dmsetup, mappings, plan};
 #[test]
 fn a_mapping_over_another_device_is_refused() {
     private_mount_namespace(|| {
-        let (volume, other) = (Volume::with_data(20, Filesystem::Ext4), Volume::new(20));
+        let volume = Volume::with_data(20, Filesystem::Ext4);
+        let other = Volume::new(20);
         volume.stage(&plan(Filesystem::Ext4)).unwrap();
         // First mounted, then only open.
         for expected in [ErrorKind::AlreadyMounted, ErrorKind::WrongDevice] {

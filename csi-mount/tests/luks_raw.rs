@@ -7,7 +7,7 @@ mod luks_support;
 
 use std::fs;
 
-use csi_mount::flow::block::{
+use csi_mount::internal::flow::block::{
     FilesystemOrigin, expand, expand_encrypted, opened_device, publish_device, stage_device, unpublish,
     unstage,
 };
@@ -49,7 +49,8 @@ fn a_raw_publish_publishes_the_device_inside() {
 fn another_stage_does_not_close_a_published_device() {
     private_mount_namespace(|| {
         let volumes = [Volume::published(), Volume::published()];
-        let (before, wrong) = (mappings(), LuksKey::new("canary-of-another").unwrap());
+        let before = mappings();
+        let wrong = LuksKey::new("canary-of-another").unwrap();
         let open = volumes.each_ref().map(|volume| opened_device(volume.image.path()).unwrap().unwrap());
         // The device is already open, so its key is not checked.
         for key in [&wrong, &key()] {
@@ -77,7 +78,8 @@ fn another_stage_does_not_close_a_published_device() {
 #[test]
 fn no_volume_is_opened_under_a_number_that_is_published() {
     private_mount_namespace(|| {
-        let (gone, volume) = (Volume::published(), Volume::new(20));
+        let gone = Volume::published();
+        let volume = Volume::new(20);
         let (name, _) = gone.name_and_uuid();
         dmsetup(&["remove", &name]);
         for volume in [&gone, &volume] {
@@ -111,7 +113,8 @@ fn another_stage_does_not_write_to_an_open_device() {
                 unpublish(&volume.target).unwrap();
             }
             run("blkdiscard", &[device.to_str().unwrap()]);
-            let (before, open) = (content(&volume.image), mappings());
+            let before = content(&volume.image);
+            let open = mappings();
             assert_eq!(volume.stage_raw_with(&luks, &key()).unwrap(), device);
             assert_eq!(content(&volume.image), before, "published: {is_published}");
             assert_eq!(mappings(), open);

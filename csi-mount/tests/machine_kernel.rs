@@ -1,4 +1,4 @@
-//! The kernel keeps the contract of machines. Needs root.
+//! The kernel keeps the contract of hosts. Needs root.
 
 mod flow_support;
 mod fuse_support;
@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use csi_mount::flow::fuse::FuseDaemon;
 use csi_mount::flow::shared::SharedSource;
-use csi_mount::{Kernel, Machine, MountOptions, MountQuestions as _, Target};
+use csi_mount::{Host, MountOptions, Target};
 use flow_support::eventually;
 use fuse_support::{answering_daemon, daemon_processes};
 use machine_contract::{Bench, Held};
+use nix::unistd::Pid;
 
 const AT: &str = "MACHINE_KERNEL_DAEMON_AT";
 
@@ -37,11 +38,19 @@ impl Real<'_> {
     }
 }
 
+/// A signal returns before the threads of its process have stopped.
+fn is_stopped(process: Pid) -> bool {
+    fs::read_dir(format!("/proc/{process}/task")).unwrap().all(|thread| {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        status.contains("State:\tT")
+    })
+}
+
 impl Held for fs::File {}
 
 impl Bench for Real<'_> {
-    fn machine(&self) -> &dyn Machine {
-        &Kernel
+    fn host(&self) -> Host {
+        Host::kernel()
     }
 
     fn root(&self) -> &Path {
@@ -74,6 +83,10 @@ impl Bench for Real<'_> {
     }
 
     /// An overlay stands for the share: its upper directory keeps the files.
+    fn link(&self, link: &Path, device: &Path) {
+        std::os::unix::fs::symlink(device, link).unwrap();
+    }
+
     fn share(&self, name: &str) -> SharedSource {
         let directories =
             ["lowerdir", "upperdir", "workdir"].map(|key| (key, self.path(&format!("{name}-{key}"))));
@@ -92,11 +105,12 @@ impl Bench for Real<'_> {
 
     fn kill_daemon(&self, path: &Path) {
         Self::signal(path, nix::sys::signal::SIGKILL);
-        eventually("the mount is lost", || Kernel.has_lost_daemon(path).unwrap());
+        eventually("the mount is lost", || Host::kernel().mounts().has_lost_daemon(path).unwrap());
     }
 
     fn stop_daemon(&self, path: &Path) {
         Self::signal(path, nix::sys::signal::SIGSTOP);
+        eventually("each thread is stopped", || daemon_processes(path).into_iter().all(is_stopped));
     }
 }
 

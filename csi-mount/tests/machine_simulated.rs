@@ -1,4 +1,4 @@
-//! The simulated node keeps the contract of machines, as any user; and its faults.
+//! The simulated node keeps the contract of hosts, as any user; and its faults.
 
 mod machine_contract;
 
@@ -8,10 +8,10 @@ use std::path::Path;
 use csi_mount::flow::block::{MountCopies, StagePlan};
 use csi_mount::flow::fuse::FuseDaemon;
 use csi_mount::flow::shared::SharedSource;
-use csi_mount::testing::SimulatedNode;
+use csi_mount::testing::{FakeDisk, SimulatedNode};
 use csi_mount::{
-    ErrorKind, Filesystem, IdMap, Machine, MountAttributes, MountHealth, MountState, Outcome, Owner, Removed,
-    Result, Unmounted, VolumePlace,
+    ErrorKind, ExpectedDevice, Filesystem, Host, IdMap, MountAttributes, MountHealth, MountState, Outcome,
+    OwnedPath, Owner, Removed, Result, Unmounted,
 };
 use machine_contract::{Bench, Held};
 
@@ -28,8 +28,8 @@ impl Drop for OpenFile<'_> {
 }
 
 impl Bench for Simulated<'_> {
-    fn machine(&self) -> &dyn Machine {
-        &self.0
+    fn host(&self) -> Host {
+        self.0.host()
     }
 
     fn root(&self) -> &Path {
@@ -57,6 +57,10 @@ impl Bench for Simulated<'_> {
         Box::new(OpenFile(&self.0))
     }
 
+    fn link(&self, link: &Path, device: &Path) {
+        self.0.link(link, device);
+    }
+
     fn share(&self, name: &str) -> SharedSource {
         SharedSource::new("nfs4", format!("server:/{name}"))
     }
@@ -81,19 +85,19 @@ fn the_simulated_node_keeps_the_contract() {
     machine_contract::keep(&Simulated(SimulatedNode::new(), &root));
 }
 
-fn place(path: &str) -> VolumePlace {
-    VolumePlace::new(path, Owner::new("d.example.org", "v").roots(["/pods"]))
+fn place(path: &str) -> OwnedPath {
+    OwnedPath::new(path, Owner::new("d.example.org", "v").roots(["/pods"]))
 }
 
 fn up(node: &SimulatedNode, disk: &Path) -> Result<Outcome> {
-    node.block().stage(disk, &place("/staging"), &StagePlan::new(Filesystem::Ext4))?;
+    node.host().block().stage(disk, &place("/staging"), &StagePlan::new(Filesystem::Ext4))?;
     let none = MountAttributes::empty();
-    node.block().publish("/staging".as_ref(), &place("/pods/target"), none, IdMap::new())
+    node.host().block().publish("/staging".as_ref(), &place("/pods/target"), none, IdMap::new())
 }
 
 fn down(node: &SimulatedNode, disk: &Path) -> Result<Unmounted> {
-    node.block().unpublish(&place("/pods/target"))?;
-    node.block().unstage(&place("/staging"), Some(disk), MountCopies::Kept)
+    node.host().block().unpublish(&place("/pods/target"))?;
+    node.host().block().unstage(&place("/staging"), Some(disk), MountCopies::Kept)
 }
 
 fn node() -> (SimulatedNode, std::path::PathBuf) {
@@ -111,15 +115,19 @@ fn a_killed_process_leaves_what_a_retry_or_an_undo_finishes() {
             let (node, disk) = node();
             node.crash_after(steps);
             let is_finished = up(&node, &disk).is_ok() && down(&node, &disk).is_ok();
-            assert!(is_finished || node.mounts().table().is_err(), "nothing works after the kill");
+            assert!(is_finished || node.host().mounts().table().is_err(), "nothing works after the kill");
             node.restart();
             if !is_undone {
                 up(&node, &disk).unwrap();
                 node.write("/pods/target/file", "data").unwrap();
             }
             down(&node, &disk).unwrap();
-            assert_eq!(node.mounts().state("/pods/target".as_ref()).unwrap(), MountState::Absent, "{steps}");
-            assert_eq!(node.mounts().table().unwrap().len(), 1, "{steps}");
+            assert_eq!(
+                node.host().mounts().state("/pods/target".as_ref()).unwrap(),
+                MountState::Absent,
+                "{steps}"
+            );
+            assert_eq!(node.host().mounts().table().unwrap().len(), 1, "{steps}");
             if is_finished {
                 assert!(steps > 6);
                 break;
@@ -146,10 +154,42 @@ fn each_fault_gives_the_error_of_the_real_one() {
     assert_eq!((write(), kind(up(&node, &disk))), (io::ErrorKind::ReadOnlyFilesystem, ErrorKind::ReadOnly));
     node.set_health("/staging", MountHealth::Unresponsive);
     assert_eq!((write(), kind(up(&node, &disk))), (io::ErrorKind::TimedOut, ErrorKind::Unresponsive));
-    assert_eq!(node.mounts().stats("/staging".as_ref()).unwrap_err().kind(), ErrorKind::Unresponsive);
+    assert_eq!(node.host().mounts().stats("/staging".as_ref()).unwrap_err().kind(), ErrorKind::Unresponsive);
     node.remove_disk(&disk);
-    assert!(matches!(node.mounts().health("/staging".as_ref()).unwrap(), MountHealth::Dead(_)));
+    assert!(matches!(node.host().mounts().health("/staging".as_ref()).unwrap(), MountHealth::Dead(_)));
     down(&node, &disk).unwrap();
+}
+
+/// A disk goes from node to node with its content, and is found wherever it appears.
+#[test]
+fn a_disk_that_is_attached_is_waited_for_and_keeps_its_content() {
+    let (node, _) = node();
+    let expected = ExpectedDevice::new().serial("disk-1");
+    assert_eq!(node.host().devices().find(&expected).unwrap(), None);
+    let device = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| node.host().devices().wait(&expected).unwrap());
+        node.attach_disk("disk-2", 64 << 20);
+        node.attach_disk("disk-1", 64 << 20);
+        waiting.join().unwrap()
+    });
+    assert!(node.is_blank(&device));
+    up(&node, &device).unwrap();
+    node.write("/pods/target/file", "data").unwrap();
+    assert_eq!(node.attach_disk("disk-1", 128 << 20), device, "it is attached, and has grown");
+    assert!(!node.is_blank(&device));
+    assert_eq!(node.host().devices().size(&device).unwrap(), 128 << 20);
+    assert_eq!(node.host().block().expand("/pods/target".as_ref()).unwrap().size(), 128 << 20);
+    down(&node, &device).unwrap();
+    node.remove_disk(&device);
+
+    // Attached again, it has another name.
+    let device = node.attach(&FakeDisk::scsi("sda", 3).serial("disk-1").size(128 << 20));
+    let by_lun = ExpectedDevice::new().lun(3);
+    assert_eq!(node.host().devices().wait(&by_lun).unwrap(), device);
+    up(&node, &device).unwrap();
+    assert_eq!(node.read("/pods/target/file").unwrap(), b"data");
+    node.remove_disk(&device);
+    assert!(matches!(node.host().mounts().health("/staging".as_ref()).unwrap(), MountHealth::Dead(_)));
 }
 
 #[test]
@@ -158,7 +198,7 @@ fn a_reboot_ends_mounts_and_keeps_data() {
     up(&node, &disk).unwrap();
     node.write("/pods/target/file", "data").unwrap();
     node.reboot();
-    assert_eq!(node.mounts().table().unwrap().len(), 1);
+    assert_eq!(node.host().mounts().table().unwrap().len(), 1);
     up(&node, &disk).unwrap();
     assert_eq!(node.read("/pods/target/file").unwrap(), b"data");
 }
@@ -166,34 +206,36 @@ fn a_reboot_ends_mounts_and_keeps_data() {
 #[test]
 fn servers_and_daemons_keep_their_files_and_are_mounted_again() {
     let (node, _) = node();
-    let (staging, target) = (place("/staging"), place("/pods/target"));
-    let (none, limit) = (MountAttributes::empty(), std::time::Duration::ZERO);
+    let staging = place("/staging");
+    let target = place("/pods/target");
+    let none = MountAttributes::empty();
+    let limit = std::time::Duration::ZERO;
     let daemon = FuseDaemon::new("flatfs").identity("v 1");
-    node.fuse().stage(&staging, &daemon).unwrap();
-    assert_eq!(node.fuse().identity(staging.path()).unwrap(), "v 1");
-    node.fuse().publish(staging.path(), &target, none).unwrap();
+    node.host().fuse().stage(&staging, &daemon).unwrap();
+    assert_eq!(node.host().fuse().identity(staging.path()).unwrap(), "v 1");
+    node.host().fuse().publish(staging.path(), &target, none).unwrap();
     node.write("/pods/target/file", "data").unwrap();
-    assert_eq!(node.fuse().unstage(&staging, limit).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(node.host().fuse().unstage(&staging, limit).unwrap_err().kind(), ErrorKind::Busy);
     node.set_health("/staging", MountHealth::Dead(nix::libc::ENOTCONN));
-    assert!(node.mounts().has_lost_daemon(staging.path()).unwrap());
-    let dead = node.fuse().publish(staging.path(), &target, none).unwrap_err();
+    assert!(node.host().mounts().has_lost_daemon(staging.path()).unwrap());
+    let dead = node.host().fuse().publish(staging.path(), &target, none).unwrap_err();
     assert_eq!(dead.kind(), ErrorKind::Unresponsive);
-    node.fuse().stage(&staging, &daemon).unwrap();
-    assert_eq!(node.fuse().publish(staging.path(), &target, none).unwrap(), Outcome::Mounted);
+    node.host().fuse().stage(&staging, &daemon).unwrap();
+    assert_eq!(node.host().fuse().publish(staging.path(), &target, none).unwrap(), Outcome::Mounted);
     assert_eq!(node.read("/pods/target/file").unwrap(), b"data");
     let other = FuseDaemon::new("flatfs").identity("v 2");
-    assert_eq!(node.fuse().stage(&staging, &other).unwrap_err().kind(), ErrorKind::AlreadyMounted);
-    assert_eq!(node.fuse().unpublish(&target).unwrap(), Removed::Removed);
-    node.fuse().unstage(&staging, limit).unwrap();
+    assert_eq!(node.host().fuse().stage(&staging, &other).unwrap_err().kind(), ErrorKind::AlreadyMounted);
+    assert_eq!(node.host().fuse().unpublish(&target).unwrap(), Removed::Removed);
+    node.host().fuse().unstage(&staging, limit).unwrap();
 
     let share = SharedSource::new("nfs4", "server:/export");
-    node.shared().mount(&staging, &share, none).unwrap();
-    assert_eq!(node.shared().mount(&staging, &share, none).unwrap(), Outcome::AlreadyMounted);
-    node.shared().publish(staging.path(), &target, MountAttributes::RDONLY).unwrap();
+    node.host().shared().stage(&staging, &share).unwrap();
+    assert_eq!(node.host().shared().stage(&staging, &share).unwrap(), Outcome::AlreadyMounted);
+    node.host().shared().publish(staging.path(), &target, MountAttributes::RDONLY).unwrap();
     node.open_file("/pods/target");
-    assert_eq!(node.shared().unpublish(&target, limit).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(node.host().shared().unpublish(&target, limit).unwrap_err().kind(), ErrorKind::Busy);
     node.set_health("/staging", MountHealth::Unresponsive);
-    assert_eq!(node.shared().unpublish(&target, limit).unwrap(), Removed::Removed, "by force");
-    assert!(node.shared().mount(&staging, &share, none).is_err());
-    node.shared().unstage(&staging, limit).unwrap();
+    assert_eq!(node.host().shared().unpublish(&target, limit).unwrap(), Removed::Removed, "by force");
+    assert!(node.host().shared().stage(&staging, &share).is_err());
+    node.host().shared().unstage(&staging, limit).unwrap();
 }

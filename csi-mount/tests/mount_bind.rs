@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use csi_mount::testing::{Feature, PeerNamespace, without_features};
+use csi_mount::internal::{Feature, PeerNamespace, without_features};
 use csi_mount::{Bind, Detach, ErrorKind, MountAttributes, MountState, Outcome, Target, Unmount, mounts};
 use measure::rounds;
 use mount_support::{layers, sandbox, source, target, unmount_watched, write_error};
@@ -39,7 +39,8 @@ fn attributes_at(path: &Path) -> Option<MountAttributes> {
 fn a_read_only_bind_is_read_only_where_it_is_received() {
     for kernel in KERNELS {
         sandbox(|sandbox| {
-            let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+            let source = source(sandbox, "source");
+            let target = target(sandbox, "target");
             let host = PeerNamespace::new();
             let bind = Bind::new(&source).attributes(MountAttributes::RDONLY);
             assert_eq!(without_features(kernel, || bind.at(&target)).unwrap(), Outcome::Mounted);
@@ -59,7 +60,8 @@ fn a_read_only_bind_is_read_only_where_it_is_received() {
 fn every_attribute_is_received() {
     for kernel in KERNELS {
         sandbox(|sandbox| {
-            let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+            let source = source(sandbox, "source");
+            let target = target(sandbox, "target");
             let script = source.join("script");
             fs::write(&script, "#!/bin/sh\n").unwrap();
             fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
@@ -81,11 +83,14 @@ fn every_attribute_is_received() {
 fn the_target_is_never_visible_without_its_attributes() {
     for kernel in KERNELS {
         sandbox(|sandbox| {
-            let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+            let source = source(sandbox, "source");
+            let target = target(sandbox, "target");
             let host = PeerNamespace::new();
             let refused = Arc::new(AtomicU32::new(0));
             let is_done = Arc::new(AtomicBool::new(false));
-            let (path, count, stop) = (target.path().join("file"), refused.clone(), is_done.clone());
+            let path = target.path().join("file");
+            let count = refused.clone();
+            let stop = is_done.clone();
             let watcher = host.start(move || {
                 // The file exists only through the bind, so opening it for writing must never succeed.
                 while !stop.load(Ordering::Relaxed) {
@@ -107,7 +112,7 @@ fn the_target_is_never_visible_without_its_attributes() {
                     let seen = refused.load(Ordering::Relaxed);
                     Bind::new(&source).attributes(MountAttributes::RDONLY).at(&target).unwrap();
                     // Waits until the watcher has seen this mount, or has ended with a finding.
-                    let deadline = Instant::now() + Duration::from_secs(30);
+                    let deadline = Instant::now() + Duration::from_secs(120);
                     while refused.load(Ordering::Relaxed) == seen && !is_done.load(Ordering::Relaxed) {
                         if Instant::now() > deadline {
                             // Otherwise the thread that waits for the watcher would wait forever.
@@ -132,8 +137,9 @@ fn the_target_is_never_visible_without_its_attributes() {
 fn a_bind_has_the_attributes_of_its_source_too() {
     for kernel in KERNELS {
         sandbox(|sandbox| {
-            let (source, middle, target) =
-                (source(sandbox, "source"), target(sandbox, "middle"), target(sandbox, "target"));
+            let source = source(sandbox, "source");
+            let middle = target(sandbox, "middle");
+            let target = target(sandbox, "target");
             without_features(kernel, || {
                 Bind::new(&source).attributes(MountAttributes::NOSUID).at(&middle).unwrap();
                 Bind::new(middle.path()).attributes(MountAttributes::RDONLY).at(&target).unwrap();
@@ -148,7 +154,8 @@ fn a_bind_has_the_attributes_of_its_source_too() {
 fn a_second_bind_finds_the_first() {
     for kernel in KERNELS {
         sandbox(|sandbox| {
-            let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+            let source = source(sandbox, "source");
+            let target = target(sandbox, "target");
             without_features(kernel, || {
                 let bind = Bind::new(&source).attributes(MountAttributes::RDONLY);
                 assert_eq!(bind.at(&target).unwrap(), Outcome::Mounted);
@@ -166,7 +173,8 @@ fn a_second_bind_finds_the_first() {
 #[test]
 fn another_source_is_not_the_same() {
     sandbox(|sandbox| {
-        let (one, two) = (source(sandbox, "one"), source(sandbox, "two"));
+        let one = source(sandbox, "one");
+        let two = source(sandbox, "two");
         let target = target(sandbox, "target");
         Bind::new(&one).at(&target).unwrap();
         let error = Bind::new(&two).at(&target).unwrap_err();
@@ -222,7 +230,8 @@ fn the_mounts_below_are_bound_on_request() {
         let source = source(sandbox, "source");
         let below = target(&source, "below");
         csi_mount::Mount::new("tmpfs", "below").at(&below).unwrap();
-        let (one, all) = (target(sandbox, "one"), target(sandbox, "all"));
+        let one = target(sandbox, "one");
+        let all = target(sandbox, "all");
         Bind::new(&source).at(&one).unwrap();
         assert_eq!(write_error(&one.path().join("below")), None);
         Bind::new(&source).recursive().attributes(MountAttributes::RDONLY).at(&all).unwrap();
@@ -247,7 +256,8 @@ fn no_tree_of_mounts_is_half_read_only() {
 fn what_can_not_be_bound_is_refused() {
     sandbox(|sandbox| {
         let source = source(sandbox, "source");
-        let (file, inside) = (source.join("file"), target(&source, "inside"));
+        let file = source.join("file");
+        let inside = target(&source, "inside");
         let directory = target(sandbox, "directory");
         symlink(directory.path(), sandbox.join("link")).unwrap();
         let refused = |from: &Path, onto: &Path| {
@@ -339,7 +349,8 @@ fn nesting_is_the_same_with_and_without_statmount() {
 #[test]
 fn nothing_is_left_of_the_scratch_directory() {
     sandbox(|sandbox| {
-        let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+        let source = source(sandbox, "source");
+        let target = target(sandbox, "target");
         without_features(&[Feature::MountSetattr], || Bind::new(&source).at(&target)).unwrap();
         let left = mounts().unwrap().into_iter().filter(|entry| entry.source == "csi-mount");
         assert_eq!(left.count(), 0);

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use csi_mount::testing::{Feature, PeerNamespace, without_features};
+use csi_mount::internal::{Feature, PeerNamespace, without_features};
 use csi_mount::{
     DeviceAccess, Error, ErrorKind, LoopDevice, LoopOptions, Mount, MountOptions, MountState, Outcome,
     Target, mounts, unmount,
@@ -66,7 +66,8 @@ fn each_filesystem_is_mounted_once() {
 
 #[test]
 fn another_device_is_not_the_same() {
-    let (one, two) = (image("ext4"), image("ext4"));
+    let one = image("ext4");
+    let two = image("ext4");
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         try_mount("ext4", &one, &[], &target).unwrap();
@@ -88,7 +89,7 @@ fn a_bad_option_is_named_by_the_filesystem_and_its_value_is_not() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         let error = try_mount("ext4", &image, &["no_such_option=s3cretvalue"], &target).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.kind(), ErrorKind::InvalidOption);
         let text = format!("{error} {error:?}");
         assert!(text.contains("Unknown parameter 'no_such_option'"), "the kernel's words: {text}");
         assert!(!text.contains("s3cretvalue"), "{text}");
@@ -99,6 +100,58 @@ fn a_bad_option_is_named_by_the_filesystem_and_its_value_is_not() {
             "{error}"
         );
         assert_eq!(target.state().unwrap(), MountState::NotMounted);
+    });
+}
+
+/// An unknown subvolume or log device read as a missing device, and was tried again for ever.
+#[test]
+fn a_wrong_option_is_recognized_in_every_filesystem() {
+    let missing = ["device=/dev/no-such-device", "subvol=no-such-subvolume", "subvolid=4242424242"];
+    let of_ext4 = ["commit=s3cret", "data=s3cret", "stripe=-1", "data=journal,delalloc", "nonesuch"];
+    let of_xfs = ["logbsize=777", "norecovery", "logdev=/dev/no-such-device", "swidth=128", "nonesuch"];
+    let of_btrfs = [missing[0], missing[1], missing[2], "compress=s3cret", "rescue=s3cret", "nonesuch"];
+    let of_tmpfs = ["size=s3cret", "huge=s3cret", "mode=s3cret", "nonesuch"];
+    let cases: [(&str, &[&str]); 4] =
+        [("ext4", &of_ext4), ("xfs", &of_xfs), ("btrfs", &of_btrfs), ("tmpfs", &of_tmpfs)];
+    for (filesystem, wrong) in cases {
+        let image = if filesystem == "tmpfs" { Image::new(16) } else { image(filesystem) };
+        // What mkfs wrote is in the image.
+        fs::File::open(image.path()).unwrap().sync_all().unwrap();
+        let before = image.content();
+        for (kernel, wrong) in KERNELS.iter().flat_map(|kernel| wrong.iter().map(move |it| (kernel, it))) {
+            sandbox(|sandbox| {
+                let target = target(sandbox, "target");
+                let mut flags: Vec<&str> = wrong.split(',').collect();
+                // A btrfs looks for its subvolume when it is mounted already.
+                flags.extend((filesystem == "btrfs").then_some("ro"));
+                let mounted = without_features(kernel, || try_mount(filesystem, &image, &flags, &target));
+                let error = mounted.expect_err(wrong);
+                assert_eq!(error.kind(), ErrorKind::InvalidOption, "{filesystem} {wrong}: {error}");
+                let text = error.to_string();
+                let key = flags[0].split('=').next().unwrap();
+                assert!(text.contains(key) && !text.contains("s3cret"), "{filesystem} {wrong}: {text}");
+                assert_eq!(target.state().unwrap(), MountState::NotMounted);
+            });
+        }
+        fs::File::open(image.path()).unwrap().sync_all().unwrap();
+        assert_eq!(image.content(), before, "nothing was written to the device: {filesystem}");
+    }
+}
+
+/// A device without a filesystem stays what it is, whatever the options.
+#[test]
+fn a_device_is_not_blamed_on_the_options() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let blank = Image::new(16);
+        for kernel in KERNELS {
+            without_features(kernel, || {
+                let error = try_mount("ext4", &blank, &["data=ordered"], &target).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+                let absent = Mount::new("ext4", "/dev/no-such-device").options(&options(&["commit=9"]));
+                assert_eq!(absent.at(&target).unwrap_err().kind(), ErrorKind::NotFound);
+            });
+        }
     });
 }
 
@@ -154,7 +207,8 @@ fn a_clone_of_a_mounted_xfs_is_explained() {
     );
     let device = LoopDevice::attach(&file, &LoopOptions::new()).unwrap();
     sandbox(|sandbox| {
-        let (one, two) = (target(sandbox, "one"), target(sandbox, "two"));
+        let one = target(sandbox, "one");
+        let two = target(sandbox, "two");
         try_mount("xfs", &original, &[], &one).unwrap();
         let error = Mount::new("xfs", device.path()).at(&two).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);

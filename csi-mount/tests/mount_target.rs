@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use csi_mount::testing::{Feature, without_features};
+use csi_mount::internal::{Feature, without_features};
 use csi_mount::{Created, ErrorKind, Mount, MountState, Removed, Root, Target, mount_state, mounts};
 use mount_support::{sandbox, target};
 use rustix::mount::MountFlags;

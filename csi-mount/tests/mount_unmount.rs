@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use csi_mount::testing::{Feature, PeerNamespace, without_features};
+use csi_mount::internal::{Feature, PeerNamespace, without_features};
 use csi_mount::{Bind, Detach, ErrorKind, Mount, MountState, Removed, Target, Unmount, Unmounted, unmount};
 use mount_support::{layers, sandbox, source, target};
 
@@ -32,7 +32,8 @@ fn every_layer_is_unmounted() {
 #[test]
 fn it_is_unmounted_in_every_namespace_that_received_it() {
     sandbox(|sandbox| {
-        let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+        let source = source(sandbox, "source");
+        let target = target(sandbox, "target");
         let host = PeerNamespace::new();
         Bind::new(&source).at(&target).unwrap();
         let path = target.path().to_owned();

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use csi_mount::flow::block::{StagePlan, Staged, stage, unstage};
+use csi_mount::internal::flow::block::{StagePlan, Staged, stage, unstage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    CheckPolicy, CheckReport, ErrorKind, Filesystem, FilesystemUuid, Format, LoopDevice, LoopOptions,
-    MountOptions, Outcome, Probe, Target, check,
+    CheckLimits, CheckPolicy, CheckReport, ErrorKind, Filesystem, FilesystemUuid, Format, LoopDevice,
+    LoopOptions, MountOptions, Outcome, Probe, Target, check,
 };
 use devices::Image;
 use flow_support::on_tmpfs;
@@ -76,7 +76,7 @@ fn a_clone_gets_its_own_uuid_next_to_its_mounted_origin() {
             fs::write(second.path().join("other"), "only here").unwrap();
             unstage_when_free(&second);
             assert_eq!(uuid(&clone), own.to_string(), "{filesystem}");
-            check(&clone.open(), filesystem, CheckPolicy::ReportOnly).unwrap();
+            check(&clone.open(), filesystem, CheckPolicy::ReportOnly, CheckLimits::default()).unwrap();
 
             // The change lasts, and nothing changes it back.
             staged(&StagePlan::new(filesystem));
@@ -88,7 +88,7 @@ fn a_clone_gets_its_own_uuid_next_to_its_mounted_origin() {
             assert_data(&staging);
             unstage_when_free(&staging);
             assert_ne!(uuid(&origin), own.to_string(), "{filesystem}");
-            check(&origin.open(), filesystem, CheckPolicy::ReportOnly).unwrap();
+            check(&origin.open(), filesystem, CheckPolicy::ReportOnly, CheckLimits::default()).unwrap();
         }
     });
 }
@@ -112,7 +112,8 @@ fn the_uuid_of_a_device_in_use_or_read_only_stays() {
         for filesystem in ALL {
             let own = own_uuid("the_uuid_of_a_device_in_use_or_read_only_stays");
             let image = Image::new(SIZE);
-            let (staging, second) = (target(&image, "s"), target(&image, "t"));
+            let staging = target(&image, "s");
+            let second = target(&image, "t");
             stage(image.path(), &staging, &StagePlan::new(filesystem)).unwrap();
             let before = uuid(&image);
             let error = stage(image.path(), &second, &plan(filesystem, own)).unwrap_err();
@@ -133,7 +134,8 @@ fn the_uuid_of_a_disk_that_is_mounted_through_another_device_stays() {
         for filesystem in ALL {
             let own = own_uuid("the_uuid_of_a_disk_that_is_mounted_through_another_device_stays");
             let image = Image::new(SIZE);
-            let (staging, second) = (target(&image, "s"), target(&image, "t"));
+            let staging = target(&image, "s");
+            let second = target(&image, "t");
             stage(image.path(), &staging, &StagePlan::new(filesystem)).unwrap();
             let before = uuid(&image);
             let again = LoopDevice::attach(image.file(), &LoopOptions::new()).unwrap();
@@ -172,7 +174,7 @@ fn use_with_own_uuid(filesystem: Filesystem, arguments: &[&str], options: &[&str
         fs::write(staging.path().join("more"), DATA).unwrap();
         unstage_when_free(&staging);
         assert_eq!(uuid(&image), own.to_string(), "{what}");
-        check(&image.open(), filesystem, CheckPolicy::ReportOnly)
+        check(&image.open(), filesystem, CheckPolicy::ReportOnly, CheckLimits::default())
             .unwrap_or_else(|error| panic!("{what}: {error}"));
     }
 }
@@ -209,12 +211,15 @@ fn an_ext4_with_a_new_uuid_is_checked_and_grown() {
         let plan = plan(Filesystem::Ext4, own);
         stage(image.path(), &staging, &plan).unwrap();
         unstage_when_free(&staging);
-        assert_eq!(check(&image.open(), Filesystem::Ext4, CheckPolicy::Preen).unwrap(), CheckReport::Clean);
+        assert_eq!(
+            check(&image.open(), Filesystem::Ext4, CheckPolicy::Preen, CheckLimits::default()).unwrap(),
+            CheckReport::Clean
+        );
         image.grow_to(2 * SIZE);
         assert!(stage(image.path(), &staging, &plan).unwrap().grown.is_some());
         unstage_when_free(&staging);
         assert_eq!(uuid(&image), own.to_string());
-        check(&image.open(), Filesystem::Ext4, CheckPolicy::ReportOnly).unwrap();
+        check(&image.open(), Filesystem::Ext4, CheckPolicy::ReportOnly, CheckLimits::default()).unwrap();
     });
 }
 
@@ -269,7 +274,8 @@ fn a_filesystem_in_which_more_depends_on_the_uuid_is_refused() {
 fn a_btrfs_is_not_mounted_twice_by_two_devices_of_its_disk() {
     private_mount_namespace(|| {
         let image = Image::new(128);
-        let (staging, second) = (target(&image, "s"), target(&image, "t"));
+        let staging = target(&image, "s");
+        let second = target(&image, "t");
         let plan = StagePlan::new(Filesystem::Btrfs);
         stage(image.path(), &staging, &plan).unwrap();
         let again = LoopDevice::attach(image.file(), &LoopOptions::new()).unwrap();
@@ -378,7 +384,7 @@ fn killed_and_repeated(
     assert_data(&staging);
     unstage(&staging, Some(image.path())).unwrap();
     assert_eq!(uuid(&image), own.to_string(), "{filesystem}");
-    let found = check(&image.open(), filesystem, CheckPolicy::ReportOnly);
+    let found = check(&image.open(), filesystem, CheckPolicy::ReportOnly, CheckLimits::default());
     assert!(found.is_ok(), "{filesystem}: {}", found.unwrap_err());
     end
 }
@@ -412,7 +418,7 @@ fn stage_when_free(image: &Image, staging: &Target, plan: &StagePlan) -> csi_mou
 }
 
 fn when_free<T>(step: impl Fn() -> csi_mount::Result<T>) -> csi_mount::Result<T> {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(120);
     loop {
         match step() {
             Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < end => {

@@ -6,9 +6,9 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use csi_mount::flow::ephemeral::{self, Content, EphemeralPlan};
-use csi_mount::flow::shared::{self, SharedSource};
-use csi_mount::flow::{block, fuse};
+use csi_mount::internal::flow::ephemeral::{self, Content, EphemeralPlan};
+use csi_mount::internal::flow::shared::{self, SharedSource};
+use csi_mount::internal::flow::{block, fuse};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::*;
 
@@ -256,5 +256,32 @@ fn without_marks_a_mount_is_recognized_by_evidence() {
         let own = known(Evidence::Directory(path("source")));
         assert_eq!(unmount(&own).unwrap(), Unmounted::Unmounted { layers: 1 });
         assert_eq!(own.remove().unwrap(), Removed::Removed);
+    });
+}
+
+#[test]
+fn a_mount_of_an_earlier_driver_is_adopted_if_nothing_else_is_there() {
+    in_directory(|path| {
+        let left = path("left");
+        mount_foreign(&left);
+        assert!(target(&left, "v").adopt().unwrap());
+        assert!(!target(&left, "v").adopt().unwrap(), "it is known already");
+        let error = target(&left, "w").adopt().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
+        assert_eq!(unmount(&target(&left, "v")).unwrap(), Unmounted::Unmounted { layers: 1 });
+        assert!(!target(&left, "v").adopt().unwrap(), "nothing is mounted");
+
+        fs::create_dir(path("other")).unwrap();
+        Bind::new(&path("other")).at(&Target::new(&left).unwrap()).unwrap();
+        assert!(target(&left, "v").adopt().unwrap(), "the mark is of an earlier mount of the volume");
+        cover(&left);
+        let error = target(&left, "v").adopt().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotOwned, "{error}");
+
+        fs::create_dir(path("plain")).unwrap();
+        Mount::new("ramfs", "plain").at(&Target::new(path("plain")).unwrap()).unwrap();
+        mount_foreign(&path("plain/left"));
+        let error = target(&path("plain/left"), "v").adopt().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     });
 }

@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 
-use csi_mount::testing::{Feature, without_features};
+use csi_mount::internal::{Feature, without_features};
 use csi_mount::{BlockDevice, ErrorKind, Filesystem, Format, LoopOptions, Probe};
 use devices::{Image, MIB, run, that_can_fail};
 

@@ -7,7 +7,8 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use csi_mount::testing::{private_mount_namespace, probe_reads};
+use csi_mount::internal::probe_reads;
+use csi_mount::testing::private_mount_namespace;
 use csi_mount::{BlockDevice, LoopCache, LoopDevice, LoopOptions, Probe};
 use devices::{Image, MIB, run};
 use nix::mount::{MsFlags, mount, umount};
@@ -75,7 +76,8 @@ fn on_filesystem(kind: &str, work: impl FnOnce(&Path) + Send) {
     private_mount_namespace(|| {
         let image = Image::new(400);
         let place = tempfile::tempdir().unwrap();
-        let (device, flags) = (image.path().to_str().unwrap(), MsFlags::empty());
+        let device = image.path().to_str().unwrap();
+        let flags = MsFlags::empty();
         match kind {
             "tmpfs" => mount(Some("probe"), place.path(), Some(kind), flags, None::<&str>).unwrap(),
             _ => {
@@ -124,7 +126,8 @@ fn one_block_anywhere_is_found_on_filesystems_with_exact_holes() {
 #[test]
 fn data_in_a_page_cache_is_found() {
     on_filesystem("ext4", |directory| {
-        let (file, size) = (directory.join("image"), 20 << 30);
+        let file = directory.join("image");
+        let size = 20 << 30;
         for place in places(size).take(8) {
             let attached = Attached::new(&file, size, LoopCache::Buffered);
             // It stays open, so that closing it does not write the data out.
@@ -178,7 +181,8 @@ fn a_part_of_a_file_is_read_at_its_offset() {
         let file = directory.join("image");
         File::create(&file).unwrap().set_len(2 << 30).unwrap();
         let path = file.to_str().unwrap();
-        let (offset, size) = (700 * MIB + 512, 600 * MIB);
+        let offset = 700 * MIB + 512;
+        let size = 600 * MIB;
         let arguments =
             ["--find", "--show", "--offset", &offset.to_string(), "--sizelimit", &size.to_string(), path];
         let node = run("losetup", &arguments);
@@ -189,7 +193,8 @@ fn a_part_of_a_file_is_read_at_its_offset() {
         for place in [0, offset - 1, offset + size, (2 << 30) - 1] {
             beneath.write_all_at(b"x", place).unwrap();
         }
-        let (blank, read) = (matches!(device.probe(), Probe::Blank(_)), bytes_read(&device));
+        let blank = matches!(device.probe(), Probe::Blank(_));
+        let read = bytes_read(&device);
         beneath.write_all_at(b"x", offset + 345 * MIB + 5).unwrap();
         let found = device.probe().to_string();
         drop(device);
@@ -204,7 +209,8 @@ fn a_part_of_a_file_is_read_at_its_offset() {
 #[test]
 fn another_file_at_the_path_is_not_used_for_the_device() {
     on_filesystem("ext4", |directory| {
-        let (file, other) = (directory.join("image"), directory.join("other"));
+        let file = directory.join("image");
+        let other = directory.join("other");
         let attached = Attached::new(&file, 1 << 30, LoopCache::Buffered);
         File::create(&other).unwrap().set_len(1 << 30).unwrap();
         assert!(is_exact(&attached.open()));

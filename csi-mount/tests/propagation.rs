@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use csi_mount::testing::{Feature, PeerNamespace, without_features};
+use csi_mount::internal::{Feature, PeerNamespace, without_features};
 use csi_mount::{Bind, MountAttributes};
 use mount_support::{sandbox, source, target, unmount_watched};
 use rustix::fs::{StatVfsMountFlags, statvfs};
@@ -60,12 +60,15 @@ fn the_target_is_never_visible_without_its_mount() {
     let rounds = measure::rounds(100);
     for kernel in KERNELS {
         sandbox(|sandbox| {
-            let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+            let source = source(sandbox, "source");
+            let target = target(sandbox, "target");
             let peer = PeerNamespace::new();
-            let (there, here) = (Arc::new(Watch::default()), Watch::default());
+            let there = Arc::new(Watch::default());
+            let here = Watch::default();
             let file = target.path().join("file");
             let watcher = peer.start({
-                let (there, file) = (there.clone(), file.clone());
+                let there = there.clone();
+                let file = file.clone();
                 move || there.poll(&file)
             });
             std::thread::scope(|scope| {
@@ -80,7 +83,7 @@ fn the_target_is_never_visible_without_its_mount() {
                         | MountAttributes::NOEXEC;
                     let bind = Bind::new(&source).attributes(attributes);
                     without_features(kernel, || bind.at(&target)).unwrap();
-                    let deadline = Instant::now() + Duration::from_secs(10);
+                    let deadline = Instant::now() + Duration::from_secs(120);
                     while there.seen() == before {
                         assert!(Instant::now() < deadline, "the peer never met the mount");
                         std::thread::yield_now();

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use csi_mount::testing::{Feature, without_features};
+use csi_mount::internal::{Feature, without_features};
 use csi_mount::{
     Bind, ErrorKind, Mount, MountAttributes, MountEntry, Outcome, Root, Target, Unmounted, mounts, unmount,
 };
@@ -62,14 +62,18 @@ impl Tally {
 fn many_publish_and_unpublish_one_target() {
     let rounds = measure::rounds(1600) / THREADS as u32;
     sandbox(|sandbox| {
-        let (source, shared) = (source(sandbox, "source"), target(sandbox, "target"));
+        let source = source(sandbox, "source");
+        let shared = target(sandbox, "target");
         // Each thread's own target, which no other thread uses.
         let own: Vec<_> = (0..THREADS).map(|index| target(sandbox, &format!("own{index}"))).collect();
         own.iter().for_each(|own| assert_eq!(Bind::new(&source).at(own).unwrap(), Outcome::Mounted));
         let ids = || own.iter().map(|own| own.state().unwrap().mount_point().unwrap().id).collect::<Vec<_>>();
         let before = (ids(), mounts().unwrap().len());
-        let (tally, is_done, start) = (Tally::default(), AtomicBool::new(false), Instant::now());
-        let (mut polls, mut most) = (0_u64, 0);
+        let tally = Tally::default();
+        let is_done = AtomicBool::new(false);
+        let start = Instant::now();
+        let mut polls = 0_u64;
+        let mut most = 0;
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)
                 .map(|_| {
@@ -100,7 +104,8 @@ fn many_publish_and_unpublish_one_target() {
 /// Returns how often the mount table was read, and the most layers that were seen at once at a path. Runs
 /// until `is_done` is set.
 fn watch(path: &Path, is_done: &AtomicBool) -> (u64, usize) {
-    let (mut polls, mut most) = (0_u64, 0);
+    let mut polls = 0_u64;
+    let mut most = 0;
     while !is_done.load(Ordering::Relaxed) {
         // A table that changes during every read says nothing.
         if let Ok(mounts) = mounts() {
@@ -138,8 +143,10 @@ fn many_processes_publish_and_unpublish_one_target() {
     do_job(publish_and_unpublish_often);
     let rounds = (measure::rounds(1200) / PROCESSES).to_string();
     sandbox(|sandbox| {
-        let (source, shared) = (source(sandbox, "source"), target(sandbox, "target"));
-        let (before, is_done) = (mounts().unwrap().len(), AtomicBool::new(false));
+        let source = source(sandbox, "source");
+        let shared = target(sandbox, "target");
+        let before = mounts().unwrap().len();
+        let is_done = AtomicBool::new(false);
         let words = [source.to_str().unwrap(), shared.path().to_str().unwrap(), &rounds];
         let test = "many_processes_publish_and_unpublish_one_target";
         let (polls, most) = std::thread::scope(|scope| {
@@ -219,7 +226,8 @@ fn swapped_path_components_gain_nothing() {
     for kernel in [&[][..], &[Feature::Openat2, Feature::StatxMount]] {
         sandbox(|sandbox| {
             let source = source(sandbox, "source");
-            let (pods, victim) = (sandbox.join("pods"), sandbox.join("victim"));
+            let pods = sandbox.join("pods");
+            let victim = sandbox.join("victim");
             for directory in ["pods/uid/volume", "victim/volume", "victim/volume/target"] {
                 fs::create_dir_all(sandbox.join(directory)).unwrap();
             }
@@ -230,10 +238,13 @@ fn swapped_path_components_gain_nothing() {
             symlink("../../victim/volume", pods.join("uid/volume-link")).unwrap();
             symlink("../../../victim/mounted", pods.join("uid/volume/target-link")).unwrap();
             fs::create_dir(pods.join("uid/volume/target")).unwrap();
-            let (before, marked) = (outside(&victim, &pods), marks(&victim));
+            let before = outside(&victim, &pods);
+            let marked = marks(&victim);
 
             let root = Root::open(&pods).unwrap();
-            let (is_done, mut tries, mut went_well) = (AtomicBool::new(false), 0_u64, 0_u64);
+            let is_done = AtomicBool::new(false);
+            let mut tries = 0_u64;
+            let mut went_well = 0_u64;
             let swaps: Vec<u64> = std::thread::scope(|scope| {
                 let attackers =
                     [("", "uid"), ("uid", "volume"), ("uid/volume", "target")].map(|(path, name)| {

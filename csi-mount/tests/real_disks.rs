@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use csi_mount::flow::block::{FilesystemOrigin, StagePlan, stage, unstage};
+use csi_mount::internal::flow::block::{FilesystemOrigin, StagePlan, stage, unstage};
 use csi_mount::{
     BlockDevice, DeviceIdentity, DeviceUse, ErrorKind, ExpectedDevice, Filesystem, Mount, Probe, Rescan,
     Target,

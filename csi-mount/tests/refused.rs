@@ -20,7 +20,8 @@ use rustix::mount::{UnmountFlags, mount_bind};
 
 /// Returns the mounts, and all files of the sandbox.
 fn world(sandbox: &Path) -> (Vec<String>, BTreeSet<PathBuf>) {
-    let (mut files, mut left) = (BTreeSet::new(), vec![sandbox.to_owned()]);
+    let mut files = BTreeSet::new();
+    let mut left = vec![sandbox.to_owned()];
     while let Some(directory) = left.pop() {
         for entry in fs::read_dir(directory).unwrap().flatten() {
             left.extend(entry.file_type().unwrap().is_dir().then(|| entry.path()));
@@ -83,7 +84,8 @@ fn paths_that_can_never_work() {
 fn paths_that_are_not_utf8_are_refused_and_listed() {
     sandbox(|sandbox| {
         let name = |bytes: &[u8]| sandbox.join(OsStr::from_bytes(bytes));
-        let (directory, place) = (target(sandbox, "target"), name(b"so\xffurce"));
+        let directory = target(sandbox, "target");
+        let place = name(b"so\xffurce");
         let image = name(b"ima\xc3ge");
         fs::create_dir(&place).unwrap();
         File::create(&image).unwrap().set_len(1 << 20).unwrap();
@@ -138,7 +140,7 @@ fn invalid_options_and_filesystems_are_refused() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         for option in ["a\0b", "key=val\0ue", ""] {
-            refused(sandbox, ErrorKind::InvalidInput, "option", || MountOptions::parse([option]));
+            refused(sandbox, ErrorKind::InvalidOption, "option", || MountOptions::parse([option]));
         }
         refused(sandbox, ErrorKind::InvalidInput, "NUL", || Mount::new("tm\0pfs", "volume").at(&target));
         refused(sandbox, ErrorKind::InvalidInput, "NUL", || Mount::new("tmpfs", "vol\0ume").at(&target));
@@ -146,7 +148,7 @@ fn invalid_options_and_filesystems_are_refused() {
             Mount::new("nonefs", "volume").at(&target)
         });
         let options = MountOptions::parse(["no_such_option=hunter2"]).unwrap();
-        refused(sandbox, ErrorKind::InvalidInput, "no_such_option", || {
+        refused(sandbox, ErrorKind::InvalidOption, "no_such_option", || {
             Mount::new("tmpfs", "volume").options(&options).at(&target)
         });
         let error = Mount::new("tmpfs", "volume").options(&options).at(&target).unwrap_err();

@@ -6,10 +6,11 @@ mod devices;
 mod fc_target;
 mod multipath_node;
 mod remote_alua;
+mod remote_bed;
 
 use std::time::Duration;
 
-use fc_target::{Lio, disks, eventually, writes};
+use fc_target::{Lio, disks, writes};
 use remote_alua::Site;
 
 #[test]

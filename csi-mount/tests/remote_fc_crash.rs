@@ -6,17 +6,20 @@
 mod devices;
 mod fc_target;
 mod multipath_node;
+mod remote_bed;
 mod remote_crash;
 mod stepper;
 
 use csi_mount::remote::RemoteTarget;
-use fc_target::{Lio, disks, eventually, luns, unit_of};
+use devices::eventually;
+use fc_target::{Lio, disks, luns, unit_of};
 use multipath_node::{maps, multipathd, udevd};
+use remote_bed::Bed as _;
 use remote_crash::{Site, kill_each, run_step};
 
 /// The volume as the job's process knows it: the target belongs to the test's process.
 fn target(index: usize) -> RemoteTarget {
-    unit_of("crash", Lio::lun(index), index, &[0, 1]).into()
+    unit_of("crash", fc_target::lun(index), index, &[0, 1]).into()
 }
 
 /// The paths: its ports stay connected, attached or not.
@@ -33,7 +36,7 @@ fn killed(test: &str, step: &str) {
     run_step(target);
     let lio = Lio::new("crash", 2, 2);
     let _daemons = [udevd(), multipathd("find_multipaths no")];
-    let write = |index: usize, offset, bytes: &[u8]| lio.images[index].write(offset, bytes);
+    let write = |index: usize, offset, bytes: &[u8]| lio.image(index).write(offset, bytes);
     let site = Site { test, write: &write, target, live: paths, paths: 2, assert_nothing_left };
     kill_each(&site, step);
 }

@@ -6,10 +6,11 @@ mod devices;
 mod iscsi_target;
 mod multipath_node;
 mod remote_alua;
+mod remote_bed;
 
 use std::time::Duration;
 
-use iscsi_target::{Lio, disks, eventually, node_records, sessions, writes};
+use iscsi_target::{Lio, disks, node_records, sessions, writes};
 use remote_alua::Site;
 
 #[test]

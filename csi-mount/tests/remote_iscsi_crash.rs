@@ -7,6 +7,7 @@
 mod devices;
 mod iscsi_target;
 mod multipath_node;
+mod remote_bed;
 mod remote_crash;
 mod stepper;
 
@@ -14,18 +15,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use csi_mount::remote::RemoteTarget;
-use iscsi_target::{ADDRESSES, Lio, disks, eventually, live, luns, node_records, sessions};
+use devices::eventually;
+use iscsi_target::{ADDRESSES, Lio, disks, live, luns, node_records, sessions};
 use multipath_node::{maps, multipathd, udevd};
+use remote_bed::Bed as _;
 use remote_crash::{Site, kill_each, run_step};
 
 /// The volumes as the job's process knows them: the target belongs to the test's process.
 fn on_one_portal(index: usize) -> RemoteTarget {
-    iscsi_target::unit_of("crash", Lio::lun(index), index, &[iscsi_target::address(3260)]).into()
+    iscsi_target::unit_of("crash", iscsi_target::lun(index), index, &[iscsi_target::address(3260)]).into()
 }
 
 fn on_two_portals(index: usize) -> RemoteTarget {
     let portals = ADDRESSES.map(|address| (address, 3260).into());
-    let unit = iscsi_target::unit_of("mcrash", Lio::lun(index), index, &portals);
+    let unit = iscsi_target::unit_of("mcrash", iscsi_target::lun(index), index, &portals);
     unit.replacement_timeout(Duration::from_secs(3)).into()
 }
 
@@ -44,7 +47,7 @@ fn assert_nor_a_map() {
 fn killed(test: &str, step: &str) {
     run_step(on_one_portal);
     let lio = Lio::new("crash", 2, 1);
-    let write = |index: usize, offset, bytes: &[u8]| lio.images[index].write(offset, bytes);
+    let write = |index: usize, offset, bytes: &[u8]| lio.image(index).write(offset, bytes);
     kill_each(
         &Site { test, write: &write, target: on_one_portal, live, paths: 1, assert_nothing_left },
         step,
@@ -55,8 +58,8 @@ fn killed_with_maps(test: &str, step: &str) {
     run_step(on_two_portals);
     let lio = Lio::on_two_addresses("mcrash", 2);
     let _daemons = [udevd(), multipathd("find_multipaths no")];
-    let (write, target) =
-        (|index: usize, offset, bytes: &[u8]| lio.images[index].write(offset, bytes), on_two_portals);
+    let write = |index: usize, offset, bytes: &[u8]| lio.image(index).write(offset, bytes);
+    let target = on_two_portals;
     let site = Site { test, write: &write, target, live, paths: 2, assert_nothing_left: assert_nor_a_map };
     kill_each(&site, step);
 }

@@ -6,6 +6,8 @@
 
 mod devices;
 mod iscsi_target;
+mod multipath_node;
+mod remote_bed;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use csi_mount::remote::{IscsiTarget, LunId, RemoteDisks};
 use csi_mount::{ErrorKind, Mount, Target};
-use devices::MIB;
-use iscsi_target::{Lio, disks, eventually, luns, node_records, sessions};
+use devices::{MIB, eventually};
+use iscsi_target::{Lio, disks, luns, node_records, sessions};
 
 const DRIVER: &str = "/sys/bus/pseudo/drivers/scsi_debug";
 const DEBUGFS: &str = "/sys/kernel/debug";
@@ -136,7 +138,8 @@ fn assert_nothing_left() {
 
 #[test]
 fn a_unit_that_does_not_say_who_it_is_is_not_returned() {
-    let (lio, odd) = (Lio::new("nobody", 1, 1), Odd::new());
+    let lio = Lio::new("nobody", 1, 1);
+    let odd = Odd::new();
     let (_directory, node) = node();
     let target = lio.unit(0).wait_limit(Duration::from_secs(3));
     drop(node.attach("pvc", &target).unwrap());
@@ -160,7 +163,8 @@ fn a_unit_that_does_not_say_who_it_is_is_not_returned() {
 
 #[test]
 fn a_unit_without_names_is_waited_for_and_one_with_new_names_is_refused() {
-    let (lio, odd) = (Lio::new("names", 0, 1), Odd::new());
+    let lio = Lio::new("names", 0, 1);
+    let odd = Odd::new();
     let (_directory, node) = node();
     let old = odd.serial();
     lio.map_place(9, &odd.place);
@@ -192,7 +196,8 @@ fn a_unit_without_names_is_waited_for_and_one_with_new_names_is_refused() {
 fn unit_attentions_do_not_hinder_and_the_new_capacity_is_found() {
     /// "Reported LUNs data has changed", "capacity data has changed", "power on, reset".
     const ATTENTIONS: [(u8, u8, u8); 3] = [(6, 0x3f, 0xe), (6, 0x2a, 9), (6, 0x29, 0)];
-    let (lio, odd) = (Lio::new("attention", 0, 1), Odd::new());
+    let lio = Lio::new("attention", 0, 1);
+    let odd = Odd::new();
     let (_directory, node) = node();
     let id = odd.serial();
     lio.map_place(9, &odd.place);

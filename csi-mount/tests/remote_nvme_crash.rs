@@ -4,12 +4,15 @@
 //! The tests run where `cargo xtask test --kernels` provides the modules.
 
 mod devices;
+mod multipath_node;
 mod nvme_target;
+mod remote_bed;
 mod remote_crash;
 mod stepper;
 
 use csi_mount::remote::RemoteTarget;
-use nvme_target::{Nvmet, controllers, disks, eventually, live};
+use devices::eventually;
+use nvme_target::{Nvmet, controllers, disks, live};
 use remote_crash::{Site, kill_each, run_step};
 
 /// The volume as the job's process knows it: the subsystem belongs to the test's process.

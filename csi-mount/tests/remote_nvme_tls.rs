@@ -5,7 +5,9 @@
 //! `cargo test` alone.
 
 mod devices;
+mod multipath_node;
 mod nvme_target;
+mod remote_bed;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -13,8 +15,9 @@ use std::process::{Command, Stdio};
 
 use csi_mount::ErrorKind;
 use csi_mount::remote::RemoteDisks;
-use devices::{MIB, run, start_daemon};
-use nvme_target::{HOST_NQN, Nvmet, controllers, eventually, live};
+use devices::{MIB, eventually, run, start_daemon};
+use nvme_target::{HOST_NQN, Nvmet, PORTS, controllers, live};
+use remote_bed::Bed as _;
 
 /// Two that `nvme gen-tls-key` made for each hash, and one that the node uses as it is.
 const KEYS: [&str; 3] = [
@@ -93,12 +96,13 @@ fn only_key() -> (String, String) {
 
 #[test]
 fn a_volume_lives_over_tls_and_its_key_goes_with_it() {
-    let (directory, nvmet) = (tempfile::tempdir().unwrap(), Nvmet::new("tls", 2, 2));
+    let directory = tempfile::tempdir().unwrap();
+    let nvmet = Nvmet::new("tls", 2, 2);
     let node = RemoteDisks::new(directory.path().join("remote"));
     let _log = start_tlshd();
-    [4420, 4421].iter().for_each(|port| nvmet.close(*port));
+    PORTS.iter().for_each(|port| nvmet.set_open(*port, false));
     nvmet.require_tls();
-    [4420, 4421].iter().for_each(|port| nvmet.open(*port));
+    PORTS.iter().for_each(|port| nvmet.set_open(*port, true));
     let error = node.attach("pvc", nvmet.target(0)).unwrap_err();
     println!("without a key: {:?}: {error}", error.kind());
     assert_eq!(controllers(), vec![]);
@@ -124,9 +128,9 @@ fn a_volume_lives_over_tls_and_its_key_goes_with_it() {
         nvmet.grow(0, size + 100);
         assert_eq!(node.refresh("pvc").unwrap(), (size + 100) * MIB);
         // The kernel connects again by itself, with the same key.
-        nvmet.close(4420);
+        nvmet.set_open(PORTS[0], false);
         eventually("one path is left", || (live() == 1).then_some(()));
-        nvmet.open(4420);
+        nvmet.set_open(PORTS[0], true);
         eventually("it is back", || (live() == 2).then_some(()));
         // Another volume keeps the connections, and the key.
         drop(node.attach("other", with_key(1)).unwrap());
@@ -154,7 +158,8 @@ fn a_volume_lives_over_tls_and_its_key_goes_with_it() {
 
 #[test]
 fn without_tlshd_nothing_is_left() {
-    let (directory, nvmet) = (tempfile::tempdir().unwrap(), Nvmet::new("alone", 1, 1));
+    let directory = tempfile::tempdir().unwrap();
+    let nvmet = Nvmet::new("alone", 1, 1);
     let node = RemoteDisks::new(directory.path().join("remote"));
     let start = std::time::Instant::now();
     let error = node.attach("pvc", nvmet.target(0).tls(KEYS[0]).unwrap()).unwrap_err();

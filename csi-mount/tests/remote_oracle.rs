@@ -8,6 +8,7 @@ mod devices;
 mod iscsi_target;
 mod multipath_node;
 mod nvme_target;
+mod remote_bed;
 mod started;
 
 use std::collections::BTreeMap;
@@ -18,9 +19,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use csi_mount::remote::{RemoteDisks, RemoteTarget};
-use devices::run;
-use iscsi_target::{ADDRESSES, Lio, eventually, iscsiadm};
-use multipath_node::{assert_no_native_multipath, dmsetup, maps, multipathd, shown, udevd};
+use devices::{eventually, run};
+use iscsi_target::{ADDRESSES, Lio, iscsiadm};
+use multipath_node::{dmsetup, has_native_multipath, maps, multipathd, shown, udevd};
 use nvme_target::Nvmet;
 use started::{Cost, cost_of};
 
@@ -272,7 +273,8 @@ fn print(title: &str, costs: &[[Cost; 2]; 2]) {
                 several => format!("{name} {}", (several * 10.0).round() / 10.0),
             };
             let programs: Vec<String> = cost.programs.iter().map(of_one_round).collect();
-            let (seconds, processes) = (cost.time.as_secs_f64() / f64::from(ROUNDS), cost.processes / ROUNDS);
+            let seconds = cost.time.as_secs_f64() / f64::from(ROUNDS);
+            let processes = cost.processes / ROUNDS;
             let programs = if programs.is_empty() { "none".to_owned() } else { programs.join(", ") };
             format!("{seconds:.2} s | {programs} | {processes}")
         };
@@ -320,9 +322,9 @@ fn iscsi(title: &str, lio: &Lio, portals: &[SocketAddr], with_maps: bool) {
             node(portal, &["-o", "new"]);
             node(portal, &["--login"]);
         }
-        eventually("the disk", || match with_maps {
-            true => (paths() == portals.len()).then_some(()),
-            false => (iscsi_target::disks().len() == portals.len()).then_some(()),
+        eventually("the disk", || {
+            let found = if with_maps { paths() } else { iscsi_target::disks().len() };
+            (found == portals.len()).then_some(())
         });
     };
     let detach = || {
@@ -370,20 +372,13 @@ fn iscsi_on_two_portals_with_multipathd() {
 
 fn nvme(title: &str, ports: u16, with_maps: bool) {
     let nvmet = Nvmet::new("oracle", 1, ports);
-    let ports: Vec<String> = (4420..4420 + ports).map(|port| port.to_string()).collect();
     let attach = || {
-        for port in &ports {
-            let connect = ["connect", "-t", "tcp", "-a", "127.0.0.1", "-s", port, "-n", &nvmet.nqn];
-            let host = ["-q", nvme_target::HOST_NQN, "-I", nvme_target::HOST_ID, "--reconnect-delay=1"];
-            run("nvme", &[&connect[..], &host].concat());
-        }
-        eventually("the disk", || match with_maps {
-            true => (paths() == ports.len()).then_some(()),
+        nvmet.ports.iter().for_each(|port| nvme_target::connect_by_hand(&nvmet.nqn, *port));
+        eventually("the disk", || {
+            let disks = names_in("/sys/block").into_iter().filter(|name| name.starts_with("nvme"));
             // The disk, and a hidden one for each path.
-            false => {
-                let disks = names_in("/sys/block").into_iter().filter(|name| name.starts_with("nvme"));
-                (disks.count() == ports.len() + 1).then_some(())
-            }
+            let found = if with_maps { paths() + 1 } else { disks.count() };
+            (found == nvmet.ports.len() + 1).then_some(())
         });
     };
     let detach = || {
@@ -416,14 +411,14 @@ fn native_nvme_on_two_portals() {
 
 #[test]
 fn nvme_with_maps_on_one_portal() {
-    assert_no_native_multipath();
+    assert!(!has_native_multipath(), "boot with nvme_core.multipath=N");
     let _daemons = [udevd(), multipathd("find_multipaths no")];
     nvme("NVMe, 1 portal, multipathd", 1, true);
 }
 
 #[test]
 fn nvme_with_maps_on_two_portals() {
-    assert_no_native_multipath();
+    assert!(!has_native_multipath(), "boot with nvme_core.multipath=N");
     let _daemons = [udevd(), multipathd("find_multipaths no")];
     nvme("NVMe, 2 portals, multipathd", 2, true);
 }

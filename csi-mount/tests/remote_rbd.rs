@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use csi_mount::flow::block::{StagePlan, expand, publish_device, stage, unpublish, unstage};
+use csi_mount::internal::flow::block::{StagePlan, expand, publish_device, stage, unpublish, unstage};
 use csi_mount::remote::{RbdTarget, RemoteDisks};
 use csi_mount::{DeviceAccess, ErrorKind, Filesystem, Target};
 use rbd_cluster::{Rbd, mapped, names, timed};
@@ -110,7 +110,8 @@ fn lives(rbd: &Rbd, node: &Node, filesystem: Filesystem) {
 
 #[test]
 fn a_volume_lives() {
-    let (rbd, node) = (Rbd::start(), Node::new());
+    let rbd = Rbd::start();
+    let node = Node::new();
     for filesystem in [Filesystem::Ext4, Filesystem::Xfs] {
         lives(&rbd, &node, filesystem);
     }
@@ -118,7 +119,8 @@ fn a_volume_lives() {
 
 #[test]
 fn a_clone_lives_beside_its_origin() {
-    let (rbd, node) = (Rbd::start(), Node::new());
+    let rbd = Rbd::start();
+    let node = Node::new();
     let image = rbd.image("csi-origin", 320);
     let [origin, clone] = ["origin", "clone"].map(|name| node.target(name));
     let disk = node.disks.attach("origin", &image).unwrap();
@@ -154,7 +156,8 @@ fn a_clone_lives_beside_its_origin() {
 
 #[test]
 fn what_the_cluster_refuses_is_named_and_nothing_stays() {
-    let (rbd, node) = (Rbd::start(), Node::new());
+    let rbd = Rbd::start();
+    let node = Node::new();
     let image = rbd.image("csi-pvc", 64);
     let wrong = "AQBgmRxlAAAAABAAHf1YsTmDP7P5Q7kKzuxq9A==";
     rbd.run(&["create", "--pool", IMAGES, "plain", "--size", "64M", "--image-feature=layering"]);
@@ -186,7 +189,8 @@ fn what_the_cluster_refuses_is_named_and_nothing_stays() {
 
 #[test]
 fn the_lock_of_another_client_is_respected_and_that_of_a_dead_one_is_taken_over() {
-    let (rbd, node) = (Rbd::start(), Node::new());
+    let rbd = Rbd::start();
+    let node = Node::new();
     let image = rbd.image("csi-pvc", 64).exclusive();
     let at = format!("{IMAGES}/csi-pvc");
     // A client that wants to be asked by nobody.
@@ -223,7 +227,8 @@ fn the_lock_of_another_client_is_respected_and_that_of_a_dead_one_is_taken_over(
 
 /// Maps the image by another client of this kernel, as another node does.
 fn second_client(rbd: &Rbd, options: &str) -> io::Result<()> {
-    let (monitor, key) = (rbd.cluster.monitor(), rbd.cluster.key(IMAGE_NODE));
+    let monitor = rbd.cluster.monitor();
+    let key = rbd.cluster.key(IMAGE_NODE);
     let line = format!("{monitor} noshare,name={IMAGE_NODE},secret={key},{options} {IMAGES} csi-pvc -");
     File::options().write(true).open("/sys/bus/rbd/add_single_major")?.write_all(line.as_bytes())
 }
@@ -231,7 +236,8 @@ fn second_client(rbd: &Rbd, options: &str) -> io::Result<()> {
 /// What another program maps, it also unmaps.
 #[test]
 fn a_map_of_another_program_is_used_and_stays() {
-    let (rbd, node) = (Rbd::start(), Node::new());
+    let rbd = Rbd::start();
+    let node = Node::new();
     let image = rbd.image("csi-pvc", 64);
     second_client(&rbd, "exclusive").unwrap();
     let before = mapped();
@@ -244,7 +250,8 @@ fn a_map_of_another_program_is_used_and_stays() {
 
 /// Each step with a volume that is staged, while a part of the cluster is silent.
 fn silent(daemon: Daemon, is_killed: bool) {
-    let (rbd, node) = (Rbd::start(), Node::new());
+    let rbd = Rbd::start();
+    let node = Node::new();
     let limit = Some(REQUEST_TIMEOUT);
     let [image, other] = ["csi-pvc", "csi-other"].map(|name| rbd.image(name, 64).request_timeout(limit));
     let staging = node.target("staging");
@@ -252,9 +259,10 @@ fn silent(daemon: Daemon, is_killed: bool) {
     stage(device.path(), &staging, &StagePlan::new(Filesystem::Ext4)).unwrap();
     fs::write(staging.path().join("file"), "content").unwrap();
     rustix::fs::sync();
-    match is_killed {
-        true => rbd.cluster.kill(daemon),
-        false => rbd.cluster.stop(daemon),
+    if is_killed {
+        rbd.cluster.kill(daemon);
+    } else {
+        rbd.cluster.stop(daemon);
     }
     let how = format!("RBD | {daemon:?} {}", if is_killed { "killed" } else { "stopped" });
     let file = staging.path().join("new");
@@ -294,9 +302,10 @@ fn silent(daemon: Daemon, is_killed: bool) {
         }
     };
     let was_written = workload.join().unwrap();
-    match is_killed {
-        true => rbd.cluster.start_again(daemon),
-        false => rbd.cluster.go_on(daemon),
+    if is_killed {
+        rbd.cluster.start_again(daemon);
+    } else {
+        rbd.cluster.go_on(daemon);
     }
     // What was refused is done now.
     if let Some(detached) = &detached {

@@ -40,7 +40,8 @@ fn killed(test: &str, step: &str) {
         drop(rbd.image(name, 300));
         rbd.id(name)
     });
-    let (monitor, key) = (rbd.cluster.monitor(), rbd.cluster.key(IMAGE_NODE));
+    let monitor = rbd.cluster.monitor();
+    let key = rbd.cluster.key(IMAGE_NODE);
     let known = [&monitor.to_string(), &key, &rbd.fsid, &rbd.pool_id.to_string(), &ids[0], &ids[1]];
     fs::write(KNOWN, known.map(String::as_str).join("\n")).unwrap();
     let directory = tempfile::tempdir().unwrap();

@@ -6,62 +6,36 @@
 
 mod devices;
 mod iscsi_target;
+mod multipath_node;
 mod nvme_target;
+mod remote_bed;
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 
-use csi_mount::flow::block::{StagePlan, stage, unstage};
-use csi_mount::remote::{RemoteDisks, RemoteTarget};
+use csi_mount::internal::flow::block::{StagePlan, stage, unstage};
+use csi_mount::remote::RemoteDisks;
 use csi_mount::{ErrorKind, Filesystem, Target};
-use devices::{Image, MIB};
-use iscsi_target::{Lio, eventually};
+use devices::{MIB, eventually};
+use iscsi_target::Lio;
 use nvme_target::Nvmet;
-
-/// A storage system with volumes, and its transport.
-enum Storage {
-    Iscsi(Lio),
-    Nvme(Nvmet),
-}
-
-impl Storage {
-    fn images(&self) -> &[Image] {
-        match self {
-            Self::Iscsi(lio) => &lio.images,
-            Self::Nvme(nvmet) => &nvmet.images,
-        }
-    }
-
-    fn volume(&self, index: usize) -> RemoteTarget {
-        match self {
-            Self::Iscsi(lio) => lio.unit(index).into(),
-            Self::Nvme(nvmet) => nvmet.target(index).into(),
-        }
-    }
-
-    fn connections(&self) -> usize {
-        match self {
-            Self::Iscsi(_) => iscsi_target::sessions().len(),
-            Self::Nvme(_) => nvme_target::controllers().len(),
-        }
-    }
-}
+use remote_bed::Bed;
 
 #[test]
 fn an_iscsi_clone_lives_beside_its_origin() {
     for filesystem in [Filesystem::Xfs, Filesystem::Ext4] {
-        a_clone_lives_beside_its_origin(&Storage::Iscsi(Lio::new("clone", 2, 1)), filesystem);
+        a_clone_lives_beside_its_origin(&Lio::new("clone", 2, 1), filesystem);
     }
 }
 
 #[test]
 fn an_nvme_clone_lives_beside_its_origin() {
     for filesystem in [Filesystem::Xfs, Filesystem::Ext4] {
-        a_clone_lives_beside_its_origin(&Storage::Nvme(Nvmet::new("clone", 2, 1)), filesystem);
+        a_clone_lives_beside_its_origin(&Nvmet::new("clone", 2, 1), filesystem);
     }
 }
 
-fn a_clone_lives_beside_its_origin(storage: &Storage, filesystem: Filesystem) {
+fn a_clone_lives_beside_its_origin(storage: &dyn Bed, filesystem: Filesystem) {
     let directory = tempfile::tempdir().unwrap();
     let disks = RemoteDisks::new(directory.path().join("remote"));
     let [origin, clone] = ["origin", "clone"].map(|name| Target::new(directory.path().join(name)).unwrap());
@@ -71,13 +45,13 @@ fn a_clone_lives_beside_its_origin(storage: &Storage, filesystem: Filesystem) {
     fs::write(origin.path().join("file"), "of both").unwrap();
     fs::File::open(origin.path().join("file")).unwrap().sync_all().unwrap();
     // The storage system copies it while it is mounted, with its UUID.
-    storage.images()[1].copy_from(&storage.images()[0]);
+    storage.image(1).copy_from(storage.image(0));
 
     let copy = disks.attach("clone", &second).unwrap();
     assert_ne!(copy.number(), disk.number());
     let plan = StagePlan::new(filesystem).never_format().expect(second.expected());
     stage(copy.path(), &clone, &plan).unwrap();
-    assert_eq!(storage.connections(), 1);
+    assert_eq!(storage.working(), 1);
     assert_eq!(fs::read_to_string(clone.path().join("file")).unwrap(), "of both");
     fs::write(clone.path().join("own"), "of the clone").unwrap();
     assert!(!origin.path().join("own").exists());
@@ -92,14 +66,15 @@ fn a_clone_lives_beside_its_origin(storage: &Storage, filesystem: Filesystem) {
     unstage(&clone, Some(copy.path())).unwrap();
     drop(copy);
     assert_eq!(disks.detach("clone").unwrap().disconnected.len(), 1);
-    assert_eq!(storage.connections(), 0);
+    assert_eq!(storage.left(), Vec::<String>::new());
 }
 
 /// Takes all space of the disk on which the units' images are.
 fn fill(directory: &std::path::Path) -> std::path::PathBuf {
     let path = directory.join("filler");
     let filler = fs::File::create(&path).unwrap();
-    let (mut offset, mut chunk) = (0, 1 << 30);
+    let mut offset = 0;
+    let mut chunk = 1 << 30;
     while chunk >= 4096 {
         match rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), offset, chunk) {
             Ok(()) => offset += chunk,
@@ -112,15 +87,15 @@ fn fill(directory: &std::path::Path) -> std::path::PathBuf {
 
 #[test]
 fn a_full_iscsi_target_is_reported_and_nothing_is_thrown_away() {
-    a_full_target_is_reported(&Storage::Iscsi(Lio::new("full", 1, 1)));
+    a_full_target_is_reported(&Lio::new("full", 1, 1));
 }
 
 #[test]
 fn a_full_nvme_target_is_reported_and_nothing_is_thrown_away() {
-    a_full_target_is_reported(&Storage::Nvme(Nvmet::new("full", 1, 1)));
+    a_full_target_is_reported(&Nvmet::new("full", 1, 1));
 }
 
-fn a_full_target_is_reported(storage: &Storage) {
+fn a_full_target_is_reported(storage: &dyn Bed) {
     // The records are on another disk.
     let node = tempfile::tempdir_in("/run").unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -140,7 +115,7 @@ fn a_full_target_is_reported(storage: &Storage) {
     let error = disks.detach("pvc").unwrap_err();
     println!("detach: {error}");
     assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
-    assert_eq!(storage.connections(), 1);
+    assert_eq!(storage.working(), 1);
     let device = disks.attach("pvc", &target).unwrap();
 
     fs::remove_file(filler).unwrap();
@@ -152,6 +127,6 @@ fn a_full_target_is_reported(storage: &Storage) {
     drop(device);
     // The writes that were lost then are not forgotten.
     assert!(disks.detach("pvc").unwrap().not_flushed.is_some());
-    assert_eq!(storage.connections(), 0);
-    assert_eq!(storage.images()[0].read(100 * MIB, 6), b"stored");
+    assert_eq!(storage.left(), Vec::<String>::new());
+    assert_eq!(storage.image(0).read(100 * MIB, 6), b"stored");
 }

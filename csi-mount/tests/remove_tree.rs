@@ -1,6 +1,8 @@
 //! The removal of a directory never leaves its own mount.
 
+mod devices;
 mod measure;
+mod mount_support;
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -9,6 +11,8 @@ use std::path::Path;
 
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, Removed, Target, unmount};
+use devices::{Image, run};
+use mount_support::unmount_watched;
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -32,7 +36,8 @@ fn tree(at: &Path) {
 #[test]
 fn everything_in_it_is_removed_and_links_are_not_followed() {
     on_tmpfs(|place| {
-        let (volume, other) = (place.join("volume"), place.join("other"));
+        let volume = place.join("volume");
+        let other = place.join("other");
         tree(&volume);
         tree(&other);
         symlink(&other, volume.join("a/link")).unwrap();
@@ -47,7 +52,9 @@ fn everything_in_it_is_removed_and_links_are_not_followed() {
 #[test]
 fn nothing_is_removed_while_anything_is_mounted_below() {
     on_tmpfs(|place| {
-        let (volume, other, alias) = (place.join("volume"), place.join("other"), place.join("alias"));
+        let volume = place.join("volume");
+        let other = place.join("other");
+        let alias = place.join("alias");
         tree(&volume);
         tree(&other);
         symlink(place, &alias).unwrap();
@@ -89,7 +96,8 @@ fn a_mount_a_file_and_a_link_are_refused() {
 #[test]
 fn a_mount_that_comes_and_goes_is_never_entered() {
     on_tmpfs(|place| {
-        let (volume, other) = (place.join("volume"), place.join("other"));
+        let volume = place.join("volume");
+        let other = place.join("other");
         tree(&volume);
         tree(&other);
         let stop = std::sync::atomic::AtomicBool::new(false);
@@ -146,7 +154,9 @@ fn the_deepest_tree_takes_few_descriptors_and_little_stack() {
 #[test]
 fn nothing_outside_is_removed_when_a_directory_is_moved_away() {
     on_tmpfs(|place| {
-        let (volume, other, made) = (place.join("volume"), place.join("other"), place.join("made"));
+        let volume = place.join("volume");
+        let other = place.join("other");
+        let made = place.join("made");
         tree(&other);
         let wanted = measure::rounds(100);
         let rounds = std::sync::atomic::AtomicU32::new(0);
@@ -175,5 +185,76 @@ fn nothing_outside_is_removed_when_a_directory_is_moved_away() {
         for kept in ["one", "a/two", "a/b/c/three"] {
             assert_eq!(fs::read(other.join(kept)).unwrap(), b"data", "{kept}");
         }
+    });
+}
+
+/// Runs the closure with an ext4, on which files can be immutable.
+fn on_ext4(test: impl FnOnce(&Path) + Send) {
+    on_tmpfs(|place| {
+        let image = Image::new(64);
+        let disk = Target::new(place.join("disk")).unwrap();
+        run("mkfs.ext4", &["-q", image.path().to_str().unwrap()]);
+        disk.create_dir().unwrap();
+        Mount::new("ext4", image.path()).at(&disk).unwrap();
+        test(disk.path());
+        unmount_watched(&disk);
+    });
+}
+
+/// One immutable file kept a volume from ever being deleted.
+#[test]
+fn immutable_and_append_only_files_are_removed() {
+    on_ext4(|disk| {
+        let volume = disk.join("volume");
+        tree(&volume);
+        for (attribute, name) in [("+i", "one"), ("+a", "a/two"), ("+i", "a/b/c"), ("+a", "a"), ("+i", "")] {
+            run("chattr", &[attribute, volume.join(name).to_str().unwrap()]);
+        }
+        run("chattr", &["+a", disk.to_str().unwrap()]);
+        let target = Target::new(&volume).unwrap();
+        let refused = target.remove_tree();
+        run("chattr", &["-a", disk.to_str().unwrap()]);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::PermissionDenied, "only its own are changed");
+        assert!(volume.exists());
+        assert_eq!(target.remove_tree().unwrap(), Removed::Removed);
+        assert!(!volume.exists());
+    });
+}
+
+/// The first file that could not be removed ended the removal, and said nothing about the others.
+#[test]
+fn the_first_file_that_cannot_be_removed_is_named_with_their_number() {
+    on_ext4(|disk| {
+        let volume = disk.join("volume");
+        // Below the directories that stay open, too.
+        let deep = volume.join(["d"; 20].join("/"));
+        tree(&volume);
+        tree(&deep);
+        for name in ["one", "a/two"] {
+            for at in [&volume, &deep] {
+                // A second name outside the tree: its attributes are not taken away.
+                let other = disk.join(format!("{}-{}", name.len(), at.components().count()));
+                fs::hard_link(at.join(name), &other).unwrap();
+                run("chattr", &["+i", other.to_str().unwrap()]);
+            }
+        }
+        let target = Target::new(&volume).unwrap();
+        for _ in 0..2 {
+            let error = target.remove_tree().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            let text = error.to_string();
+            assert!(text.contains("the first of 4 files that failed"), "{text}");
+            let named = ["/one", "/two"].iter().any(|name| text.contains(name));
+            assert!(named, "{text}");
+        }
+        let left = ["one", "a/two"].into_iter().flat_map(|name| [volume.join(name), deep.join(name)]);
+        assert!(left.into_iter().all(|path| path.exists()));
+        assert!(!volume.join("a/b").exists() && !deep.join("a/b").exists(), "all others are removed");
+        for entry in fs::read_dir(disk).unwrap().flatten() {
+            if entry.file_type().unwrap().is_file() {
+                run("chattr", &["-i", entry.path().to_str().unwrap()]);
+            }
+        }
+        assert_eq!(target.remove_tree().unwrap(), Removed::Removed);
     });
 }

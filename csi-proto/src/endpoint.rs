@@ -1,5 +1,6 @@
 //! `CSI_ENDPOINT`: where the orchestrator expects the plugin's socket.
 
+use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -68,9 +69,16 @@ impl fmt::Display for Endpoint {
 }
 
 /// The endpoint is missing, or not a unix socket. The text says what is wrong and how to fix it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointError(String);
+
+impl fmt::Display for EndpointError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for EndpointError {}
 
 fn refuse(what: &str) -> EndpointError {
     EndpointError(format!(

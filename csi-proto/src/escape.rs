@@ -21,7 +21,6 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a character is escaped.
 fn is_escaped(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();
@@ -46,6 +45,46 @@ fn is_escaped(c: char) -> bool {
 /// ```
 pub fn terminal(text: &str) -> Cow<'_, str> {
     escaped(text, |c, into| into.extend(c.escape_default()))
+}
+
+/// The longest text that [`message`] returns, in bytes.
+///
+/// gRPC sends a status message as a header in percent-encoding: three bytes for each byte outside ASCII. Clients
+/// refuse header lists above 8 KiB (gRPC's C core) or 16 KiB (hyper).
+pub const MESSAGE_MAX: usize = 2048;
+
+/// The bytes that stay of the end of a longer text, where an error has its cause and how to fix it.
+const MESSAGE_END: usize = 512;
+
+/// Escapes text as [`terminal`] does, and shortens it to [`MESSAGE_MAX`] bytes: for the message of a status, and for
+/// a log line.
+///
+/// A longer text keeps its beginning and its end. A second call changes nothing.
+///
+/// ```
+/// use csi_proto::escape;
+///
+/// assert_eq!(escape::message("pool:\nfull"), r"pool:\nfull");
+/// let long = escape::message(&format!("name: {}: is too long", "x".repeat(5000))).into_owned();
+/// assert!(long.starts_with("name: xxx") && long.ends_with("xxx: is too long"));
+/// assert!(long.contains("bytes left out") && long.len() <= escape::MESSAGE_MAX);
+/// ```
+pub fn message(text: &str) -> Cow<'_, str> {
+    let text = terminal(text);
+    if text.len() <= MESSAGE_MAX {
+        return text;
+    }
+    // Room for the words between both parts.
+    let mut start_length = MESSAGE_MAX - MESSAGE_END - 64;
+    while !text.is_char_boundary(start_length) {
+        start_length -= 1;
+    }
+    let mut end_start = text.len() - MESSAGE_END;
+    while !text.is_char_boundary(end_start) {
+        end_start += 1;
+    }
+    let left_out = end_start - start_length;
+    Cow::Owned(format!("{} [… {left_out} bytes left out …] {}", &text[..start_length], &text[end_start..]))
 }
 
 /// Escapes text in encoded JSON: the same values, without terminal control characters.
@@ -110,10 +149,7 @@ fn escaped(text: &str, escape: impl Fn(char, &mut String)) -> Cow<'_, str> {
     }
     let mut into = String::with_capacity(text.len() + 8);
     for c in text.chars() {
-        match is_escaped(c) {
-            true => escape(c, &mut into),
-            false => into.push(c),
-        }
+        if is_escaped(c) { escape(c, &mut into) } else { into.push(c) }
     }
     Cow::Owned(into)
 }
@@ -181,6 +217,21 @@ mod tests {
             let once = terminal(&text);
             assert!(once.is_ascii() && once.len() > 1);
             assert_eq!(terminal(&once), once);
+        }
+    }
+
+    #[test]
+    fn a_message_is_one_line_within_the_limit() {
+        for piece in ["x", "é", "大", "👍", "\n", "\u{202e}", "a\u{1b}[2J大"] {
+            for count in [1, 100, 680, 700, 2047, 2048, 2049, 100_000] {
+                let text = piece.repeat(count);
+                let once = message(&text).into_owned();
+                assert!(once.len() <= MESSAGE_MAX, "{piece:?} {count}: {}", once.len());
+                assert!(!once.contains(is_escaped), "{piece:?}");
+                assert_eq!(message(&once), once, "{piece:?} {count}");
+                let is_whole = terminal(&text).len() <= MESSAGE_MAX;
+                assert_eq!(once == terminal(&text), is_whole, "{piece:?} {count}");
+            }
         }
     }
 

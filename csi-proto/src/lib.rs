@@ -48,8 +48,10 @@
 //!
 //! Without both features, the crate has only the messages and does not depend on tonic.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
+mod capability;
 #[cfg(feature = "client")]
 pub mod client;
 mod endpoint;
@@ -57,10 +59,12 @@ pub mod escape;
 mod pairs;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod raw;
+mod redactor;
 #[macro_use]
 pub mod redact;
 mod request;
 mod rpc;
+mod undo;
 
 #[rustfmt::skip]
 #[allow(
@@ -86,8 +90,10 @@ mod generated {
 pub use endpoint::{Endpoint, EndpointError};
 pub use generated::{pluginregistration, v1};
 pub use pairs::{Pairs, PairsError};
+pub use redactor::Redactor;
 pub use request::RpcRequest;
 pub use rpc::{Rpc, Service};
+pub use undo::Undo;
 /// A capability of the Controller service, by its name and number in the spec.
 pub use v1::controller_service_capability::rpc::Type as ControllerCapability;
 /// A capability of the Node service, by its name and number in the spec.

@@ -40,7 +40,8 @@ impl std::str::FromStr for Pairs {
     type Err = PairsError;
 
     fn from_str(text: &str) -> Result<Self, PairsError> {
-        let (mut pairs, mut rpc) = (Self::default(), String::new());
+        let mut pairs = Self::default();
+        let mut rpc = String::new();
         for (at, line) in text.lines().enumerate() {
             let wrong = |reason| PairsError { line: at + 1, reason };
             let line = line.trim();

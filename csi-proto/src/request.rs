@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
-use crate::{Rpc, v1};
+use crate::{Rpc, Undo, undo, v1};
 
 /// A request of the spec, by its message type: it knows its RPC and its answer.
 ///
@@ -33,15 +33,36 @@ pub trait RpcRequest: Message + Default + Clone + PartialEq + 'static {
     fn secrets_mut(&mut self) -> Option<&mut BTreeMap<String, String>> {
         None
     }
+
+    /// Returns what undoes the call; `None` if it begins nothing. Without the answer, a created volume or
+    /// snapshot has to be found first.
+    fn undo(&self, _answer: Option<&Self::Answer>) -> Option<Undo> {
+        None
+    }
+
+    /// Returns the request as what it undoes, without its secrets; `None` if it undoes nothing.
+    fn as_undo(&self) -> Option<Undo> {
+        None
+    }
 }
 
 macro_rules! requests {
-    ($($rpc:ident $request:ident $answer:ident $(, $secrets:ident)?;)+) => {
+    ($($rpc:ident $request:ident $answer:ident $(, $secrets:ident)? $(=> $undo:path)? $(as $variant:ident)?;)+) => {
         $(impl RpcRequest for v1::$request {
             type Answer = v1::$answer;
             const RPC: Rpc = Rpc::$rpc;
             $(fn secrets_mut(&mut self) -> Option<&mut BTreeMap<String, String>> {
                 Some(&mut self.$secrets)
+            })?
+            $(fn undo(&self, answer: Option<&Self::Answer>) -> Option<Undo> {
+                Some($undo(self, answer))
+            })?
+            $(fn as_undo(&self) -> Option<Undo> {
+                let mut request = self.clone();
+                if let Some(secrets) = request.secrets_mut() {
+                    secrets.clear();
+                }
+                Some(Undo::$variant(request))
             })?
         })+
 
@@ -57,18 +78,18 @@ requests! {
     GetPluginInfo GetPluginInfoRequest GetPluginInfoResponse;
     GetPluginCapabilities GetPluginCapabilitiesRequest GetPluginCapabilitiesResponse;
     Probe ProbeRequest ProbeResponse;
-    CreateVolume CreateVolumeRequest CreateVolumeResponse, secrets;
-    DeleteVolume DeleteVolumeRequest DeleteVolumeResponse, secrets;
-    ControllerPublishVolume ControllerPublishVolumeRequest ControllerPublishVolumeResponse, secrets;
-    ControllerUnpublishVolume ControllerUnpublishVolumeRequest ControllerUnpublishVolumeResponse, secrets;
+    CreateVolume CreateVolumeRequest CreateVolumeResponse, secrets => undo::created_volume;
+    DeleteVolume DeleteVolumeRequest DeleteVolumeResponse, secrets as DeleteVolume;
+    ControllerPublishVolume ControllerPublishVolumeRequest ControllerPublishVolumeResponse, secrets => undo::attached;
+    ControllerUnpublishVolume ControllerUnpublishVolumeRequest ControllerUnpublishVolumeResponse, secrets as Detach;
     ValidateVolumeCapabilities ValidateVolumeCapabilitiesRequest ValidateVolumeCapabilitiesResponse, secrets;
     ListVolumes ListVolumesRequest ListVolumesResponse;
     ControllerListVolumeHealth ControllerListVolumeHealthRequest ControllerListVolumeHealthResponse, secrets;
     ControllerGetVolumeHealth ControllerGetVolumeHealthRequest ControllerGetVolumeHealthResponse, secrets;
     GetCapacity GetCapacityRequest GetCapacityResponse;
     ControllerGetCapabilities ControllerGetCapabilitiesRequest ControllerGetCapabilitiesResponse;
-    CreateSnapshot CreateSnapshotRequest CreateSnapshotResponse, secrets;
-    DeleteSnapshot DeleteSnapshotRequest DeleteSnapshotResponse, secrets;
+    CreateSnapshot CreateSnapshotRequest CreateSnapshotResponse, secrets => undo::created_snapshot;
+    DeleteSnapshot DeleteSnapshotRequest DeleteSnapshotResponse, secrets as DeleteSnapshot;
     ListSnapshots ListSnapshotsRequest ListSnapshotsResponse, secrets;
     GetSnapshot GetSnapshotRequest GetSnapshotResponse, secrets;
     ControllerExpandVolume ControllerExpandVolumeRequest ControllerExpandVolumeResponse, secrets;
@@ -80,10 +101,10 @@ requests! {
     GetVolumeGroupSnapshot GetVolumeGroupSnapshotRequest GetVolumeGroupSnapshotResponse, secrets;
     GetMetadataAllocated GetMetadataAllocatedRequest GetMetadataAllocatedResponse, secrets;
     GetMetadataDelta GetMetadataDeltaRequest GetMetadataDeltaResponse, secrets;
-    NodeStageVolume NodeStageVolumeRequest NodeStageVolumeResponse, secrets;
-    NodeUnstageVolume NodeUnstageVolumeRequest NodeUnstageVolumeResponse;
-    NodePublishVolume NodePublishVolumeRequest NodePublishVolumeResponse, secrets;
-    NodeUnpublishVolume NodeUnpublishVolumeRequest NodeUnpublishVolumeResponse;
+    NodeStageVolume NodeStageVolumeRequest NodeStageVolumeResponse, secrets => undo::staged;
+    NodeUnstageVolume NodeUnstageVolumeRequest NodeUnstageVolumeResponse as Unstage;
+    NodePublishVolume NodePublishVolumeRequest NodePublishVolumeResponse, secrets => undo::published;
+    NodeUnpublishVolume NodeUnpublishVolumeRequest NodeUnpublishVolumeResponse as Unpublish;
     NodeGetVolumeStats NodeGetVolumeStatsRequest NodeGetVolumeStatsResponse;
     NodeGetVolumeHealth NodeGetVolumeHealthRequest NodeGetVolumeHealthResponse;
     NodeGetStorageHealth NodeGetStorageHealthRequest NodeGetStorageHealthResponse, secrets;

@@ -129,7 +129,8 @@ fn message(facts: &mut Facts, descriptor: &MessageDescriptor) {
 fn field(field: &FieldDescriptor) -> String {
     let of = match field.kind() {
         Kind::Message(entry) if entry.is_map_entry() => {
-            let (key, value) = (entry.map_entry_key_field(), entry.map_entry_value_field());
+            let key = entry.map_entry_key_field();
+            let value = entry.map_entry_value_field();
             format!("map<{},{}>", kind(&key.kind()), kind(&value.kind()))
         }
         other if field.cardinality() == Cardinality::Repeated => format!("repeated {}", kind(&other)),
@@ -151,7 +152,6 @@ fn within<'a>(full_name: &'a str, package: &str) -> &'a str {
     full_name.strip_prefix(package).and_then(|n| n.strip_prefix('.')).expect("a name in its package")
 }
 
-/// The facts from the text file.
 fn written(text: &str) -> BTreeSet<Fact> {
     let mut heading = String::new();
     let mut facts = BTreeSet::new();
@@ -193,7 +193,8 @@ fn csi_is_the_union_of_both_versions() {
 
 #[test]
 fn what_only_the_older_version_has_is_deprecated_and_nothing_else() {
-    let (newer, older) = (written(V1_13), written(V1_12));
+    let newer = written(V1_13);
+    let older = written(V1_12);
     let gone: BTreeSet<Fact> = older.difference(&newer).cloned().collect();
     let headings_gone: BTreeSet<&String> =
         gone.iter().filter(|(h, line)| line.starts_with(h.as_str())).map(|(h, _)| h).collect();

@@ -9,15 +9,10 @@ use std::time::Instant;
 
 use crate::members::{Member, members};
 use crate::needs::{Install, Work};
-use crate::progress::Progress;
-use crate::step::{Step, timed};
+use crate::step::{Step, time_line, timed};
 use crate::{
-    Failure, bench, codegen, container, elf, kernels, needs, package, progress, sanity, target, templates,
-    test,
+    Failure, bench, codegen, container, elf, helm, kernels, needs, package, sanity, target, templates, test,
 };
-
-/// The file with the seconds of each step's last run, in cargo's target folder.
-const TIMES: &str = "gate-times";
 
 /// The package whose binary must also build statically, and the test that runs it in an empty root.
 const STATIC: &str = "block";
@@ -63,6 +58,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
         ("static build", Box::new(|| static_build(root))),
         ("containers", Box::new(|| container::run(root).map(|some| left_out.borrow_mut().extend(some)))),
         ("templates", Box::new(|| templates::run(root).map(|some| left_out.borrow_mut().extend(some)))),
+        ("charts in Helm", Box::new(|| helm::run(root).map(|some| left_out.borrow_mut().extend(some)))),
         ("csi-sanity", Box::new(|| sanity::run(root).map(|some| left_out.borrow_mut().extend(some)))),
         (
             "oldest and newest kernel available",
@@ -84,20 +80,22 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
 /// The work of one step.
 type Check<'a> = Box<dyn FnOnce() -> Result<(), Failure> + 'a>;
 
-/// Runs the steps up to the first failure, each with the progress of the run, and prints their times.
+/// Runs the steps up to the first failure, and prints their times.
 fn run_steps(steps: Vec<(&str, Check<'_>)>) -> Result<(), Failure> {
-    let file = target::dir()?.join(TIMES);
-    let mut progress = Progress::new("step", steps.len(), progress::read_times(&file), 1, Instant::now());
+    let begun = Instant::now();
+    let count = steps.len();
+    let mut table = String::new();
     let mut result = Ok(());
-    for (name, check) in steps {
-        println!("==> {name} {}", progress.begin(name, Instant::now()));
+    for (at, (name, check)) in steps.into_iter().enumerate() {
+        println!("==> step {} of {count}: {name}", at + 1);
+        let step = Instant::now();
         result = check();
-        progress.end(name, Instant::now());
+        table += &time_line(name, step.elapsed());
         if result.is_err() {
             break;
         }
     }
-    println!("{}", progress.close(&file, Instant::now())?);
+    println!("{table}{}", time_line("all", begun.elapsed()));
     result
 }
 
@@ -114,7 +112,8 @@ pub(crate) fn features(root: &Path) -> Result<(), Failure> {
 
 fn lints() -> impl Iterator<Item = Step> {
     LINTED.into_iter().map(|(name, targets)| {
-        let (what, how) = (["clippy", "--workspace", "--all-features"], ["--", "-D", "warnings"]);
+        let what = ["clippy", "--workspace", "--all-features"];
+        let how = ["--", "-D", "warnings"];
         Step::cargo(name, what.iter().chain(targets).chain(&how).copied())
     })
 }
@@ -142,7 +141,8 @@ fn static_build(root: &Path) -> Result<(), Failure> {
         needs::Privilege::Ordinary => ("static build", ["build", "--bins"].as_slice()),
         _ => ("static build, run in an empty root", ["test", "--test", STATIC_TEST].as_slice()),
     };
-    let (triple, target) = (target::host_triple()?, target::static_dir()?);
+    let triple = target::host_triple()?;
+    let target = target::static_dir()?;
     let target_text = target.display().to_string();
     let args = ["--package", STATIC, "--target", &triple, "--target-dir", &target_text];
     let step = Step::cargo(name, what.iter().chain(&args).copied());

@@ -57,7 +57,7 @@ fn generate(root: &Path) -> Result<Files, Failure> {
 }
 
 fn rust_from_descriptors(fds: prost_types::FileDescriptorSet, redacted: &[String]) -> Result<Files, Failure> {
-    let scratch = Scratch::new()?;
+    let scratch = tempfile::tempdir()?;
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names();
     tonic_prost_build::configure()
@@ -66,11 +66,11 @@ fn rust_from_descriptors(fds: prost_types::FileDescriptorSet, redacted: &[String
         .skip_debug(redacted)
         .server_mod_attribute(".", "#[cfg(feature = \"server\")]")
         .client_mod_attribute(".", "#[cfg(feature = \"client\")]")
-        .out_dir(&scratch.0)
+        .out_dir(scratch.path())
         .compile_fds_with_config(fds, config)?;
 
     let mut files = Files::new();
-    for entry in fs::read_dir(&scratch.0)? {
+    for entry in fs::read_dir(scratch.path())? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         // The well-known types come from prost-types; prost-build writes an empty file for their package.
@@ -131,23 +131,5 @@ fn checked_in(out: &Path) -> Result<Vec<String>, Failure> {
             .collect::<io::Result<_>>()?),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(e) => Err(Failure::new(format!("{}: {e}", out.display()))),
-    }
-}
-
-/// A directory that is removed when the value is dropped.
-struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    fn new() -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("csi-codegen-{}", std::process::id()));
-        fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Nothing depends on the directory any more. If it stays there, that is harmless.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -71,7 +71,8 @@ fn write(to: &Path, built: &[PathBuf], programs: &[&str], base: Base) -> Result<
 
 /// Compiles and links a program a second time, and returns the digest of its image.
 fn rebuilt(root: &Path, to: &Path) -> Result<String, Failure> {
-    let (triple, folder) = (target::host_triple()?, target::static_dir()?.display().to_string());
+    let triple = target::host_triple()?;
+    let folder = target::static_dir()?.display().to_string();
     let clean =
         ["clean", "--release", "--package", REBUILT, "--target", &triple, "--target-dir", &folder, "--quiet"];
     Step::cargo("clean", clean).run(root)?;

@@ -12,12 +12,27 @@ const KEEPERS: [&str; 3] = ["csi-proto", "csi-core", "csi-mount"];
 const SHOWN_BY: [&str; 3] = ["examples", "benches", "xtask/tests"];
 
 /// The tests of the conformance kit have the ids as strings.
-const CONFORMANCE: &str = "csi-conformance/src";
+const CONFORMANCE: &str = "tools/csi-conformance/src";
 
 pub(crate) struct Requirement {
     page: String,
     id: String,
+    section: String,
+    text: String,
     keeper: String,
+}
+
+impl Requirement {
+    /// Whether the spec requires it of a plugin.
+    fn is_must(&self) -> bool {
+        !self.text.contains("Should:") && !self.text.contains("Practice:")
+    }
+}
+
+/// A test of the kit with the level MUST, and the ids that it cites.
+struct KitMust {
+    test: String,
+    ids: Vec<String>,
 }
 
 /// The requirements in the tables, the places that cite them, and the problems.
@@ -28,6 +43,7 @@ pub(crate) struct Coverage {
     exceptions: Vec<(String, String)>,
     code: BTreeMap<String, BTreeSet<String>>,
     tests: BTreeMap<String, BTreeSet<String>>,
+    kit: Vec<KitMust>,
 }
 
 impl Coverage {
@@ -41,9 +57,11 @@ impl Coverage {
             for cells in rows(&text) {
                 match (page.as_str(), cells.as_slice()) {
                     ("README", [id, kind, _reason]) => this.exceptions.push((id.clone(), kind.clone())),
-                    (_, [id, _section, _text, keeper]) => this.requirements.push(Requirement {
+                    (_, [id, section, text, keeper]) => this.requirements.push(Requirement {
                         page: page.clone(),
                         id: id.clone(),
+                        section: section.clone(),
+                        text: text.clone(),
                         keeper: keeper.clone(),
                     }),
                     _ => {}
@@ -80,20 +98,34 @@ impl Coverage {
     fn read_registry(&mut self, name: &str, text: &str) {
         let topics: BTreeSet<String> =
             self.requirements.iter().map(|one| topic(&one.id).to_owned()).collect();
+        let mut group = "";
         for (at, line) in text.lines().enumerate() {
-            for word in line.split('"').skip(1).step_by(2) {
-                if is_id(word) && topics.contains(topic(word)) {
-                    self.tests.entry(word.to_owned()).or_default().insert(format!("{name}:{}", at + 1));
-                }
+            if let Some((_, rest)) = line.split_once("tests! { \"") {
+                group = rest.split('"').next().unwrap_or_default();
+            }
+            let quoted: Vec<&str> = line.split('"').skip(1).step_by(2).collect();
+            let cited = quoted.into_iter().filter(|word| is_id(word) && topics.contains(topic(word)));
+            let ids: Vec<String> = cited.map(str::to_owned).collect();
+            for id in &ids {
+                self.tests.entry(id.clone()).or_default().insert(format!("{name}:{}", at + 1));
+            }
+            if let Some(row) = line.trim_start().strip_prefix("Must \"") {
+                let function = row.split("\", ").nth(1).and_then(|rest| rest.split(',').next());
+                let test = format!("{group}.{}", function.unwrap_or_default().replace('_', "-"));
+                self.kit.push(KitMust { test, ids });
             }
         }
+    }
+
+    fn requirement(&self, id: &str) -> Option<&Requirement> {
+        self.requirements.iter().find(|one| one.id == id)
     }
 
     /// All problems, one line each.
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut known = BTreeSet::new();
-        for Requirement { id, keeper, page } in &self.requirements {
+        for Requirement { id, keeper, page, .. } in &self.requirements {
             if !is_id(id) {
                 problems
                     .push(format!("{page}: `{id}` is not an id: words and dashes, a dot, words and dashes"));
@@ -119,6 +151,11 @@ impl Coverage {
                 problems.push(format!("README: {id} is `{kind}`: departure, no test or open"));
             }
         }
+        for KitMust { test, ids } in &self.kit {
+            if !ids.iter().filter_map(|id| self.requirement(id)).any(Requirement::is_must) {
+                problems.push(format!("the kit: {test} is a MUST, and none of its requirements is one"));
+            }
+        }
         for (id, places) in self.code.iter().chain(&self.tests) {
             if !known.contains(id.as_str()) {
                 let places: Vec<_> = places.iter().map(String::as_str).collect();
@@ -132,48 +169,32 @@ impl Coverage {
         self.exceptions.iter().any(|(excepted, of)| excepted == id && of == kind)
     }
 
-    /// Each requirement with the number of places that cite it, then the counts for each page.
+    /// Each requirement with the number of places that cite it, and the number of requirements.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
-        let mut counts: BTreeMap<&str, [usize; 7]> = BTreeMap::new();
-        for Requirement { page, id, keeper } in &self.requirements {
+        for Requirement { id, keeper, .. } in &self.requirements {
             let number = |found: &BTreeMap<String, BTreeSet<String>>| found.get(id).map_or(0, BTreeSet::len);
-            let (code, tests) = (number(&self.code), number(&self.tests));
-            let kinds = ["departure", "no test", "open"].map(|kind| self.is(id, kind));
-            let mut note: Vec<&str> = Vec::new();
-            if kinds[0] {
-                note.push("departure");
+            let code = number(&self.code);
+            let tests = number(&self.tests);
+            let kinds = self.exceptions.iter().filter(|(excepted, _)| excepted == id);
+            let mut notes: Vec<&str> = kinds.map(|(_, kind)| kind.as_str()).collect();
+            if tests > 0 && self.is(id, "open") {
+                notes.push("but shown: its row in README.md can go");
             }
-            match (kinds[1], kinds[2], tests) {
-                (true, ..) => note.push("no test"),
-                (_, true, 0) => note.push("open"),
-                (_, true, _) => note.push("open, but shown: its row in README.md can go"),
-                _ => {}
-            }
-            let note = note.join(", ");
-            _ = writeln!(text, "{id:<60} {keeper:<10} code {code:>2}  tests {tests:>2}  {note}");
-            let row = counts.entry(page).or_default();
-            let kept = ["framework", "both", "vendor"].map(|one| one == keeper);
-            let more = [true, kept[0], kept[1], kept[2], kinds[0], kinds[1], kinds[2] && tests == 0]
-                .map(usize::from);
-            row.iter_mut().zip(more).for_each(|(sum, one)| *sum += one);
+            let notes = notes.join(", ");
+            _ = writeln!(text, "{id:<60} {keeper:<10} code {code:>2}  tests {tests:>2}  {notes}");
         }
-        let heads = ["requirements", "framework", "both", "vendor", "departures", "no test", "open"];
-        _ = writeln!(text, "\n{:<22}{}", "", heads.map(|head| format!("{head:>13}")).concat());
-        let mut all = [0; 7];
-        for (page, row) in counts {
-            all.iter_mut().zip(row).for_each(|(sum, one)| *sum += one);
-            _ = writeln!(text, "{page:<22}{}", row.map(|count| format!("{count:>13}")).concat());
-        }
-        _ = writeln!(text, "{:<22}{}", "all", all.map(|count| format!("{count:>13}")).concat());
-        let cited =
-            |found: &BTreeMap<String, BTreeSet<String>>| found.values().map(BTreeSet::len).sum::<usize>();
         _ = writeln!(
             text,
-            "\ncited by code {} times, by tests {} times",
-            cited(&self.code),
-            cited(&self.tests)
+            "\n{} requirements\n\nthe kit: each MUST, and what it stands on",
+            self.requirements.len()
         );
+        for KitMust { test, ids } in &self.kit {
+            for one in ids.iter().filter_map(|id| self.requirement(id)).filter(|one| one.is_must()) {
+                _ = writeln!(text, "{test:<52} {}: {}", one.section, one.text);
+            }
+        }
+        _ = writeln!(text, "{} of the kit's tests are a MUST", self.kit.len());
         text
     }
 }

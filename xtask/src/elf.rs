@@ -30,6 +30,17 @@ pub(crate) fn check_static(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// The architecture that a binary is for, in Go's words, which the OCI image specification uses.
+pub(crate) fn architecture(elf: &[u8]) -> Option<&'static str> {
+    match u16::from_le_bytes(array(elf, 0x12)?) {
+        62 => Some("amd64"),
+        183 => Some("arm64"),
+        243 => Some("riscv64"),
+        258 => Some("loong64"),
+        _ => None,
+    }
+}
+
 /// None for anything but a 64-bit little-endian ELF binary with a dynamic section.
 pub(crate) fn needs(elf: &[u8]) -> Option<Needs> {
     let segments = segments(elf)?;
@@ -72,7 +83,9 @@ fn segments(elf: &[u8]) -> Option<Vec<Segment>> {
     let segment = |i: usize| {
         let at = table.checked_add(i * entry_size)?;
         let kind = u32::from_le_bytes(array(elf, at)?);
-        let (offset, address, size) = (size_at(elf, at + 8)?, u64_at(elf, at + 16)?, size_at(elf, at + 32)?);
+        let offset = size_at(elf, at + 8)?;
+        let address = u64_at(elf, at + 16)?;
+        let size = size_at(elf, at + 32)?;
         Some(Segment { kind, offset, address, size })
     };
     (0..entries).map(segment).collect()

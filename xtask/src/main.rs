@@ -1,30 +1,24 @@
 //! The workspace's own commands: code generation, tests and the gate, as one program in place of scripts.
 
-mod abuse;
 mod apt;
 mod artifacts;
 mod bench;
-mod book;
 mod ci;
 mod codegen;
 mod container;
 mod coverage;
 mod elf;
-mod failure;
-mod go;
+mod helm;
+mod hung;
 mod image;
 mod kernels;
 mod members;
 mod needs;
 mod package;
-mod pictures;
-mod progress;
 mod public_api;
 mod rust_source;
 mod sanity;
 mod step;
-mod svg;
-mod system;
 mod systems;
 mod target;
 mod templates;
@@ -35,8 +29,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-pub(crate) use failure::Failure;
 use needs::Install;
+pub(crate) use step::Failure;
+use step::Step;
 
 const HELP: &str = "\
 The workspace's own commands.
@@ -46,7 +41,9 @@ Usage: cargo xtask <command>
   codegen             write csi-proto/src/generated from csi-proto/proto (no protoc needed)
   codegen --check     write nothing; fail and list the files that a new run would change
   test                run all tests of the workspace, including doctests; install missing packages first (as
-                      root, on a system with apt)
+                      root, on a system with apt). A test program that takes longer than an hour is killed
+                      with all that it started, after a report of what its threads wait for; at the end the
+                      ten slowest programs are listed
   test --no-install   install nothing; print the install command
   test --kernels      run the tests of csi-mount and the examples that depend on the kernel in an emulated
                       machine, on other kernels: 5.10, 6.1, 6.12 and the newest, from Debian's packages; no
@@ -60,25 +57,24 @@ Usage: cargo xtask <command>
                       installed (openssh-server among them, whose service Debian starts)
   ci                  all checks: missing packages as for `test`, format, generated code, clippy, tests,
                       docs, each feature alone, the archives of the published crates, a static build, the
-                      templates, csi-sanity (if there is a Go toolchain), the tests on the oldest and the
-                      newest kernel available; print the time of each step
+                      templates, csi-sanity and the charts in Helm (if there is a Go toolchain), the tests on the
+                      oldest and the newest kernel available; print the time of each step
   sanity              run csi-sanity, Kubernetes' test suite for CSI drivers, against the examples; it is
                       built by `go`, into the target folder
+  helm                check the charts of csi-deploy with Helm, which is built by `go`, into the target folder
   image PACKAGE [--tools]
                       write a container image of a driver as an OCI layout, in the target folder; see
                       `image --help`
-  templates           generate a crate from each kind of the template, build it, and run its tests, the kit
-                      and csi-sanity; cargo-generate is built once, into the target folder
+  templates           make a driver from each template by `csi new`, build it, and run its tests, the kit and
+                      csi-sanity
   container           run the images of the examples with runc, as a kubelet runs them; needs root
   features            check each feature of each package alone, and each package without features
   bench [OPTIONS]     compare the toolkit with system calls, programs and other crates; write
-                      docs/benchmarks.md. Options: --quick, --only, --compare, --resume, --instructions; see
+                      docs/benchmarks.md. Options: --quick, --only, --instructions, --document; see
                       `bench --help`
   abuse [OPTIONS]     put abusive loads on a driver's servers, one after the other, and measure a
                       well-behaved client; write docs/abuse.md. With options it writes nothing: --quick,
                       --only, or another driver; see `abuse --help`
-  pictures            draw docs/pictures from the tables in the documents and sources
-  book                build the documents as a book with a search, in the target folder; needs mdbook
   coverage            print the spec's requirements of a plugin, who meets each one, and how often it is
                       cited
   public-api          write docs/public-api/<crate>.txt: the public items of each published crate, read
@@ -93,11 +89,18 @@ Root and ordinary users:
   Many tests mount filesystems and attach loop devices. They need root with CAP_SYS_ADMIN. Each test uses
   its own mount namespace and leaves nothing behind. As root, `test` runs all tests. For an ordinary user,
   and if something is missing on the machine, it leaves out the integration tests of csi-mount, the tests in
-  files tests/root_*.rs and the unit tests in modules needs_root. At the end it prints their number and what
-  they need. For root this counts as a failure.
+  files tests/root_*.rs and the unit tests in modules needs_root. At the end it prints this and what they
+  need. For root this counts as a failure.
 
 Exit status: 0 success; 1 something failed; 2 wrong usage, or something is missing on this machine.
 ";
+
+/// Runs `abuse`, built like the measured programs. Without options it writes its table into the document.
+fn abuse(root: &Path, options: &[&str]) -> Result<(), Failure> {
+    let options = if options.is_empty() { &["--write", "docs/abuse.md"] } else { options };
+    let cargo = ["run", "--profile", "bench", "--package", "abuse", "--"];
+    Step::cargo("abuse", cargo.iter().chain(options).copied()).run(root)
+}
 
 fn print_coverage(root: &Path) -> Result<(), Failure> {
     let coverage = coverage::Coverage::read(root)?;
@@ -109,18 +112,19 @@ fn print_coverage(root: &Path) -> Result<(), Failure> {
 }
 
 fn write_public_api(root: &Path) -> Result<(), Failure> {
-    for name in public_api::CRATES {
-        let document = public_api::document(root, name);
+    for folder in public_api::CRATES {
+        let document = public_api::document(root, folder);
         fs::create_dir_all(document.parent().unwrap_or(root))?;
-        fs::write(document, public_api::list(root, name)?.join("\n") + "\n")?;
+        fs::write(document, public_api::list(root, folder)?.join("\n") + "\n")?;
     }
     Ok(())
 }
 
 fn count_public_api(root: &Path) -> Result<(), Failure> {
     let mut all = 0;
-    for name in public_api::CRATES {
-        let count = public_api::count(&public_api::list(root, name)?);
+    for folder in public_api::CRATES {
+        let name = public_api::name(folder);
+        let count = public_api::count(&public_api::list(root, folder)?);
         all += count;
         println!("{name:<16}{count:>6}");
     }
@@ -166,18 +170,15 @@ fn main() -> ExitCode {
             .and_then(|()| container::run(&root))
             .and_then(whole),
         ["templates"] => print_left_out(templates::run(&root)),
+        ["helm"] => helm::run(&root).and_then(whole),
         ["sanity"] => sanity::run(&root).and_then(whole),
         ["ci"] => ci::run(&root),
-        ["bench", options @ ..] => {
-            bench::Options::parse(options).and_then(|options| bench::run(&root, &options))
-        }
-        ["abuse", options @ ..] => abuse::run(&root, options),
+        ["bench", options @ ..] => bench::run(&root, options),
+        ["abuse", options @ ..] => abuse(&root, options),
         ["coverage"] => print_coverage(&root),
         ["public-api"] => write_public_api(&root),
         ["public-api", "--count"] => count_public_api(&root),
         ["features"] => ci::features(&root),
-        ["pictures"] => pictures::write(&root),
-        ["book"] => book::build(&root),
         ["package"] => print_left_out(package::run(&root, package::Depth::Test)),
         ["package", "--check"] => print_left_out(package::run(&root, package::Depth::Check)),
         ["needs"] => needs::report(),

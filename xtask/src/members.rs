@@ -41,11 +41,6 @@ fn parse(line: &str) -> Option<Member> {
 }
 
 impl Member {
-    /// The folder of its sources.
-    pub(crate) fn sources(&self) -> PathBuf {
-        self.dir.join("src")
-    }
-
     /// The names of its integration tests: `tests/NAME.rs` and `tests/NAME/main.rs`.
     pub(crate) fn integration_tests(&self) -> Result<Vec<String>, Failure> {
         let tests = self.dir.join("tests");

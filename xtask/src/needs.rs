@@ -8,29 +8,18 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::system::Family;
 use crate::{Failure, apt};
 
-/// A program that the tests call, and its Debian package. List only programs that are called.
+/// A Debian package, and the programs of it that the tests call. List only programs that are called.
 const PROGRAMS: &[(&str, &str)] = &[
-    ("mkfs.ext4", "e2fsprogs"),
-    ("e2fsck", "e2fsprogs"),
-    ("resize2fs", "e2fsprogs"),
-    ("mkfs.xfs", "xfsprogs"),
-    ("xfs_repair", "xfsprogs"),
-    ("mkfs.btrfs", "btrfs-progs"),
-    ("mkfs.vfat", "dosfstools"),
-    ("blkid", "util-linux"),
-    ("mkswap", "util-linux"),
-    ("fsfreeze", "util-linux"),
-    ("unshare", "util-linux"),
-    ("fusermount3", "fuse3"),
-    ("findmnt", "util-linux"),
-    ("mountpoint", "util-linux"),
-    ("mount", "mount"),
-    ("losetup", "mount"),
-    ("xfs_growfs", "xfsprogs"),
-    ("cryptsetup", "cryptsetup-bin"),
+    ("e2fsprogs", "mkfs.ext4 e2fsck resize2fs"),
+    ("xfsprogs", "mkfs.xfs xfs_repair xfs_growfs"),
+    ("btrfs-progs", "mkfs.btrfs"),
+    ("dosfstools", "mkfs.vfat"),
+    ("util-linux", "blkid mkswap fsfreeze unshare findmnt mountpoint"),
+    ("fuse3", "fusermount3"),
+    ("mount", "mount losetup"),
+    ("cryptsetup-bin", "cryptsetup"),
 ];
 
 /// Additional programs for `cargo xtask bench`. The gate uses the first one to count instructions.
@@ -38,48 +27,39 @@ const MEASUREMENT: &[(&str, &str)] = &[("valgrind", "valgrind"), ("strace", "str
 
 /// Programs that only the emulated machine of `cargo xtask test --kernels` needs.
 const EMULATION: &[(&str, &str)] = &[
-    ("qemu-system-x86_64", "qemu-system-x86"),
-    ("setpriv", "util-linux"),
-    ("apt-get", "apt"),
-    ("dpkg-deb", "dpkg"),
-    ("xz", "xz-utils"),
-    ("ldd", "libc-bin"),
-    ("mkfs.ext2", "e2fsprogs"),
-    ("mkfs.ext3", "e2fsprogs"),
-    ("dumpe2fs", "e2fsprogs"),
-    ("debugfs", "e2fsprogs"),
-    ("xfs_db", "xfsprogs"),
-    ("xfs_io", "xfsprogs"),
-    ("btrfs", "btrfs-progs"),
-    ("ip", "iproute2"),
-    ("rdma", "iproute2"),
-    ("keyctl", "keyutils"),
+    ("qemu-system-x86", "qemu-system-x86_64"),
+    ("util-linux", "setpriv blkdiscard"),
+    ("apt", "apt-get"),
+    ("dpkg", "dpkg-deb"),
+    ("xz-utils", "xz"),
+    ("libc-bin", "ldd"),
+    ("e2fsprogs", "mkfs.ext2 mkfs.ext3 dumpe2fs debugfs"),
+    ("xfsprogs", "xfs_db xfs_io"),
+    ("btrfs-progs", "btrfs"),
+    ("iproute2", "ip rdma"),
+    ("keyutils", "keyctl"),
     ("dmsetup", "dmsetup"),
-    ("nvme", "nvme-cli"),
-    ("iscsiadm", "open-iscsi"),
-    ("iscsid", "open-iscsi"),
-    ("multipath", "multipath-tools"),
-    ("multipathd", "multipath-tools"),
-    ("udevadm", "udev"),
-    ("smbd", "samba"),
-    ("smbpasswd", "samba-common-bin"),
-    ("blkdiscard", "util-linux"),
+    ("nvme-cli", "nvme"),
+    ("open-iscsi", "iscsiadm iscsid"),
+    ("multipath-tools", "multipath multipathd"),
+    ("udev", "udevadm"),
+    ("samba", "smbd"),
+    ("samba-common-bin", "smbpasswd"),
     ("grep", "grep"),
-    ("cksum", "coreutils"),
+    ("coreutils", "cksum"),
 ];
 
 /// FUSE programs, the servers behind them, and what makes their keys, for `cargo xtask test --systems fuse`.
 const FUSE_PROGRAMS: &[(&str, &str)] = &[
     ("sshfs", "sshfs"),
-    ("ssh", "openssh-client"),
-    ("ssh-keygen", "openssh-client"),
-    ("sshd", "openssh-server"),
+    ("openssh-client", "ssh ssh-keygen"),
+    ("openssh-server", "sshd"),
     ("rclone", "rclone"),
     ("gocryptfs", "gocryptfs"),
     ("bindfs", "bindfs"),
     ("fuse-overlayfs", "fuse-overlayfs"),
     ("s3fs", "s3fs"),
-    ("fusermount3", "fuse3"),
+    ("fuse3", "fusermount3"),
 ];
 
 /// A Ceph cluster of one node, its commands and its client, for `cargo xtask test --systems ceph`.
@@ -89,9 +69,8 @@ const CEPH: &[(&str, &str)] = &[
     ("ceph-mgr", "ceph-mgr"),
     ("ceph-mds", "ceph-mds"),
     ("ceph-fuse", "ceph-fuse"),
-    ("ceph", "ceph-common"),
-    ("ceph-authtool", "ceph-common"),
-    ("monmaptool", "ceph-base"),
+    ("ceph-common", "ceph ceph-authtool"),
+    ("ceph-base", "monmaptool"),
 ];
 
 /// Runs the containers of `cargo xtask container`.
@@ -124,10 +103,12 @@ impl Privilege {
     }
 
     fn new(is_root: bool, effective: CapabilitySet) -> Self {
-        match is_root {
-            true if effective.contains(CapabilitySet::SYS_ADMIN) => Self::Mount,
-            true => Self::RootInName,
-            false => Self::Ordinary,
+        if !is_root {
+            Self::Ordinary
+        } else if effective.contains(CapabilitySet::SYS_ADMIN) {
+            Self::Mount
+        } else {
+            Self::RootInName
         }
     }
 }
@@ -162,8 +143,13 @@ impl Work {
             Self::Counting => (&[], &MEASUREMENT[..1]),
             Self::Measurement => (PROGRAMS, MEASUREMENT),
         };
-        first.iter().chain(second).copied()
+        each(first).chain(each(second))
     }
+}
+
+/// The programs of a list, each with its package.
+fn each(list: &'static [(&str, &str)]) -> impl Iterator<Item = (&'static str, &'static str)> {
+    list.iter().flat_map(|(package, programs)| programs.split(' ').map(|program| (program, *package)))
 }
 
 /// Whether missing packages can be installed.
@@ -186,11 +172,10 @@ pub(crate) fn provide(work: &[Work], install: Install) -> Result<(), Failure> {
     if packages.is_empty() {
         return Ok(());
     }
-    let family = Family::of_this_machine();
-    let is_able = family == Family::Debian && Privilege::of_this_process()? != Privilege::Ordinary;
+    let is_able = find("apt-get").is_some() && Privilege::of_this_process()? != Privilege::Ordinary;
     println!("==> missing packages");
     if install == Install::Nothing || !is_able {
-        println!("    to install them: {}\n", family.install_command(&packages));
+        println!("    to install them: {}\n", install_command(&packages));
         return Ok(());
     }
     match apt::install(&packages) {
@@ -200,19 +185,19 @@ pub(crate) fn provide(work: &[Work], install: Install) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The command that installs packages, with Debian's names: on another system it is a hint.
+fn install_command(packages: &[&str]) -> String {
+    format!("apt-get install {}", packages.join(" "))
+}
+
 /// What the tests on this machine's kernel lack, one line each.
 pub(crate) fn missing() -> Result<Vec<String>, Failure> {
     missing_to_mount(Work::Tests, DEVICES)
 }
 
-/// What the tests with FUSE programs lack, one line each.
-pub(crate) fn missing_for_fuse() -> Result<Vec<String>, Failure> {
-    missing_to_mount(Work::FusePrograms, &[FUSE])
-}
-
-/// What the tests with a Ceph cluster lack, one line each.
-pub(crate) fn missing_for_ceph() -> Result<Vec<String>, Failure> {
-    missing_to_mount(Work::Ceph, &[FUSE])
+/// What these tests with other people's programs lack, one line each.
+pub(crate) fn missing_with_fuse(work: Work) -> Result<Vec<String>, Failure> {
+    missing_to_mount(work, &[FUSE])
 }
 
 /// What this work lacks, if it mounts on this machine's kernel.
@@ -236,14 +221,14 @@ fn missing_to_mount(work: Work, devices: &[(&str, &str)]) -> Result<Vec<String>,
 
 /// The programs that this work lacks, one line each.
 pub(crate) fn missing_programs(work: Work) -> Vec<String> {
-    let family = Family::of_this_machine();
     let missing = work.programs().filter(|(program, _)| find(program).is_none());
-    missing.map(|(program, package)| format!("{program}: {}", family.install_command(&[package]))).collect()
+    missing.map(|(program, package)| format!("{program}: {}", install_command(&[package]))).collect()
 }
 
 /// Prints every need and whether it is met. Fails if one is not.
 pub(crate) fn report() -> Result<(), Failure> {
-    for (program, package) in [PROGRAMS, EMULATION, FUSE_PROGRAMS, CEPH, CONTAINERS, MEASUREMENT].concat() {
+    let lists = [PROGRAMS, EMULATION, FUSE_PROGRAMS, CEPH, CONTAINERS, MEASUREMENT];
+    for (program, package) in lists.into_iter().flat_map(each) {
         let place = find(program).map_or("missing".to_owned(), |path| path.display().to_string());
         println!("{program:<18} {package:<12} {place}");
     }
@@ -274,7 +259,8 @@ mod tests {
 
     #[test]
     fn privilege_is_root_with_the_capability() {
-        let (all, none) = (CapabilitySet::all(), CapabilitySet::empty());
+        let all = CapabilitySet::all();
+        let none = CapabilitySet::empty();
         for (is_root, effective, expected) in [
             (true, all, Privilege::Mount),
             (true, CapabilitySet::SYS_ADMIN, Privilege::Mount),

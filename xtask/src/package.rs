@@ -11,11 +11,16 @@ use crate::public_api;
 use crate::step::{Step, timed};
 use crate::{Failure, target};
 
-/// The published crates: the libraries, and a program.
-const CRATES: [&str; 8] = {
+/// The folders of the published crates.
+const FOLDERS: [&str; 9] = {
     let [a, b, c, d, e, f, g] = public_api::CRATES;
-    [a, b, c, d, e, f, g, "csi-flexvolume"]
+    [a, b, c, d, e, f, g, "kubernetes/csi-flexvolume", "csi-core/uds-authority"]
 };
+
+/// The names of the published crates.
+fn names() -> [&'static str; 9] {
+    FOLDERS.map(public_api::name)
+}
 
 /// What is done with the unpacked archives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +58,7 @@ pub(crate) fn check_together(root: &Path) -> Result<(), Failure> {
 /// Returns a sentence for each step that this machine can't do.
 pub(crate) fn run(root: &Path, depth: Depth) -> Result<Vec<String>, Failure> {
     let Archives { folder, unpacked, version, target } = prepare(root)?;
-    for name in CRATES {
+    for name in names() {
         let (step, what): (_, &[&str]) = match depth {
             Depth::Test => ("built and tested alone", &["test", "--no-fail-fast"]),
             Depth::Check => ("checked alone", &["check", "--all-targets"]),
@@ -62,8 +67,12 @@ pub(crate) fn run(root: &Path, depth: Depth) -> Result<Vec<String>, Failure> {
         Step::cargo(format!("{name}: its archive {step}"), what.iter().chain(&args).copied())
             .run(&unpacked)?;
     }
-    let (of_workspace, newer): (Vec<&str>, Vec<&str>) =
-        CRATES.into_iter().partition(|name| !has_own_rust_version(root, name));
+    let mut of_workspace = Vec::new();
+    let mut newer = Vec::new();
+    for folder in FOLDERS {
+        let list = if has_own_rust_version(root, folder) { &mut newer } else { &mut of_workspace };
+        list.push(public_api::name(folder));
+    }
     oldest_dependencies(&folder, &unpacked, &workspace(&version, &of_workspace))?;
     Ok(oldest_rust(root, &unpacked, &target, &newer)?.into_iter().collect())
 }
@@ -74,7 +83,7 @@ fn prepare(root: &Path) -> Result<Archives, Failure> {
     let unpacked = folder.join("unpacked");
     archive(root, &folder)?;
     let version = unpack(&folder, &unpacked)?;
-    fs::write(unpacked.join("Cargo.toml"), workspace(&version, &CRATES))?;
+    fs::write(unpacked.join("Cargo.toml"), workspace(&version, &names()))?;
     fs::copy(root.join("Cargo.lock"), unpacked.join("Cargo.lock"))?;
     Ok(Archives { folder, unpacked, version, target: target::dir()?.display().to_string() })
 }
@@ -85,7 +94,7 @@ fn archive(root: &Path, folder: &Path) -> Result<(), Failure> {
     remove_folder(&folder.join("package"))?;
     let folder = folder.display().to_string();
     let options = ["package", "--no-verify", "--allow-dirty", "--target-dir", &folder];
-    let packages = CRATES.iter().flat_map(|name| ["--package", name]);
+    let packages = names().into_iter().flat_map(|name| ["--package", name]);
     Step::cargo("archives", options.into_iter().chain(packages)).run(root)
 }
 
@@ -94,7 +103,7 @@ fn unpack(folder: &Path, unpacked: &Path) -> Result<String, Failure> {
     remove_folder(unpacked)?;
     fs::create_dir_all(unpacked)?;
     let mut versions = Vec::new();
-    for name in CRATES {
+    for name in names() {
         let archive = archive_of(&folder.join("package"), name)?;
         let version = archive.file_stem().and_then(|stem| stem.to_str()?.strip_prefix(name)?.get(1..));
         versions.extend(version.map(str::to_owned));
@@ -127,8 +136,8 @@ fn archive_of(folder: &Path, name: &str) -> Result<PathBuf, Failure> {
 
 /// Whether a crate declares a newer Rust than the workspace does. Its dependencies are as new, so it is left out
 /// where the oldest versions are checked: it would raise them for all crates.
-fn has_own_rust_version(root: &Path, name: &str) -> bool {
-    let manifest = fs::read_to_string(root.join(name).join("Cargo.toml")).unwrap_or_default();
+fn has_own_rust_version(root: &Path, folder: &str) -> bool {
+    let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap_or_default();
     manifest.lines().any(|line| line.starts_with("rust-version = "))
 }
 
@@ -246,8 +255,8 @@ mod tests {
 
     #[test]
     fn the_workspace_patches_every_crate() {
-        let text = workspace("0.1.0", &CRATES);
-        for name in CRATES {
+        let text = workspace("0.1.0", &names());
+        for name in names() {
             assert!(text.contains(&format!("\n{name} = {{ path = \"{name}-0.1.0\" }}\n")), "{text}");
         }
     }

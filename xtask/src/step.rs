@@ -1,11 +1,10 @@
-//! One command of a longer run: announced, timed, and on failure printed so that it can be repeated.
+//! One command of a longer run: announced, timed, and on failure printed so that it can be repeated. And why a
+//! command failed, as text for the user.
 
 use std::fmt;
 use std::path::Path;
-use std::process::Command;
-use std::time::Instant;
-
-use crate::Failure;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
 /// A cargo command, and its name in the output.
 pub(crate) struct Step {
@@ -66,6 +65,51 @@ pub(crate) fn timed(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> R
             Ok(())
         }
         Err(failure) => Err(failure.within(&format!("==> {name}: failed after {seconds:.1} s"))),
+    }
+}
+
+/// A part of a run and its time, on a line of its own.
+pub(crate) fn time_line(part: &str, time: Duration) -> String {
+    format!("{:>8.1} s  {part}\n", time.as_secs_f64())
+}
+
+/// A message and an exit status.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    status: u8,
+}
+
+impl Failure {
+    /// A failure of something that was run or checked: exit status 1.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), status: 1 }
+    }
+
+    /// A request that the command or the machine can't fulfil: exit status 2.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), status: 2 }
+    }
+
+    /// The same failure, with its context in front.
+    pub(crate) fn within(self, context: &str) -> Self {
+        Self { message: format!("{context}\n{}", self.message), ..self }
+    }
+
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.status)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message.trim_end())
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::new(error.to_string())
     }
 }
 

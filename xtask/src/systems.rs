@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::needs::{self, Install, Work};
 use crate::step::Step;
-use crate::{Failure, go, kernels};
+use crate::{Failure, kernels, target};
 
 /// A test program for one kind of system. Its target has `test = false`, so the ordinary run leaves it out.
 struct System {
@@ -14,8 +14,6 @@ struct System {
     work: Work,
     /// The suite that runs the same on the newest kernel, in an emulated machine.
     in_machine: Option<&'static str>,
-    /// What this machine lacks for it, one line each.
-    missing: fn() -> Result<Vec<String>, Failure>,
     /// A server in Go that some of its tests start.
     server: Option<GoServer>,
 }
@@ -44,7 +42,6 @@ const SYSTEMS: &[System] = &[
         test: "systems_fuse",
         work: Work::FusePrograms,
         in_machine: None,
-        missing: needs::missing_for_fuse,
         server: Some(S3),
     },
     System {
@@ -53,7 +50,6 @@ const SYSTEMS: &[System] = &[
         test: "by_ceph_fuse",
         work: Work::Ceph,
         in_machine: Some("ceph/by_kernel,remote_rbd"),
-        missing: needs::missing_for_ceph,
         server: None,
     },
 ];
@@ -65,9 +61,10 @@ const SYSTEMS: &[System] = &[
 pub(crate) fn run(root: &Path, name: Option<&str>, install: Install) -> Result<(), Failure> {
     let system = named(name)?;
     needs::provide(&[system.work], install)?;
-    let missing = (system.missing)()?;
+    let missing = needs::missing_with_fuse(system.work)?;
     if !missing.is_empty() {
-        let (package, test) = (system.package, system.test);
+        let package = system.package;
+        let test = system.test;
         return Err(Failure::usage(format!(
             "NOT RUN: {package}/{test}. It needs:\n  {}",
             missing.join("\n  ")
@@ -79,7 +76,7 @@ pub(crate) fn run(root: &Path, name: Option<&str>, install: Install) -> Result<(
     match &system.server {
         None => Step::cargo(system.test, args).run(root)?,
         Some(server) if needs::find("go").is_some() => {
-            let program = go::installed(server.package, server.version)?;
+            let program = target::installed_by_go(server.package, server.version)?;
             Step::cargo(system.test, args).env(server.variable, program.display().to_string()).run(root)?;
         }
         Some(server) => {

@@ -1,4 +1,5 @@
-//! Cargo's target folder, and how static programs are built.
+//! Cargo's target folder, how static programs are built, and programs in Go that other people wrote, at fixed
+//! versions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,4 +33,20 @@ pub(crate) fn host_triple() -> Result<String, Failure> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| Failure::new(format!("rustc -vV reports no host:\n{text}")))
+}
+
+/// Returns the program of a Go package, and builds it first unless it is in the target folder.
+pub(crate) fn installed_by_go(package: &str, version: &str) -> Result<PathBuf, Failure> {
+    let name = package.rsplit('/').next().unwrap_or(package);
+    let folder = dir()?.join("go").join(format!("{name}-{version}"));
+    let program = folder.join(name);
+    if program.is_file() {
+        return Ok(program);
+    }
+    let package = format!("{package}@{version}");
+    let status = Command::new("go").args(["install", &package]).env("GOBIN", folder).status()?;
+    if !status.success() {
+        return Err(Failure::new(format!("{status}; repeat it with:\n  go install {package}")));
+    }
+    Ok(program)
 }

@@ -2,64 +2,45 @@
 //!
 //! The crates are members of a workspace in the target folder that has all our packages too, as symbolic links. So
 //! cargo chooses the versions and features that it chose for our own tests, and builds no dependency again. Each
-//! kind is generated twice: with all capabilities that the template asks for, and with none.
+//! kind is generated twice: with all capabilities that the template has, and with none.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use crate::needs::Privilege;
 use crate::package::remove_folder;
 use crate::step::{Step, timed};
 use crate::{Failure, sanity, target};
 
-/// The version of cargo-generate. Older ones bring a TLS library in C.
-const VERSION: &str = "0.25.0";
-
-/// A package around cargo-generate's library, without its support of git. `cargo install` would choose versions of
-/// its dependencies that need a newer Rust than this one; for a package cargo chooses versions that fit.
-const MANIFEST: &str = r#"[workspace]
-
-[package]
-name = "generate"
-edition = "2024"
-
-[dependencies]
-cargo-generate = { version = "=VERSION", default-features = false }
-clap = "4"
-
-[profile.dev]
-debug = false
-"#;
-const MAIN: &str = r#"use clap::Parser as _;
-
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let cargo_generate::Cli::Generate(args) = cargo_generate::Cli::parse();
-    cargo_generate::generate(args)?;
-    Ok(())
-}
-"#;
-
-/// The kinds, and the capabilities that the template asks for.
-const KINDS: [(&str, &[&str]); 5] = [
-    ("directory", &["multi_writer", "local"]),
-    ("block", &["multi_writer", "expand"]),
-    ("shared", &["multi_writer", "stage"]),
-    ("fuse", &["multi_writer"]),
-    ("ephemeral", &["renew"]),
+/// The kinds, and the flags that leave out what they have.
+const KINDS: [(&str, &[&str]); 6] = [
+    ("directory", &["--no-multi-writer", "--no-local"]),
+    ("block", &["--no-multi-writer", "--no-expand"]),
+    ("attached", &["--no-multi-writer", "--no-expand"]),
+    ("shared", &["--no-multi-writer", "--no-stage"]),
+    ("fuse", &["--no-multi-writer"]),
+    ("ephemeral", &["--no-renew"]),
 ];
-const VARIANTS: [(&str, &str); 2] = [("template", "true"), ("least", "false")];
+/// The beginnings of the crates' names: with everything, and with the least.
+const VARIANTS: [&str; 2] = ["template", "least"];
 
-/// The template's own tests. No other package has tests of these names.
+/// The templates' own tests. No other package has tests of these names.
 const TESTS: [&str; 4] = ["--test", "kit", "--test", "life"];
 
 /// Generates, builds and tests. Returns what was not run.
 pub(crate) fn run(root: &Path) -> Result<Vec<String>, Failure> {
-    let generator = install()?;
     let place = target::dir()?.join("templates");
-    timed("templates: generate", || generate(root, &generator, &place))?;
+    // With a test, because without one cargo leaves out the features of tests.
+    let csi = ["build", "--workspace", "--all-features", "--bin", "csi", "--test", "program"];
+    Step::cargo("csi", csi).run(root)?;
+    timed("templates: generate", || generate(root, &place))?;
     let shared = target::dir()?.display().to_string();
+    // As `cargo build` makes them, without the feature `manifests`.
+    let plain = ["check", "--package", "template-*", "--package", "least-*", "--target-dir", &shared];
+    Step::cargo("templates: without features", plain).run(&place)?;
     // With the features of the tests' step, whatever is built.
     let cargo = |name: &str, command: &str, what: &[&str]| {
         let args = [command, "--workspace", "--all-features", "--target-dir", &shared];
@@ -69,7 +50,7 @@ pub(crate) fn run(root: &Path) -> Result<Vec<String>, Failure> {
     timed("templates: manifests", manifests)?;
     let mut left_out = Vec::new();
     if Privilege::of_this_process()? == Privilege::Mount {
-        // With a test, because without one cargo leaves out the features of tests.
+        // As above.
         cargo("the FUSE program", "build", &["--bin", "flatfs", "--test", "life"]).run(&place)?;
         let flatfs = target::dir()?.join("debug/flatfs").display().to_string();
         let mounted = ["--exclude", "least-*", "--test", "kit", "--", "--ignored"];
@@ -84,51 +65,10 @@ pub(crate) fn run(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(left_out)
 }
 
-/// Builds cargo-generate unless it is in the target folder.
-fn install() -> Result<PathBuf, Failure> {
-    let folder = target::dir()?.join(format!("cargo-generate-{VERSION}"));
-    let program = folder.join("target/debug/generate");
-    if !program.is_file() {
-        fs::create_dir_all(folder.join("src"))?;
-        fs::write(folder.join("Cargo.toml"), MANIFEST.replace("VERSION", VERSION))?;
-        fs::write(folder.join("src/main.rs"), MAIN)?;
-        let own = folder.join("target").display().to_string();
-        Step::cargo("cargo-generate", ["build", "--target-dir", &own]).run(&folder)?;
-    }
-    Ok(program)
-}
-
-/// The name of a generated crate.
-fn name(variant: &str, kind: &str) -> String {
-    format!("{variant}-{kind}")
-}
-
-fn generate(root: &Path, generator: &Path, place: &Path) -> Result<(), Failure> {
+/// Makes the workspace and its members.
+fn generate(root: &Path, place: &Path) -> Result<(), Failure> {
     remove_folder(place)?;
     fs::create_dir_all(place)?;
-    for (kind, capabilities) in KINDS {
-        for (variant, value) in VARIANTS {
-            let name = name(variant, kind);
-            let mut command = Command::new(generator);
-            command
-                .args(["generate", "--silent", "--no-workspace", "--vcs", "none", "--name", &name])
-                .args(["--define", &format!("kind={kind}"), "--define", "organisation=example.org", "--path"])
-                .arg(root.join("templates"))
-                .arg("--destination")
-                .arg(place)
-                // It asks for the author's name, although no file uses it.
-                .env("CARGO_NAME", "vendor");
-            for capability in capabilities {
-                command.args(["--define", &format!("{capability}={value}")]);
-            }
-            let output = command.stdin(Stdio::null()).output()?;
-            if !output.status.success() {
-                let text = [output.stdout, output.stderr].concat();
-                return Err(Failure::new(String::from_utf8_lossy(&text)).within(&format!("{command:?}")));
-            }
-            make_member(&place.join(&name).join("Cargo.toml"))?;
-        }
-    }
     for entry in fs::read_dir(root)? {
         let name = entry?.file_name();
         let is_own = name.to_str().is_none_or(|name| name.starts_with('.') || name == "target");
@@ -137,43 +77,48 @@ fn generate(root: &Path, generator: &Path, place: &Path) -> Result<(), Failure> 
         }
     }
     fs::copy(root.join("Cargo.lock"), place.join("Cargo.lock"))?;
+    let members: String = VARIANTS.iter().map(|variant| format!("\"{variant}-*\", ")).collect();
     let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
-    Ok(fs::write(place.join("Cargo.toml"), workspace(&manifest)?)?)
-}
-
-/// Turns a generated crate into a member: its warnings fail, and the profile is the workspace's.
-fn make_member(path: &Path) -> Result<(), Failure> {
-    let manifest = fs::read_to_string(path)?;
-    let Some((manifest, _)) = manifest.split_once("\n# Small programs.") else {
-        return Err(Failure::new(format!("{} has no release profile", path.display())));
-    };
-    Ok(fs::write(path, format!("{manifest}\n[lints.rust]\nwarnings = \"deny\"\n"))?)
-}
-
-/// Our manifest with the generated members, which find the unpublished crates in it.
-fn workspace(manifest: &str) -> Result<String, Failure> {
-    let (head, members) = manifest
-        .split_once("members = [")
-        .ok_or_else(|| Failure::new("Cargo.toml of the workspace has no members"))?;
-    let own: String = VARIANTS.iter().map(|(variant, _)| format!("\"{variant}-*\", ")).collect();
-    let patch = |name: &str| format!("{name} = {{ path = \"{name}\" }}\n");
-    let patches = [patch("csi-core"), patch("csi-conformance")].concat();
-    Ok(format!("{head}members = [{own}{members}\n[patch.crates-io]\n{patches}"))
+    fs::write(
+        place.join("Cargo.toml"),
+        manifest.replacen("members = [", &format!("members = [{members}"), 1),
+    )?;
+    for (kind, without) in KINDS {
+        for (variant, flags) in VARIANTS.into_iter().zip([&[], without]) {
+            let name = format!("{variant}-{kind}");
+            let mut csi = Command::new(target::dir()?.join("debug/csi"));
+            csi.args(["new", &name, "--template", kind, "--toolkit", "."]).args(flags);
+            output(csi.current_dir(place))?;
+            let mut manifest = File::options().append(true).open(place.join(&name).join("Cargo.toml"))?;
+            writeln!(manifest, "\n[lints.rust]\nwarnings = \"deny\"")?;
+        }
+    }
+    Ok(())
 }
 
 /// Every driver makes its manifests.
 fn manifests() -> Result<(), Failure> {
     for (kind, _) in KINDS {
-        for (variant, _) in VARIANTS {
-            let program = target::dir()?.join("debug").join(name(variant, kind));
+        for variant in VARIANTS {
             let image = format!("--image=registry.example.org/{kind}:0.1.0");
-            let output = Command::new(&program).args(["manifests", "--single", &image]).output()?;
-            let (text, error) =
-                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            if !output.status.success() || !text.contains("kind: CSIDriver") {
-                return Err(Failure::new(format!("{}: {}: {error}", program.display(), output.status)));
+            let program = target::dir()?.join("debug").join(format!("{variant}-{kind}"));
+            let text = output(Command::new(&program).args(["manifests", "--single", &image]))?;
+            if !text.contains("kind: CSIDriver") {
+                return Err(
+                    Failure::new(format!("no CSIDriver: {text}")).within(&program.display().to_string())
+                );
             }
         }
     }
     Ok(())
+}
+
+/// What a program that succeeds prints.
+fn output(command: &mut Command) -> Result<String, Failure> {
+    let output = command.output()?;
+    if !output.status.success() {
+        let text = [output.stdout, output.stderr].concat();
+        return Err(Failure::new(String::from_utf8_lossy(&text)).within(&format!("{command:?}")));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -1,10 +1,7 @@
 //! `cargo xtask test`: runs every test that this user can run, and says which are left out.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
-
-use syn::Item;
 
 use crate::members::{Member, members};
 use crate::needs::{self, Install, Privilege, Work};
@@ -54,42 +51,7 @@ pub(crate) fn run_all(root: &Path) -> Result<LeftOut, Failure> {
     }
     let selection = Selection::of(&members(root)?)?;
     selection.run(root)?;
-    Ok(Some(selection.left_out_because(unit_tests_that_need_root(root)?, &missing)))
-}
-
-/// The number of unit tests in modules that are left out.
-fn unit_tests_that_need_root(root: &Path) -> Result<usize, Failure> {
-    let mut count = 0;
-    for member in members(root)? {
-        let mut folders = vec![member.sources()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder)? {
-                let path = entry?.path();
-                if path.is_dir() {
-                    folders.push(path);
-                } else if path.extension().is_some_and(|extension| extension == "rs") {
-                    count +=
-                        tests_in_root_modules(&syn::parse_file(&fs::read_to_string(path)?)?.items, false);
-                }
-            }
-        }
-    }
-    Ok(count)
-}
-
-fn tests_in_root_modules(items: &[Item], is_inside: bool) -> usize {
-    let count = |item: &Item| match item {
-        Item::Mod(module) => {
-            let items = module.content.as_ref().map_or(&[][..], |(_, items)| items);
-            tests_in_root_modules(items, is_inside || module.ident == ROOT_MODULE)
-        }
-        Item::Fn(function) if is_inside => {
-            let is_test = |path: &syn::Path| path.segments.last().is_some_and(|name| name.ident == "test");
-            usize::from(function.attrs.iter().any(|attribute| is_test(attribute.path())))
-        }
-        _ => 0,
-    };
-    items.iter().map(count).sum()
+    Ok(Some(selection.left_out_because(&missing)))
 }
 
 /// The integration tests of an ordinary user.
@@ -109,7 +71,7 @@ impl Selection {
     }
 
     /// The number of test programs that were left out, by package, and what they need.
-    fn left_out_because(&self, unit_tests: usize, missing: &[String]) -> String {
+    fn left_out_because(&self, missing: &[String]) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for test in &self.left_out {
             *counts.entry(test.split('/').next().unwrap_or(test)).or_default() += 1;
@@ -117,7 +79,7 @@ impl Selection {
         let counts: Vec<String> =
             counts.iter().map(|(package, count)| format!("{package} {count}")).collect();
         format!(
-            "NOT RUN: {} test programs ({}), and {unit_tests} unit tests in modules named {ROOT_MODULE}.\nThey need:\n  {}",
+            "NOT RUN: {} test programs ({}), and the unit tests in modules named {ROOT_MODULE}.\nThey need:\n  {}",
             self.left_out.len(),
             counts.join(", "),
             missing.join("\n  ")
@@ -159,14 +121,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unit_tests_are_counted_in_modules_that_need_root() {
-        let source = "#[test] fn a() {} mod tests { mod needs_root { #[test] fn b() {} fn c() {} mod d { \
-                      #[tokio::test] async fn e() {} } } }";
-        let file = syn::parse_file(source).expect("Rust");
-        assert_eq!(tests_in_root_modules(&file.items, false), 2);
-    }
-
-    #[test]
     fn what_needs_root_is_left_out_by_name() {
         let tests = [
             ("csi-core", "parse"),
@@ -179,9 +133,8 @@ mod tests {
         let selection = Selection::among(&tests.map(|(p, t)| (p.to_owned(), t.to_owned())));
         assert_eq!(selection.run, ["parse", "machine_simulated"]);
         assert_eq!(selection.left_out, ["csi-core/root_flow", "csi-mount/bind", "dirs/bind"]);
-        let said = selection.left_out_because(4, &["root: run it with sudo".to_owned()]);
+        let said = selection.left_out_because(&["root: run it with sudo".to_owned()]);
         assert!(said.starts_with("NOT RUN: 3 test programs (csi-core 1, csi-mount 1, dirs 1)"), "{said}");
-        assert!(said.contains(", and 4 unit tests in modules named needs_root."), "{said}");
         assert!(said.ends_with("They need:\n  root: run it with sudo"), "{said}");
     }
 }

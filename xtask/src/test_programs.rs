@@ -2,9 +2,9 @@
 //!
 //! `cargo test` runs them one after the other.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -13,11 +13,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::artifacts::{self, Artifact};
-use crate::progress::{self, Progress};
-use crate::{Failure, target};
+use crate::step::time_line;
+use crate::{Failure, hung, target};
 
 /// The file with the seconds of each part's last run, in cargo's target folder.
 const TIMES: &str = "test-times";
+/// How long a test program can take, also on a machine that has other work.
+const LIMIT: Duration = Duration::from_secs(60 * 60);
+/// How many of the slowest programs are listed at the end.
+const SLOWEST: usize = 10;
 
 /// A test program, or all documentation tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +33,8 @@ struct Part {
     folder: PathBuf,
     /// What runs it again.
     repeat: String,
+    /// After this time it is killed.
+    limit: Duration,
 }
 
 impl Part {
@@ -46,6 +52,7 @@ impl Part {
             args: test_args.to_vec(),
             folder: artifact.folder.clone(),
             repeat: format!("cargo test --package {package} --all-features {which}"),
+            limit: LIMIT,
         }
     }
 
@@ -57,25 +64,35 @@ impl Part {
             args: args.map(str::to_owned).to_vec(),
             folder: root.to_owned(),
             repeat: format!("cargo {}", args.join(" ")),
+            limit: LIMIT,
         }
     }
 
-    /// Runs it, and returns everything that it printed.
-    fn run(&self) -> Result<(ExitStatus, Vec<u8>), Failure> {
+    /// Runs it, and returns everything that it printed. The status is `None` if it did not end in time: it and
+    /// all that it started were killed, and the output ends with what they waited for.
+    fn run(&self) -> Result<(Option<ExitStatus>, Vec<u8>), Failure> {
+        let mark = format!("{} of {}", self.name, std::process::id());
         let mut output = tempfile::tempfile()?;
         let copy = |file: &File| io::Result::Ok(Stdio::from(file.try_clone()?));
-        let status = Command::new(&self.program)
+        let mut child = Command::new(&self.program)
             .args(&self.args)
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
+            .env(hung::MARK, &mark)
             .stdin(Stdio::null())
             .stdout(copy(&output)?)
             .stderr(copy(&output)?)
-            .status()
+            .spawn()
             .map_err(|error| Failure::new(format!("{}: {error}", self.program.display())))?;
+        let status = hung::wait_within(&mut child, self.limit)?;
+        let waited_for = match status {
+            Some(_) => String::new(),
+            None => hung::end(&mut child, &mark)?,
+        };
         let mut text = Vec::new();
         output.rewind()?;
         output.read_to_end(&mut text)?;
+        text.extend(waited_for.into_bytes());
         Ok((status, text))
     }
 }
@@ -88,7 +105,7 @@ impl fmt::Display for Part {
 
 /// Builds with `cargo SELECTION --no-run`, and runs each program with `test_args`, and all documentation tests.
 ///
-/// Prints what a program printed when it has ended.
+/// Prints what a program printed when it has ended, and at the end the slowest programs.
 ///
 /// # Errors
 /// When a part failed, after all have run, with the commands that repeat those.
@@ -98,24 +115,42 @@ pub(crate) fn run(root: &Path, selection: &[&str], test_args: &[String]) -> Resu
     let mut parts: Vec<Part> = programs.map(|artifact| Part::of(artifact, test_args)).collect();
     parts.push(Part::doctests(root));
     let file = target::dir()?.join(TIMES);
-    let times = progress::read_times(&file);
+    let mut times = read_times(&file);
     // The longest first: at the end no processor waits for one long part.
     parts.sort_by_key(|part| std::cmp::Reverse(times.get(&part.name).copied().unwrap_or(Duration::MAX)));
     let at_once = thread::available_parallelism().map_or(1, usize::from);
-    let progress = Progress::new("part", parts.len(), times, at_once, Instant::now());
-    let run = Run { progress: Mutex::new(progress), failed: Mutex::new(Vec::new()) };
+    let run = Run::default();
     run.all(parts, at_once)?;
-    let Run { progress, failed } = run;
-    let table = progress.into_inner().unwrap_or_else(PoisonError::into_inner).close(&file, Instant::now())?;
-    println!("{table}");
-    match failed.into_inner().unwrap_or_else(PoisonError::into_inner).as_slice() {
+    let mut took = run.took.into_inner().unwrap_or_else(PoisonError::into_inner);
+    times.extend(took.iter().cloned());
+    write_times(&file, &times)?;
+    took.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+    let slowest: String = took.iter().take(SLOWEST).map(|(name, time)| time_line(name, *time)).collect();
+    println!("The slowest test programs:\n{slowest}");
+    match run.failed.into_inner().unwrap_or_else(PoisonError::into_inner).as_slice() {
         [] => Ok(()),
         failed => Err(Failure::new(failed.join("\n")).within("failed; each is repeated with:")),
     }
 }
 
+/// How long each part took the last time, in a file; nothing if there is none.
+fn read_times(file: &Path) -> BTreeMap<String, Duration> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let time = |line: &str| {
+        let (part, seconds) = line.rsplit_once(' ')?;
+        Some((part.to_owned(), Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
+    };
+    text.lines().filter_map(time).collect()
+}
+
+fn write_times(file: &Path, times: &BTreeMap<String, Duration>) -> Result<(), Failure> {
+    let lines = times.iter().map(|(part, time)| format!("{part} {:.1}\n", time.as_secs_f64()));
+    Ok(fs::write(file, lines.collect::<String>())?)
+}
+
+#[derive(Default)]
 struct Run {
-    progress: Mutex<Progress>,
+    took: Mutex<Vec<(String, Duration)>>,
     /// The commands that repeat what failed.
     failed: Mutex<Vec<String>>,
 }
@@ -140,16 +175,20 @@ impl Run {
     }
 
     fn one(&self, part: &Part) -> Result<(), Failure> {
-        let progress = || self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = progress().begin(&part.name, Instant::now());
-        println!("    {part} {line}");
+        println!("    {part}");
+        let begun = Instant::now();
         let (status, output) = part.run()?;
-        progress().end(&part.name, Instant::now());
+        let took = begun.elapsed();
+        self.took.lock().unwrap_or_else(PoisonError::into_inner).push((part.name.clone(), took));
+        let how = match status {
+            Some(status) => status.to_string(),
+            None => "killed, because it did not end in time".to_owned(),
+        };
         // In one piece, though other threads print too.
-        let mut text = format!("==> {part}: {status}\n").into_bytes();
+        let mut text = format!("==> {part}: {how}, {:.1} s\n", took.as_secs_f64()).into_bytes();
         text.extend(output);
         io::stdout().write_all(&text)?;
-        if !status.success() {
+        if !status.is_some_and(|status| status.success()) {
             self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(format!("  {}", part.repeat));
         }
         Ok(())
@@ -167,14 +206,14 @@ mod tests {
             args: vec!["-c".to_owned(), script.to_owned()],
             folder: "/".into(),
             repeat: format!("repeat {name}"),
+            limit: Duration::from_secs(60),
         }
     }
 
     #[test]
     fn all_parts_run_and_those_that_failed_are_named() {
         let parts = vec![shell("bad", "exit 3"), shell("good", "true"), shell("worse", "kill -9 $$")];
-        let progress = Progress::new("part", parts.len(), Default::default(), 2, Instant::now());
-        let run = Run { progress: Mutex::new(progress), failed: Mutex::default() };
+        let run = Run::default();
         run.all(parts, 2).expect("all were started");
         let mut failed = run.failed.into_inner().expect("no panic");
         failed.sort();
@@ -184,8 +223,20 @@ mod tests {
     #[test]
     fn what_a_part_prints_is_kept_in_its_order() {
         let (status, output) = shell("x", "echo a; echo b >&2; echo c").run().expect("it ran");
-        assert!(status.success());
+        assert!(status.expect("it ended").success());
         assert_eq!(String::from_utf8_lossy(&output), "a\nb\nc\n");
+    }
+
+    #[test]
+    fn a_part_that_does_not_end_fails_with_what_it_waited_for() {
+        let part = Part { limit: Duration::from_millis(200), ..shell("hung", "echo begun; exec sleep 1000") };
+        let (status, output) = part.run().expect("it was started");
+        let text = String::from_utf8_lossy(&output);
+        assert_eq!(status, None, "{text}");
+        assert!(text.contains("process ") && text.contains("  thread "), "{text}");
+        let run = Run::default();
+        run.one(&part).expect("it was started");
+        assert_eq!(run.failed.into_inner().expect("no panic"), ["  repeat hung"]);
     }
 
     #[test]
@@ -202,5 +253,15 @@ mod tests {
         assert_eq!(part.repeat, "cargo test --package dirs --all-features --test kit");
         let part = Part::of(&artifact("lib", "dirs"), &[]);
         assert_eq!((part.name.as_str(), part.repeat.ends_with(" --lib")), ("dirs/lib", true));
+    }
+
+    #[test]
+    fn times_are_read_as_they_were_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("times");
+        let times = BTreeMap::from([("a part".to_owned(), Duration::from_millis(1500))]);
+        write_times(&file, &times).expect("written");
+        assert_eq!(read_times(&file), times);
+        assert_eq!(read_times(&folder.path().join("none")), BTreeMap::new());
     }
 }

@@ -1,17 +1,14 @@
 //! Compares the tables of `docs/error-mapping.md` with the code: the status code of every condition for every
 //! RPC, and the condition of every kind of mount error.
 
+mod tree;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
-use csi_core::{Error, GroupSnapshotId, NodeId, Rpc, SnapshotId, VolumeId};
+use csi_core::types::{GroupSnapshotId, NodeId, SnapshotId};
+use csi_core::{Error, Rpc, VolumeId};
 use tonic::Code;
-
-fn read(path: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace");
-    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
+use tree::read;
 
 /// The rows of the document's table whose first column has this heading.
 fn rows(heading: &str) -> Vec<[String; 3]> {
@@ -203,7 +200,8 @@ fn no_call_is_repeated_for_an_object_that_nobody_wants() {
 #[test]
 fn a_request_that_can_t_succeed_is_infeasible() {
     use Rpc::{ControllerExpandVolume, ControllerModifyVolume, CreateVolume, NodeExpandVolume};
-    let (conditions, callers) = (conditions(), callers());
+    let conditions = conditions();
+    let callers = callers();
     for (rpc, names) in [
         (CreateVolume, &["InvalidArgument", "Unsupported"][..]),
         (ControllerExpandVolume, &["InvalidArgument", "Unsupported", "OutOfRange", "VolumeNotFound"]),
@@ -238,6 +236,7 @@ fn mount_errors_keep_their_meaning_and_their_text() {
     use csi_core::mount::{self, ErrorKind::*};
     let kinds = [
         InvalidInput,
+        InvalidOption,
         Protected,
         NotOwned,
         NotFound,
@@ -268,8 +267,35 @@ fn mount_errors_keep_their_meaning_and_their_text() {
         let [_, due, _] = row.unwrap_or_else(|| panic!("{kind:?} is not in the table"));
         let error = Error::from(mount::Error::new(kind, "stage", "as it is").at("/dev/sdx").hint("fix it"));
         assert_eq!(name(&error), *due, "{kind:?}");
-        assert_eq!(error.to_string(), "stage /dev/sdx: as it is; fix it", "{kind:?}");
+        let field = if kind == InvalidOption { "volume_capability.mount.mount_flags: " } else { "" };
+        assert_eq!(error.to_string(), format!("{field}stage /dev/sdx: as it is; fix it"), "{kind:?}");
         let source = std::error::Error::source(&error).and_then(<dyn std::error::Error>::downcast_ref);
         assert_eq!(source.map(mount::Error::kind), Some(kind), "the mount error is the source");
     }
+}
+
+/// A number that is missing in the code is retried for ever, or never: so all numbers of Linux are compared.
+#[cfg(target_os = "linux")]
+#[test]
+fn every_error_number_has_the_kind_and_the_condition_of_the_document() {
+    use csi_core::mount;
+    use std::io;
+    let rows = rows("errno");
+    let rest = rows.iter().find(|[numbers, ..]| numbers == "all others").expect("a row for all others");
+    let mut named: BTreeSet<&str> = rows.iter().flat_map(|[numbers, ..]| numbers.split(", ")).collect();
+    named.remove("all others");
+    for number in 1..134 {
+        let errno = format!("{:?}", nix::errno::Errno::from_raw(number));
+        if errno == "UnknownErrno" {
+            continue;
+        }
+        let row = rows.iter().find(|[numbers, ..]| numbers.split(", ").any(|name| name == errno));
+        named.remove(errno.as_str());
+        let [_, kind, condition] = row.unwrap_or(rest);
+        let system = || io::Error::from_raw_os_error(number);
+        let found = mount::Error::os("open", "/path", system()).kind();
+        assert_eq!(format!("{found:?}"), *kind, "the kind of {errno}");
+        assert_eq!(name(&Error::from(system())), *condition, "the condition of {errno}");
+    }
+    assert!(named.is_empty(), "not the names of numbers: {named:?}");
 }

@@ -2,18 +2,15 @@
 
 #[path = "../src/rust_source.rs"]
 mod rust_source;
+mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rust_source::{Names, imports, in_crate, is_test};
 use syn::visit::{self, Visit};
 use syn::{Item, ItemMod, ItemUse, Visibility};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace").to_owned()
-}
+use tree::root;
 
 /// What one file imports and re-exports.
 #[derive(Default)]
@@ -29,9 +26,14 @@ struct Module {
 }
 
 /// Reads a file as the module at this path.
+#[derive(Default)]
 struct Reader {
     at: Names,
     module: Module,
+    /// The names that its `use` declare, with the path of each.
+    imported: BTreeMap<String, Names>,
+    /// The paths that do not begin with `crate`, `self` or `super`: some begin with an imported name.
+    relative: Vec<Names>,
 }
 
 impl<'ast> Visit<'ast> for Reader {
@@ -70,6 +72,7 @@ impl<'ast> Visit<'ast> for Reader {
             let path = in_crate(&self.at, &import.path)
                 .or_else(|| is_public.then(|| [&self.at[..], &import.path].concat()));
             let Some(path) = path else { continue };
+            self.imported.insert(import.name.clone(), path.clone());
             if is_public && import.name == "*" {
                 self.module.globs.push(path.clone());
             } else if is_public {
@@ -81,17 +84,30 @@ impl<'ast> Visit<'ast> for Reader {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let names: Names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        self.module.named.extend(in_crate(&self.at, &names));
+        match in_crate(&self.at, &names) {
+            Some(path) => drop(self.module.named.insert(path)),
+            None => self.relative.push(names),
+        }
         visit::visit_path(self, path);
     }
 }
 
-fn read(src: &Path) -> BTreeMap<Names, Module> {
+impl Reader {
+    fn into_module(mut self) -> Module {
+        for names in &self.relative {
+            let Some(start) = names.first().and_then(|name| self.imported.get(name)) else { continue };
+            self.module.named.insert([start, &names[1..]].concat());
+        }
+        self.module
+    }
+}
+
+fn modules(src: &Path) -> BTreeMap<Names, Module> {
     let files = rust_source::read(src).expect("a readable crate");
     let modules = files.into_iter().map(|(at, file)| {
-        let mut reader = Reader { at: at.clone(), module: Module::default() };
+        let mut reader = Reader { at: at.clone(), ..Reader::default() };
         reader.visit_file(&file);
-        (at, reader.module)
+        (at, reader.into_module())
     });
     modules.collect()
 }
@@ -118,7 +134,7 @@ fn owner(path: &[String], modules: &BTreeMap<Names, Module>, depth: usize) -> Op
 
 /// The folders of a crate as ARCHITECTURE.md lists them, lowest first.
 fn layers(name: &str) -> Vec<String> {
-    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let text = tree::read("ARCHITECTURE.md");
     let heading = format!("### {name}");
     let part = text.split_once(&format!("{heading}\n")).unwrap_or_else(|| panic!("no {heading:?}")).1;
     let rows =
@@ -128,12 +144,14 @@ fn layers(name: &str) -> Vec<String> {
 }
 
 fn no_import_runs_upward(name: &str, least: usize) {
-    let (layers, modules) = (layers(name), read(&root().join(name).join("src")));
+    let layers = layers(name);
+    let modules = modules(&root().join(name).join("src"));
     let floor = |top: &String| {
         let floor = layers.iter().position(|layer| layer == top);
         floor.unwrap_or_else(|| panic!("{name}: {top} is not among the layers of ARCHITECTURE.md"))
     };
-    let (mut imports, mut upward) = (0, Vec::new());
+    let mut imports = 0;
+    let mut upward = Vec::new();
     for (from, module) in modules.iter().filter(|(from, _)| !from.is_empty()) {
         for path in &module.named {
             let Some(to) = owner(path, &modules, 0).filter(|to| !to.is_empty()) else { continue };
@@ -145,6 +163,60 @@ fn no_import_runs_upward(name: &str, least: usize) {
     }
     assert!(imports >= least, "{name}: only {imports} imports between folders were found");
     assert!(upward.is_empty(), "{name}: {upward:#?}");
+}
+
+/// Each file, and the files that define what it names. A folder's own file, `mod.rs` or `lib.rs`, and the files below it
+/// may name each other.
+fn files_named(modules: &BTreeMap<Names, Module>) -> BTreeMap<&Names, BTreeSet<Names>> {
+    let named = |from: &Names, module: &Module| -> BTreeSet<Names> {
+        let owners = module.named.iter().filter_map(|path| owner(path, modules, 0));
+        owners.filter(|to| !to.starts_with(from) && !from.starts_with(to)).collect()
+    };
+    modules.iter().map(|(from, module)| (from, named(from, module))).collect()
+}
+
+/// All files that can be reached from a file, by what they name.
+fn reached(from: &Names, named: &BTreeMap<&Names, BTreeSet<Names>>) -> BTreeSet<Names> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(file) = open.pop() {
+        for to in &named[file] {
+            if reached.insert(to.clone()) {
+                open.push(to);
+            }
+        }
+    }
+    reached
+}
+
+#[test]
+fn no_files_name_each_other_in_a_circle() {
+    let mut circles = BTreeSet::new();
+    for name in [
+        "csi-proto",
+        "csi-mount",
+        "csi-core",
+        "kubernetes/csi-deploy",
+        "kubernetes/csi-kube",
+        "tools/csi-cli",
+        "tools/csi-conformance",
+    ] {
+        let modules = modules(&root().join(name).join("src"));
+        let named = files_named(&modules);
+        let reached: BTreeMap<&Names, BTreeSet<Names>> =
+            modules.keys().map(|file| (file, reached(file, &named))).collect();
+        for (file, others) in &reached {
+            let circle: Vec<String> = others
+                .iter()
+                .filter(|other| reached[*other].contains(*file))
+                .map(|other| other.join("::"))
+                .collect();
+            if !circle.is_empty() {
+                circles.insert(format!("{name}: {}", circle.join(", ")));
+            }
+        }
+    }
+    assert!(circles.is_empty(), "{circles:#?}");
 }
 
 #[test]

@@ -1,28 +1,15 @@
 //! docs/messages.md lists every message at WARN or ERROR, and no other.
 
+mod tree;
+
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
+use tree::{files, read, root};
 
 /// Sources whose log an operator reads.
 const SOURCES: [&str; 5] =
-    ["csi-core/src", "csi-mount/src", "csi-kube/src", "examples/hostpath/src", "examples/nfs/src"];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace").to_owned()
-}
-
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
-        if entry.is_dir() {
-            sources(&entry, found);
-        } else if entry.extension().is_some_and(|extension| extension == "rs") {
-            found.push(entry);
-        }
-    }
-}
+    ["csi-core/src", "csi-mount/src", "kubernetes/csi-kube/src", "examples/hostpath/src", "examples/nfs/src"];
 
 /// The text of a message: the last literal on the top level of the macro's arguments, before the arguments of
 /// the text itself.
@@ -62,15 +49,12 @@ fn messages(tokens: TokenStream, found: &mut BTreeSet<String>) {
 
 #[test]
 fn every_warning_is_in_the_index() {
-    let mut files = Vec::new();
-    SOURCES.iter().for_each(|folder| sources(&root().join(folder), &mut files));
     let mut logged = BTreeSet::new();
-    for file in files {
-        let text = fs::read_to_string(&file).expect("a source file");
-        messages(text.parse().expect("Rust"), &mut logged);
+    for file in SOURCES.iter().flat_map(|folder| files(folder, "rs")) {
+        messages(read(file).parse().expect("Rust"), &mut logged);
     }
     assert!(logged.len() > 40, "only {} messages were found", logged.len());
-    let document = fs::read_to_string(root().join("docs/messages.md")).expect("the index");
+    let document = read("docs/messages.md");
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `"));
     let listed: BTreeSet<String> =
         rows.map(|row| row.split('`').next().unwrap_or_default().to_owned()).collect();
@@ -98,4 +82,82 @@ fn messages_are_found_in_every_form() {
     messages(source.parse().expect("Rust"), &mut found);
     let due = ["after fields on two lines", "plain", "with {}", "{text}"];
     assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), due);
+}
+
+/// Fields of other things than requests, which an error names too: flags, text that is parsed on its own, and
+/// the key of a record.
+const NOT_OF_A_REQUEST: [&str; 5] = ["socket removal", "mode", "spec", "quantity", "id"];
+
+/// The fields that the errors of these tokens name: the first literal in the arguments of `invalid`.
+fn named_fields(tokens: TokenStream, found: &mut BTreeSet<String>) {
+    let mut is_invalid = false;
+    for tree in tokens {
+        if let TokenTree::Group(group) = &tree {
+            let mut arguments = group.stream().into_iter();
+            match (is_invalid, arguments.next(), arguments.next(), arguments.next()) {
+                (true, Some(TokenTree::Literal(text)), ..) => drop(found.insert(text.to_string())),
+                (true, Some(TokenTree::Ident(format)), Some(_), Some(TokenTree::Group(inner)))
+                    if format == "format" =>
+                {
+                    found.extend(inner.stream().into_iter().next().map(|text| text.to_string()));
+                }
+                _ => {}
+            }
+            named_fields(group.stream(), found);
+        }
+        is_invalid = matches!(&tree, TokenTree::Ident(name) if name == "invalid");
+    }
+}
+
+/// The path of a field without indices and keys, which can hold any character.
+fn without_keys(field: &str) -> String {
+    let parts = field.split('[').enumerate();
+    parts
+        .map(|(at, part)| if at == 0 { part } else { part.split_once(']').map_or("", |(_, rest)| rest) })
+        .collect()
+}
+
+/// Whether the path leads to a field of the message.
+fn has_field(message: &prost_reflect::MessageDescriptor, path: &str) -> bool {
+    let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
+    let Some(field) = message.get_field_by_name(first) else { return false };
+    match (rest, field.kind()) {
+        (None, _) => true,
+        (Some(rest), prost_reflect::Kind::Message(inner)) => has_field(&inner, rest),
+        _ => false,
+    }
+}
+
+#[test]
+fn errors_name_the_fields_of_requests() {
+    let mut compiler = protox::Compiler::new([root().join("csi-proto/proto")]).expect("the folder");
+    compiler.include_imports(true);
+    compiler.open_file("csi.proto").expect("the spec's file");
+    let encoded = compiler.encode_file_descriptor_set();
+    let pool = prost_reflect::DescriptorPool::decode(encoded.as_slice()).expect("complete");
+    let requests: Vec<_> =
+        pool.all_messages().filter(|message| message.name().ends_with("Request")).collect();
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for folder in ["csi-core/src", "examples", "tools/csi-cli/templates"] {
+        let files = files(folder, "rs");
+        for file in files.iter().filter(|file| !file.components().any(|part| part.as_os_str() == "tests")) {
+            let Ok(tokens) = read(file).parse::<TokenStream>() else { continue };
+            let mut fields = BTreeSet::new();
+            named_fields(tokens, &mut fields);
+            for field in fields {
+                let field = field.trim_matches('"');
+                let is_composed = field.is_empty() || field.starts_with('{');
+                if is_composed || field.starts_with("--") || NOT_OF_A_REQUEST.contains(&field) {
+                    continue;
+                }
+                count += 1;
+                if !requests.iter().any(|request| has_field(request, &without_keys(field))) {
+                    wrong.push(format!("{}: {field}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(count > 20, "{count} fields are found");
+    assert!(wrong.is_empty(), "no request has these fields:\n{}", wrong.join("\n"));
 }

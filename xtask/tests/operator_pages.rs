@@ -1,15 +1,11 @@
 //! The flags and metrics in the pages for operators are those of the code.
 
+mod tree;
+
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 
 use serde_json::Value;
-
-fn read(path: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace");
-    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
+use tree::read;
 
 /// The words that begin with one of these, of letters, digits and underscores.
 fn names<'a>(text: &'a str, starts: &[&str]) -> BTreeSet<&'a str> {
@@ -17,9 +13,13 @@ fn names<'a>(text: &'a str, starts: &[&str]) -> BTreeSet<&'a str> {
     words.filter(|word| starts.iter().any(|start| word.starts_with(start) && word != start)).collect()
 }
 
+/// csi-deploy makes a PrometheusRule from it.
+const ALERTS: &str = "kubernetes/csi-deploy/docs/alerts.yaml";
+
 #[test]
 fn every_flag_of_a_driver_is_listed() {
-    let (source, page) = (read("csi-core/src/flags.rs"), read("docs/node-requirements.md"));
+    let source = read("csi-core/src/flags.rs");
+    let page = read("docs/node-requirements.md");
     let source = source.split("#[cfg(test)]").next().unwrap_or_default();
     let variables = source.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next());
     let variables: BTreeSet<&str> = variables.collect();
@@ -46,7 +46,7 @@ fn the_pages_name_the_metrics_of_the_code() {
     let dashboard = read("docs/dashboard.json");
     let parsed: Value = serde_json::from_str(&dashboard).expect("JSON");
     assert!(parsed["panels"].as_array().is_some_and(|panels| panels.len() > 5));
-    for text in [&dashboard, &read("docs/alerts.yaml")] {
+    for text in [&dashboard, &read(ALERTS)] {
         for name in names(text, &starts) {
             let family =
                 ["_bucket", "_count", "_sum", "_total"].iter().find_map(|end| name.strip_suffix(end));
@@ -57,7 +57,8 @@ fn the_pages_name_the_metrics_of_the_code() {
 
 #[test]
 fn every_alert_is_explained() {
-    let (alerts, page) = (read("docs/alerts.yaml"), read("docs/metrics.md"));
+    let alerts = read(ALERTS);
+    let page = read("docs/metrics.md");
     let alerts: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(alerts.len() > 5, "{alerts:?}");
     for alert in alerts {

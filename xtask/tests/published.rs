@@ -1,22 +1,13 @@
 //! What a registry shows of each published crate, and what its users get with it.
 
+mod tree;
+
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace")
-}
-
-fn cargo(args: &[&str]) -> String {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo).args(args).current_dir(root()).output().expect("cargo runs");
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
-}
+use tree::{cargo, read, root};
 
 /// What is built here: packages for other platforms do not have to be on this machine.
 fn metadata(args: &[&str]) -> Value {
@@ -40,8 +31,9 @@ fn published(metadata: &Value) -> impl Iterator<Item = &Value> {
     list(metadata, "packages").filter(is_published)
 }
 
-fn read(path: PathBuf) -> String {
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+/// The folder of a package.
+fn folder(package: &Value) -> &Path {
+    Path::new(text(package, "manifest_path")).parent().expect("a folder")
 }
 
 #[test]
@@ -65,7 +57,7 @@ fn every_crate_describes_itself() {
         assert!(list(docs, "targets").count() > 0, "{name}");
         count += 1;
     }
-    assert_eq!(count, 8);
+    assert_eq!(count, 9);
 }
 
 /// The address of the repository is decided in one file.
@@ -84,7 +76,7 @@ fn only_the_workspace_names_the_repository() {
 
 #[test]
 fn every_archive_has_its_documents_and_no_link_leaves_it() {
-    let licence = read(root().join("LICENSE"));
+    let licence = read("LICENSE");
     for package in published(&metadata(&["--no-deps"])) {
         let name = text(package, "name");
         let list = cargo(&["package", "--list", "--allow-dirty", "--offline", "--package", name]);
@@ -92,9 +84,9 @@ fn every_archive_has_its_documents_and_no_link_leaves_it() {
         for file in ["LICENSE", "README.md", "CHANGELOG.md"] {
             assert!(files.contains(file), "{name} has no {file}");
         }
-        assert_eq!(read(root().join(name).join("LICENSE")), licence, "{name}");
+        assert_eq!(read(folder(package).join("LICENSE")), licence, "{name}");
         for file in files.iter().filter(|file| file.ends_with(".md")) {
-            let source = read(root().join(name).join(file));
+            let source = read(folder(package).join(file));
             let links = source.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
             for (link, _) in links.filter(|(link, _)| !link.contains("://") && !link.starts_with('#')) {
                 let folder = file.rfind('/').map_or("", |end| &file[..=end]);
@@ -109,11 +101,10 @@ fn every_archive_has_its_documents_and_no_link_leaves_it() {
 fn dependency_lines_in_documents_are_true() {
     let metadata = metadata(&["--no-deps"]);
     let mut documents = vec![root().join("README.md")];
-    documents
-        .extend(published(&metadata).map(|package| root().join(text(package, "name")).join("README.md")));
+    documents.extend(published(&metadata).map(|package| folder(package).join("README.md")));
     let mut count = 0;
     for document in documents {
-        let source = read(document.clone());
+        let source = read(&document);
         for package in published(&metadata) {
             let name = text(package, "name");
             for line in source.lines().filter_map(|line| line.strip_prefix(&format!("{name} = "))) {
@@ -139,14 +130,14 @@ fn dependency_lines_in_documents_are_true() {
 /// The release profile in the documents is the workspace's own.
 #[test]
 fn the_release_profile_in_documents_is_the_workspaces() {
-    let manifest = read(root().join("Cargo.toml"));
+    let manifest = read("Cargo.toml");
     let profile = |text: &str| {
         let (_, rest) = text.split_once("[profile.release]\n").expect("a profile");
         let end = rest.find("```").or_else(|| rest.find("\n# ")).expect("an end");
         rest[..end].trim().to_owned()
     };
     for document in ["README.md", "csi-core/README.md"] {
-        assert_eq!(profile(&read(root().join(document))), profile(&manifest), "{document}");
+        assert_eq!(profile(&read(document)), profile(&manifest), "{document}");
     }
 }
 
@@ -176,7 +167,8 @@ fn no_dependency_needs_a_newer_rust() {
         assert!(ids.len() > 10, "{ids:?}");
         for package in list(&metadata, "packages").filter(|package| ids.contains(text(package, "id"))) {
             if let Some(needed) = package["rust_version"].as_str() {
-                let (name, user) = (&package["name"], &user["name"]);
+                let name = &package["name"];
+                let user = &user["name"];
                 assert!(number(needed) <= own, "{name}, which {user} uses, needs Rust {needed}");
             }
         }
@@ -200,10 +192,11 @@ fn choices(expression: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn every_dependency_has_a_licence_of_the_list() {
-    let config = read(root().join("deny.toml"));
+    let config = read("deny.toml");
     let allowed = config.split_once("allow = [").and_then(|(_, rest)| rest.split_once(']'));
     let allowed: BTreeSet<&str> = allowed.expect("a list").0.split('"').skip(1).step_by(2).collect();
-    let (mut used, mut refused) = (BTreeSet::new(), Vec::new());
+    let mut used = BTreeSet::new();
+    let mut refused = Vec::new();
     let metadata = metadata(&[]);
     for package in list(&metadata, "packages").filter(|package| package["source"].is_string()) {
         let choices = choices(text(package, "license"));

@@ -23,12 +23,18 @@ fn problems_with(file: &str, from: &str, to: &str) -> Vec<String> {
     let good = [
         (
             "docs/spec-coverage/node.md",
-            "| id | section | requirement | kept by |\n|---|---|---|---|\n| a-b.one | S | It is. | both |\n| a-b.two | S | It is. | vendor |\n",
+            "| id | section | requirement | kept by |\n|---|---|---|---|\n| a-b.one | S | It is. | both |\n| a-b.two | S | It is. | vendor |\n| a-b.kit | S | It is. | both |\n",
         ),
         ("docs/spec-coverage/README.md", "| id | kind | reason |\n|---|---|---|\n| a-b.two | open | So. |\n"),
-        ("csi-core/src/lib.rs", "// spec: a-b.one\nfn one() {}\n/// - spec: `a-b.two`\nfn two() {}\n"),
+        (
+            "csi-core/src/lib.rs",
+            "// spec: a-b.one\nfn one() {}\n// spec: a-b.kit\n/// - spec: `a-b.two`\nfn two() {}\n",
+        ),
         ("csi-core/tests/shown.rs", "// spec: a-b.one\n#[test]\nfn shown() {}\n"),
-        ("csi-conformance/src/lib.rs", "const NAME: &str = \"Cargo.toml\";\n"),
+        (
+            "tools/csi-conformance/src/lib.rs",
+            "const NAME: &str = \"Cargo.toml\";\ntests! { \"a\", \"S\";\n    Must \"It is\", is_so, [\"a-b.kit\"], [];\n}\n",
+        ),
     ];
     for (name, text) in good {
         let path = root.path().join(name);
@@ -44,7 +50,8 @@ fn each_way_to_be_wrong_is_told() {
     assert_eq!(problems_with("", "", ""), [""; 0]);
     let page = "docs/spec-coverage/node.md";
     let readme = "docs/spec-coverage/README.md";
-    let (code, test) = ("csi-core/src/lib.rs", "csi-core/tests/shown.rs");
+    let code = "csi-core/src/lib.rs";
+    let test = "csi-core/tests/shown.rs";
     for (file, from, to, due) in [
         (code, "// spec: a-b.one\n", "", "a-b.one is cited by no code"),
         (code, "/// - spec: `a-b.two`\n", "", "a-b.two is cited by no code"),
@@ -52,7 +59,8 @@ fn each_way_to_be_wrong_is_told() {
         (readme, "| a-b.two | open | So. |\n", "", "a-b.two is cited by no test"),
         (code, "a-b.one", "a-b.one, a-b.three", "csi-core/src/lib.rs:1: a-b.three is not a requirement"),
         (test, "a-b.one", "a-b.one, a-b.three", "csi-core/tests/shown.rs:1: a-b.three is not a requirement"),
-        ("csi-conformance/src/lib.rs", "Cargo.toml", "a-b.three", "a-b.three is not a requirement"),
+        ("tools/csi-conformance/src/lib.rs", "Cargo.toml", "a-b.three", "a-b.three is not a requirement"),
+        (page, "| a-b.kit | S | It is.", "| a-b.kit | S | Should: it is.", "a.is-so is a MUST, and none"),
         (page, "a-b.two", "a-b.one", "a-b.one occurs twice"),
         (page, "| both |", "| nobody |", "is kept by `nobody`"),
         (readme, "a-b.two", "a-b.three", "an exception for a-b.three"),

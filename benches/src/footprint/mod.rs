@@ -1,7 +1,6 @@
 //! What a driver costs its node while idle, at its start, and for a publish: measured from outside, on the
 //! process of a program.
 
-mod compare;
 mod process;
 mod volumes;
 
@@ -16,7 +15,6 @@ use tonic::transport::{Channel, Endpoint};
 use v1::identity_client::IdentityClient;
 
 use crate::Place;
-pub use compare::compare;
 use process::{Seen, Work};
 
 /// How much of it to measure.
@@ -81,11 +79,10 @@ struct Running<'r> {
 impl<'r> Running<'r> {
     /// Starts the program, and returns how long it took until a Probe was answered.
     fn start(program: &Path, place: &Place, runtime: &'r Runtime) -> (Duration, Self) {
-        let (socket, root) = (place.path("csi.sock"), place.directory("volumes"));
+        let socket = place.path("csi.sock");
+        let root = place.directory("volumes");
         let mut command = Command::new(program);
         command.env("CSI_ENDPOINT", format!("unix://{}", socket.display())).env("DIRS_ROOT", &root);
-        // For hostpath.
-        command.env("DATA_DIR", &root).env("VOLUME_KIND", "directory").env("NODE_ID", "node-1");
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).expect("a path");
         let begun = Instant::now();
         let child = command.stdin(Stdio::null()).spawn().expect("start the program");

@@ -14,7 +14,7 @@ use v1::volume_capability::{AccessMode, AccessType, MountVolume};
 
 use super::Running;
 
-pub(super) fn capability() -> v1::VolumeCapability {
+fn capability() -> v1::VolumeCapability {
     v1::VolumeCapability {
         access_mode: Some(AccessMode { mode: 1 }),
         access_type: Some(AccessType::Mount(MountVolume::default())),

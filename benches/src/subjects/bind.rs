@@ -42,8 +42,10 @@ pub(super) fn binds<'a>(
 
 pub(super) fn read_only(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
-    let (source, target) = (place.directory("volume"), place.target());
-    let (source, target) = (source.as_path(), target.as_path());
+    let source = place.directory("volume");
+    let target = place.target();
+    let source = source.as_path();
+    let target = target.as_path();
     let by_mount_utils = mount_utils::each(
         "Mount",
         "bind read-only",
@@ -74,8 +76,10 @@ pub(super) fn read_only(bench: &mut Bench<'_>, mounts: usize) {
 
 pub(super) fn plain(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
-    let (source, target) = (place.directory("volume"), place.target());
-    let (source, target) = (source.as_path(), target.as_path());
+    let source = place.directory("volume");
+    let target = place.target();
+    let source = source.as_path();
+    let target = target.as_path();
     bench.compare([
         Contestant::bare("mount(2)", binds(target, || bare(source, target, MsFlags::empty()))),
         Contestant::ours("Bind", binds(target, || ours(source, target, MountAttributes::empty()))),
@@ -95,7 +99,9 @@ const BELOW: usize = 10;
 
 pub(super) fn recursive(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
-    let (source, target, inner) = (place.directory("volume"), place.target(), place.directory("inner"));
+    let source = place.directory("volume");
+    let target = place.target();
+    let inner = place.directory("inner");
     // Private: unmounting a bind of a shared tree also unmounts what is mounted below the tree.
     mount(Some("volume"), &source, Some("tmpfs"), MsFlags::empty(), NONE).expect("mount a tmpfs");
     mount(NONE, &source, NONE, MsFlags::MS_PRIVATE, NONE).expect("make it private");
@@ -110,7 +116,9 @@ pub(super) fn recursive(bench: &mut Bench<'_>, mounts: usize) {
         each(|| (), move |()| work(), move |()| undo())
     };
     let by_hand = {
-        let (source, target, names) = (source.clone(), target.clone(), names.clone());
+        let source = source.clone();
+        let target = target.clone();
+        let names = names.clone();
         move || {
             bare(&source, &target, MsFlags::MS_REC);
             let remount = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
@@ -119,7 +127,8 @@ pub(super) fn recursive(bench: &mut Bench<'_>, mounts: usize) {
         }
     };
     let by_us = {
-        let (source, target) = (source.clone(), target.clone());
+        let source = source.clone();
+        let target = target.clone();
         move || {
             let target = Target::new(&target).expect("open the target");
             let bind = Bind::new(&source).recursive().attributes(MountAttributes::RDONLY);
@@ -139,7 +148,8 @@ pub(super) fn recursive(bench: &mut Bench<'_>, mounts: usize) {
 
 pub(super) fn unmount(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
-    let (source, target) = (place.directory("volume"), place.target());
+    let source = place.directory("volume");
+    let target = place.target();
     let prepare = || place::bind(&source, &target);
     let by_mount_utils = mount_utils::each("Unmount", "unmount", prepare, |(), run| run(&[&target]), |()| ());
     let others = [

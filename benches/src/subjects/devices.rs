@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use csi_mount::{BlockDevice, Filesystem, LoopDevice, LoopOptions, Probe, testing};
+use csi_mount::{BlockDevice, Filesystem, LoopDevice, LoopOptions, Probe, internal};
 use rustix::fs::{Mode, OFlags};
 
 use crate::place::{Image, Place};
@@ -33,7 +33,7 @@ fn bare_reads(device: &Path, reads: &[Range<u64>]) {
 const ALIGN: usize = 4096;
 
 fn probe(bench: &mut Bench<'_>, image: &Image, check: fn(&Probe<'_>) -> bool) {
-    let reads = testing::probe_reads(&image.open());
+    let reads = internal::probe_reads(&image.open());
     let ours = || {
         let device = BlockDevice::open(image.path()).expect("open");
         let found = device.probe();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use csi_mount::{Filesystem, Mount, Target, grow_mounted, grow_unmounted};
+use csi_mount::{CheckLimits, Filesystem, Mount, Target, grow_mounted, grow_unmounted};
 use nix::mount::{MsFlags, mount};
 
 use super::bind::binds;
@@ -62,7 +62,7 @@ pub(super) fn grow_ext4(bench: &mut Bench<'_>, _: usize) {
     let place = Place::new();
     let image = Image::new(&place, "image", 64);
     let prepare = || too_small(&image);
-    let by_us = |()| grow_unmounted(&image.open(), Filesystem::Ext4).expect("grow");
+    let by_us = |()| grow_unmounted(&image.open(), Filesystem::Ext4, CheckLimits::default()).expect("grow");
     // resize2fs refuses a filesystem that was not checked, as this toolkit does.
     let by_programs = |()| {
         program("e2fsck", [Path::new("-f"), Path::new("-p"), image.path()]);

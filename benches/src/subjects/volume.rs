@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use csi_mount::flow::block::{StagePlan, publish, stage, unpublish, unstage};
+use csi_mount::internal::flow::block::{StagePlan, publish, stage, unpublish, unstage};
 use csi_mount::{Filesystem, MountAttributes, Target};
 use nix::mount::{MsFlags, mount};
 
@@ -48,7 +48,8 @@ pub(super) fn first_stage(bench: &mut Bench<'_>, mebibytes: usize) {
 pub(super) fn stage_again(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
     let image = Image::with_filesystem(&place, "mkfs.ext4", 64);
-    let (staging, device) = (place.directory("staging"), image.path());
+    let staging = place.directory("staging");
+    let device = image.path();
     let undo = || place::unmount(&staging);
     let bare =
         || mount(Some(device), &staging, Some("ext4"), MsFlags::empty(), None::<&str>).expect("mount(2)");
@@ -74,8 +75,11 @@ pub(super) fn stage_again(bench: &mut Bench<'_>, mounts: usize) {
 pub(super) fn whole_life(bench: &mut Bench<'_>, _: usize) {
     let place = Place::new();
     let image = Image::with_filesystem(&place, "mkfs.ext4", 64);
-    let (staging, target) = (place.directory("staging"), place.path("target"));
-    let (staging, target, device) = (staging.as_path(), target.as_path(), image.path());
+    let staging = place.directory("staging");
+    let target = place.path("target");
+    let staging = staging.as_path();
+    let target = target.as_path();
+    let device = image.path();
     bench.compare([
         Contestant::bare("mount(2), umount2(2)", looped(|| bare(device, staging, target))),
         Contestant::ours("flow::block", looped(|| ours(device, staging, target))),
@@ -93,7 +97,8 @@ fn bare(device: &Path, staging: &Path, target: &Path) {
 }
 
 fn ours(device: &Path, staging: &Path, target: &Path) {
-    let (staging, target) = (Target::new(staging).expect("open"), Target::new(target).expect("open"));
+    let staging = Target::new(staging).expect("open");
+    let target = Target::new(target).expect("open");
     stage(device, &staging, &StagePlan::new(Filesystem::Ext4)).expect("stage");
     publish(staging.path(), &target, MountAttributes::RDONLY).expect("publish");
     unpublish(&target).expect("unpublish");

@@ -8,18 +8,22 @@
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use csi_proto::v1;
+use csi_proto::{Rpc, Service, v1};
 use tonic::{Request, Response, Status};
 
 use crate::call::{Call, CallPath, Sent, StreamCall};
 use crate::controller::*;
+use crate::error::{Error, Result};
 use crate::group_controller::*;
 use crate::identity::{GetPluginCapabilitiesRequest, GetPluginInfoRequest, Identity, ProbeRequest};
 use crate::mode::Mode;
 use crate::node::*;
 use crate::snapshot_metadata::*;
-use crate::{Error, Result, Rpc, Service};
+
+/// How long the start waits for this node's id and topology.
+const NODE_INFO_LIMIT: Duration = Duration::from_secs(5);
 
 /// A plugin as it is served.
 pub(crate) struct Core {
@@ -79,6 +83,34 @@ impl Core {
 
     fn node(&self) -> Result<&NodeTable> {
         self.table(Service::Node, &self.node)
+    }
+
+    /// Asks the driver for this node's id and topology, before it serves. If they can't be read yet, which is
+    /// not a mistake in the configuration, NodeGetInfo will report that.
+    ///
+    /// # Errors
+    /// What NodeGetInfo could never return: the rule, and what breaks it.
+    pub(crate) async fn check_node_info(&self) -> Result<(), String> {
+        let Ok(table) = self.node() else { return Ok(()) };
+        let node = Arc::clone(&table.node);
+        let mut asked = tokio::spawn(async move { node.info().await });
+        let Ok(Ok(info)) = tokio::time::timeout(NODE_INFO_LIMIT, &mut asked).await else {
+            asked.abort();
+            tracing::info!(
+                "starts without a check of the node's id and topology, which the driver can't read yet"
+            );
+            return Ok(());
+        };
+        let checked = match info {
+            Ok(info) => {
+                NodeGetInfoRequest::reply(info, &v1::NodeGetInfoRequest {}, self.path.offer()).map(drop)
+            }
+            Err(Error::InvalidArgument { field, reason }) if field == "node_id" => {
+                Err(Error::InvalidArgument { field, reason })
+            }
+            Err(_) => Ok(()),
+        };
+        checked.map_err(|error| format!("this node can't be served, change its id or topology: {error}"))
     }
 }
 
@@ -153,7 +185,10 @@ serve!(v1::controller_server::Controller, controller: ControllerTable;
             request.answer(&*driver, &offered).await;
     list_volumes: ListVolumesRequest -> ListVolumesResponse =
         |table| table.list_volumes.clone().map(|driver| (driver, table.conditions.clone()))
-            => |(driver, conditions), request| conditions.add_to_page(driver.list_volumes(request).await?).await;
+            => |(driver, conditions), request| {
+                let plugin = request.plugin().cloned();
+                conditions.add_to_page(driver.list_volumes(request).await?, plugin).await
+            };
     controller_list_volume_health: ControllerListVolumeHealthRequest -> ControllerListVolumeHealthResponse =
         |table| table.list_volume_health.clone() => |driver, request| driver.list_volume_health(request).await;
     controller_get_volume_health: ControllerGetVolumeHealthRequest -> ControllerGetVolumeHealthResponse =
@@ -174,7 +209,10 @@ serve!(v1::controller_server::Controller, controller: ControllerTable;
         |table| table.expand_volume.clone() => |driver, request| driver.expand_volume(request).await;
     controller_get_volume: ControllerGetVolumeRequest -> ControllerGetVolumeResponse =
         |table| table.volume.clone().map(|driver| (driver, table.conditions.clone()))
-            => |(driver, conditions), request| conditions.add_to_volume(driver.get_volume(request).await?).await;
+            => |(driver, conditions), request| {
+                let plugin = request.plugin().cloned();
+                conditions.add_to_volume(driver.get_volume(request).await?, plugin).await
+            };
     controller_modify_volume: ControllerModifyVolumeRequest -> ControllerModifyVolumeResponse =
         |table| table.modify_volume.clone() => |driver, request| request.answer(&*driver).await;
 );
@@ -186,9 +224,7 @@ serve!(v1::group_controller_server::GroupController, group_controller: Arc<dyn G
     create_volume_group_snapshot: CreateVolumeGroupSnapshotRequest -> CreateVolumeGroupSnapshotResponse =
         |driver| Some(driver.clone()) => |driver, request| driver.create_volume_group_snapshot(request).await;
     delete_volume_group_snapshot: DeleteVolumeGroupSnapshotRequest -> DeleteVolumeGroupSnapshotResponse =
-        |driver| Some(driver.clone()) => |driver, request| {
-            driver.delete_volume_group_snapshot(request.with_members(&*driver).await?).await
-        };
+        |driver| Some(driver.clone()) => |driver, request| request.answer(&*driver).await;
     get_volume_group_snapshot: GetVolumeGroupSnapshotRequest -> GetVolumeGroupSnapshotResponse =
         |driver| Some(driver.clone()) => |driver, request| driver.volume_group_snapshot(request).await;
 );

@@ -6,17 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 use v1::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
 
 use crate::admission::{Admission, Admitted, Claim};
 use crate::call::Call;
-use crate::{
+use crate::controller::{
     ControllerExpandVolumeRequest, ControllerModifyVolumeRequest, ControllerPublishVolumeRequest,
-    ControllerUnpublishVolumeRequest, CreateSnapshotRequest, CreateVolumeGroupSnapshotRequest,
-    CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeGroupSnapshotRequest, DeleteVolumeRequest, Error,
+    ControllerUnpublishVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
+    DeleteVolumeRequest,
+};
+use crate::error::Error;
+use crate::group_controller::{CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest};
+use crate::node::{
     NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, Rpc,
+    NodeUnstageVolumeRequest,
 };
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/admission.md"));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::Rpc;
+use csi_proto::Rpc;
 
 /// What an operation touches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use csi_proto::Rpc;
 use proptest::prelude::*;
 
 use super::table::Permit;
 use super::{Admission, Admitted, Claim, Key};
-use crate::{Error, Rpc};
+use crate::error::Error;
 
 /// What the callers do: start one of a few requests, so that conflicts occur, or end a running operation.
 #[derive(Debug, Clone)]

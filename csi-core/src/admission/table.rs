@@ -4,12 +4,12 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use csi_proto::Rpc;
 use tokio::sync::Notify;
-use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::key::{Claim, Key, distinct};
-use crate::{Error, Result, Rpc};
+use crate::count::{Count, Counted};
+use crate::error::{Error, Result};
 
 /// A table with a capacity below this is never shrunk.
 const SMALL: usize = 16;
@@ -50,20 +50,12 @@ type Holders = HashMap<Key, Holder>;
 ///
 /// One lock for all: it is held for about a microsecond, and a plugin gets some hundred calls a second.
 /// Nothing is awaited under it.
+#[derive(Default)]
 pub(crate) struct Admission {
     holders: Mutex<Holders>,
     /// Wakes those who wait for a claim, whenever claims are released.
     released: Notify,
-    running: TaskTracker,
-}
-
-impl Default for Admission {
-    fn default() -> Self {
-        let running = TaskTracker::new();
-        // A closed tracker still counts; its `wait` returns when the count is zero.
-        running.close();
-        Self { holders: Mutex::default(), released: Notify::new(), running }
-    }
+    running: Count,
 }
 
 /// The decision about a request.
@@ -131,12 +123,12 @@ impl Admission {
             hold(&mut holders, claim, &operation);
         }
         drop(holders);
-        Ok(Admitted::Run(Permit { admission: Arc::clone(self), claims, _running: self.running.token() }))
+        Ok(Admitted::Run(Permit { admission: Arc::clone(self), claims, _running: self.running.begin() }))
     }
 
     /// Completes when nothing is claimed.
     pub(crate) async fn idle(&self) {
-        self.running.wait().await;
+        self.running.zero().await;
     }
 
     /// Each statement leaves the table consistent, so a panic elsewhere does not damage it and the poison
@@ -185,7 +177,7 @@ pub(crate) struct Permit {
     admission: Arc<Admission>,
     claims: Vec<Claim>,
     /// Counts as running until it is dropped, after the claims are released.
-    _running: TaskTrackerToken,
+    _running: Counted,
 }
 
 impl Drop for Permit {

@@ -4,20 +4,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
+use crate::count::{Count, Counted};
 
 /// The arrival of one request. It is stored in the request's extensions.
 #[derive(Clone)]
 pub(crate) struct Arrival {
     /// The counter of the connection's running calls.
-    calls: TaskTracker,
+    calls: Count,
     is_whole: Arc<AtomicBool>,
 }
 
 impl Arrival {
     /// Creates the arrival of a request on the connection with this counter.
-    pub(crate) fn new(calls: TaskTracker) -> Self {
+    pub(crate) fn new(calls: Count) -> Self {
         Self { calls, is_whole: Arc::default() }
     }
 
@@ -26,12 +25,12 @@ impl Arrival {
     pub(super) fn of<T>(request: &tonic::Request<T>) -> Option<RunningCall> {
         let arrival = request.extensions().get::<Self>()?;
         arrival.is_whole.store(true, Relaxed);
-        Some(RunningCall { _counted: arrival.calls.token() })
+        Some(RunningCall { _counted: arrival.calls.begin() })
     }
 
     /// Counts a call that does not take the call path, until the returned value is dropped.
     pub(crate) fn begin(&self) -> RunningCall {
-        RunningCall { _counted: self.calls.token() }
+        RunningCall { _counted: self.calls.begin() }
     }
 
     /// Whether the request reached the call path.
@@ -42,5 +41,5 @@ impl Arrival {
 
 /// A running call of a connection.
 pub(crate) struct RunningCall {
-    _counted: TaskTrackerToken,
+    _counted: Counted,
 }

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use csi_proto::Rpc;
 use tonic::{Code, Status};
-
-use crate::Rpc;
 
 /// The upper bounds of the buckets in seconds, as dashboards for CSI sidecars and drivers expect them.
 pub(crate) const BOUNDS: [f64; 13] =

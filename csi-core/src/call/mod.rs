@@ -20,13 +20,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use csi_proto::redact::ClearSecrets;
+use csi_proto::{Rpc, escape};
+use prost::Message;
 use tokio::sync::watch;
 use tonic::Status;
 use tracing::Instrument;
 
 use crate::admission::{Admission, Admitted, Claim};
+use crate::blocking::{Kind, with_places};
+use crate::error::{Error, Result, creates};
 use crate::offer::Offer;
-use crate::{Error, Result, Rpc};
 
 pub(crate) use arrival::{Arrival, RunningCall};
 use metrics::Metrics;
@@ -35,13 +38,16 @@ use request::{PluginContext, Received, Request};
 use running::Running;
 pub(crate) use stream::{Sent, StreamCall};
 
+/// The longest message that gRPC's callers accept by default.
+pub(crate) const MAX_ANSWER_BYTES: usize = 4 << 20;
+
 /// Describes an RPC: its types, its claims, and the rules for its answer.
 pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {
     const RPC: Rpc;
     /// What the driver returns.
     type Answer: Send + 'static;
     /// The answer on the wire.
-    type Reply: Clone + Send + Sync + 'static;
+    type Reply: Message + Clone + 'static;
 
     /// The id, name or path that the call is about, for the log.
     fn subject(&self) -> &str {
@@ -135,6 +141,17 @@ impl CallPath {
         self.offer.spec
     }
 
+    /// How many calls have come.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub(crate) fn calls(&self) -> u64 {
+        self.next_request.load(Ordering::Relaxed)
+    }
+
+    /// What the plugin offers.
+    pub(crate) fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
     /// Completes when no operation is running.
     pub(crate) async fn idle(&self) {
         self.admission.idle().await;
@@ -164,7 +181,7 @@ impl CallPath {
         let outcome = match prepared {
             Err(error) => Err(span.in_scope(|| refused(&error, C::RPC))),
             Ok((request, handler)) => {
-                span.record("subject", request.subject());
+                span.record("subject", &*escape::terminal(request.subject()));
                 let run: Pin<Box<dyn Future<Output = _> + Send + '_>> =
                     Box::pin(self.run(id, request, wire, handler));
                 run.instrument(span).await
@@ -231,19 +248,27 @@ impl CallPath {
             }
         };
         let entered = self.running.enter(id, C::RPC, request.subject());
-        let (offer, gate) = (Arc::clone(&self.offer), Arc::clone(&self.gate));
+        let kind = if permit.is_some() { Kind::Operation } else { Kind::Query };
+        let offer = Arc::clone(&self.offer);
+        let gate = Arc::clone(&self.gate);
+        let plugin = Arc::clone(&self.plugin);
         let work = async move {
             // The panic is caught here and not by the task's handle, because joined callers must get the
             // error too.
             let answer = Caught(AssertUnwindSafe(Box::pin(async move {
-                gate.check_identity(request.paths()).await?;
+                gate.check_identity(&plugin, request.paths()).await?;
                 handler(request).await
             })))
             .await;
-            let reply = answer
-                .or_else(C::answer_to_error)
-                .and_then(|answer| C::reply(answer, &wire, &offer))
-                .map_err(|error| refused(&error, C::RPC));
+            let reply = match answer {
+                None => Err(unusable(&panicked(), C::RPC)),
+                Some(answer) => match answer.or_else(C::answer_to_error) {
+                    Ok(answer) => C::reply(answer, &wire, &offer)
+                        .and_then(refuse_too_long)
+                        .map_err(|error| unusable(&error, C::RPC)),
+                    Err(error) => Err(refused(&error, C::RPC)),
+                },
+            };
             // The claims are released before the answer is sent: a caller with an answer can continue at
             // once.
             drop((permit, entered));
@@ -252,8 +277,19 @@ impl CallPath {
         // One boxed type for all RPCs: otherwise the code that tokio and tracing generate per future would
         // exist 36 times.
         let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
-        tokio::spawn(Arc::clone(&self.plugin).run(work).in_current_span());
+        let work = with_places(kind, work);
+        tokio::spawn(work.in_current_span());
         wait(receiver).await
+    }
+}
+
+/// Refuses an answer that the caller would refuse: its error would not say whose answer is too long.
+fn refuse_too_long<R: Message>(reply: R) -> Result<R> {
+    match reply.encoded_len() {
+        0..=MAX_ANSWER_BYTES => Ok(reply),
+        bytes => Err(Error::Internal(
+            format!("the answer has {bytes} bytes, and callers accept {MAX_ANSWER_BYTES}").into(),
+        )),
     }
 }
 
@@ -276,26 +312,43 @@ async fn wait<R: Clone>(mut outcome: Awaited<R>) -> Result<R, Status> {
 
 /// Returns the status for the caller, and logs the error with its causes.
 fn refused(error: &Error, rpc: Rpc) -> Status {
+    logged(error, error.status(rpc))
+}
+
+/// Like [`refused`], for a method that panicked or whose answer the caller can't get. What an RPC has created
+/// then exists, and nobody knows its id. After INTERNAL its caller would forget it; after UNAVAILABLE the caller
+/// repeats the call until it gets the answer, and can delete the object.
+fn unusable(error: &Error, rpc: Rpc) -> Status {
     let status = error.status(rpc);
-    let text = error.with_causes();
     match status.code() {
-        tonic::Code::Internal => tracing::error!(code = ?status.code(), "{text}"),
-        _ => tracing::info!(code = ?status.code(), "{text}"),
+        tonic::Code::Internal if creates(rpc) => logged(error, Status::unavailable(status.message())),
+        _ => logged(error, status),
+    }
+}
+
+fn logged(error: &Error, status: Status) -> Status {
+    let text = error.with_causes();
+    let is_fault = matches!(error, Error::Internal(_)) || status.code() == tonic::Code::Internal;
+    if is_fault {
+        tracing::error!(code = ?status.code(), "{text}");
+    } else {
+        tracing::info!(code = ?status.code(), "{text}");
     }
     status
 }
 
-/// A future that turns a panic into an error of the driver.
+fn panicked() -> Error {
+    Error::Internal("the driver panicked; its log has the place".into())
+}
+
+/// A future that ends with `None` after a panic.
 struct Caught<F>(AssertUnwindSafe<F>);
 
-impl<T, F: Future<Output = Result<T>> + Unpin> Future for Caught<F> {
-    type Output = Result<T>;
+impl<F: Future + Unpin> Future for Caught<F> {
+    type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
-        let poll = AssertUnwindSafe(|| Pin::new(&mut self.0.0).poll(context));
-        std::panic::catch_unwind(poll).unwrap_or_else(|_| {
-            let message = "the driver panicked; its log has the place";
-            std::task::Poll::Ready(Err(Error::Internal(message.into())))
-        })
+        let poll = AssertUnwindSafe(|| Pin::new(&mut self.0.0).poll(context).map(Some));
+        std::panic::catch_unwind(poll).unwrap_or(std::task::Poll::Ready(None))
     }
 }

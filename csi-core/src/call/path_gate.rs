@@ -3,10 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Result};
-
-#[cfg(all(feature = "mount", target_os = "linux"))]
-use csi_mount::Machine as _;
+use crate::call::request::PluginContext;
+use crate::error::{Error, Result};
 
 /// The list of csi-mount, which a driver that mounts by other means does not have. A test compares them.
 const SYSTEM_TREES: [&str; 12] = [
@@ -43,12 +41,21 @@ const OF_KUBELET: [&str; 7] = [
     "pods",
 ];
 
+/// A directory that can't be a volume's target or staging path.
+#[derive(Debug)]
+struct Protected {
+    /// Without "." and double slashes.
+    path: PathBuf,
+    /// Whether everything inside is protected too.
+    is_tree: bool,
+    /// Whose it is, with the flag that names it.
+    of: &'static str,
+}
+
 /// The directories that can't be a volume's target or staging path.
 #[derive(Debug)]
 pub(crate) struct PathGate {
-    /// The directories as text without "." and double slashes; `true` if everything inside is protected
-    /// too.
-    protected: Vec<(PathBuf, bool)>,
+    protected: Vec<Protected>,
     /// The same directories, identified as files.
     #[cfg(all(feature = "mount", target_os = "linux"))]
     files: std::sync::Arc<csi_mount::ProtectedPaths>,
@@ -58,13 +65,28 @@ impl PathGate {
     /// Creates the gate of a driver that keeps its data in `trees`, has a socket in each of `directories`,
     /// and whose volumes are in the `roots` of an orchestrator.
     pub(crate) fn new(trees: Vec<PathBuf>, mut directories: Vec<PathBuf>, roots: &[PathBuf]) -> Self {
-        directories.extend(roots.iter().flat_map(|root| OF_KUBELET.map(|name| root.join(name))));
-        let system_trees = SYSTEM_TREES.iter().map(PathBuf::from);
-        let system_directories = SYSTEM_DIRECTORIES.iter().map(PathBuf::from);
-        let protected = system_trees.chain(trees.iter().map(|path| clean(path))).map(|path| (path, true));
-        let directories_alone = system_directories.chain(directories.iter().map(|path| clean(path)));
+        let mut protected = Vec::new();
+        let mut protect = |path: &Path, is_tree, of| {
+            protected.push(Protected { path: clean(path), is_tree, of });
+        };
+        for path in SYSTEM_TREES {
+            protect(path.as_ref(), true, "of the system");
+        }
+        for path in SYSTEM_DIRECTORIES {
+            protect(path.as_ref(), false, "of the system");
+        }
+        for path in &trees {
+            protect(path, true, "of this driver");
+        }
+        for path in &directories {
+            protect(path, false, "of a socket of this driver");
+        }
+        for path in roots.iter().flat_map(|root| OF_KUBELET.map(|name| root.join(name))) {
+            protect(&path, false, "of all volumes (--volume-roots)");
+            directories.push(path);
+        }
         Self {
-            protected: protected.chain(directories_alone.map(|path| (path, false))).collect(),
+            protected,
             #[cfg(all(feature = "mount", target_os = "linux"))]
             files: {
                 let files = csi_mount::ProtectedPaths::system();
@@ -79,15 +101,12 @@ impl PathGate {
     pub(crate) fn check_text(&self, paths: &[(&'static str, PathBuf)]) -> Result<()> {
         for (field, given) in paths.iter().filter(|(_, path)| path.is_absolute()) {
             let path = clean(given);
-            for (protected, is_tree) in &self.protected {
+            for Protected { path: protected, is_tree, of } in &self.protected {
                 let holds = is_at_or_below(protected, &path);
                 if holds || *is_tree && is_at_or_below(&path, protected) {
-                    let lies = if holds { "is or holds" } else { "is inside" };
-                    return Err(refuse(
-                        field,
-                        given,
-                        &format!("{lies} the directory {}", protected.display()),
-                    ));
+                    let lies = if holds { "is or contains" } else { "is inside" };
+                    let why = format!("it {lies} {}, a protected directory {of}", protected.display());
+                    return Err(refuse(field, given, &why));
                 }
             }
         }
@@ -96,18 +115,22 @@ impl PathGate {
 
     /// Refuses a path that leads to a protected directory through a symbolic link or a bind mount.
     #[cfg(all(feature = "mount", target_os = "linux"))]
-    pub(crate) async fn check_identity(&self, mut paths: Vec<(&'static str, PathBuf)>) -> Result<()> {
+    pub(crate) async fn check_identity(
+        &self,
+        plugin: &PluginContext,
+        mut paths: Vec<(&'static str, PathBuf)>,
+    ) -> Result<()> {
         paths.retain(|(_, path)| path.is_absolute());
         if paths.is_empty() {
             return Ok(());
         }
         let files = std::sync::Arc::clone(&self.files);
+        let host = plugin.host.clone();
         crate::blocking(move || {
-            let machine = crate::machine();
             for (field, path) in paths {
-                match machine.mounts().check_protected(&files, &path) {
+                match host.mounts().check_protected(&files, &path) {
                     Err(error) if error.kind() == csi_mount::ErrorKind::Protected => {
-                        return Err(refuse(field, &path, &error.to_string()));
+                        return Err(refuse(field, &path, &format!("it is protected: {error}")));
                     }
                     // A path that can't be examined is reported by the driver's step, which examines it in
                     // the same way.
@@ -120,7 +143,11 @@ impl PathGate {
     }
 
     #[cfg(not(all(feature = "mount", target_os = "linux")))]
-    pub(crate) async fn check_identity(&self, _: Vec<(&'static str, PathBuf)>) -> Result<()> {
+    pub(crate) async fn check_identity(
+        &self,
+        _: &PluginContext,
+        _: Vec<(&'static str, PathBuf)>,
+    ) -> Result<()> {
         Ok(())
     }
 }
@@ -133,7 +160,8 @@ fn clean(path: &Path) -> PathBuf {
 /// Whether a clean path is the directory, or lies inside it. `Path::starts_with` would parse both paths
 /// each time.
 fn is_at_or_below(path: &Path, directory: &Path) -> bool {
-    let (path, directory) = (path.as_os_str().as_encoded_bytes(), directory.as_os_str().as_encoded_bytes());
+    let path = path.as_os_str().as_encoded_bytes();
+    let directory = directory.as_os_str().as_encoded_bytes();
     match path.strip_prefix(directory) {
         Some(rest) => rest.is_empty() || rest[0] == b'/' || directory == b"/",
         None => false,
@@ -142,14 +170,14 @@ fn is_at_or_below(path: &Path, directory: &Path) -> bool {
 
 fn refuse(field: &str, path: &Path, why: &str) -> Error {
     let path = path.display();
-    Error::invalid(field, format!("{path} can't be a volume's place: {why}, which is protected"))
+    Error::invalid(field, format!("{path} can't be a volume's path: {why}"))
 }
 
 #[cfg(all(test, feature = "mount", target_os = "linux"))]
 mod tests {
     #[test]
     fn the_lists_are_those_of_csi_mount() {
-        assert_eq!(super::SYSTEM_TREES, csi_mount::SYSTEM_TREES);
-        assert_eq!(super::SYSTEM_DIRECTORIES, csi_mount::SYSTEM_DIRECTORIES);
+        assert_eq!(super::SYSTEM_TREES, csi_mount::internal::SYSTEM_TREES);
+        assert_eq!(super::SYSTEM_DIRECTORIES, csi_mount::internal::SYSTEM_DIRECTORIES);
     }
 }

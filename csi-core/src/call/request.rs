@@ -6,13 +6,37 @@ use std::sync::Arc;
 
 use csi_proto::redact::ClearSecrets;
 
-use crate::Result;
+use crate::error::Result;
 
 /// A typed request that can be read from its wire form.
 pub(crate) trait Request: Sized {
     type Wire: ClearSecrets;
 
     fn read(wire: &Arc<Received<Self::Wire>>) -> Result<Self>;
+}
+
+/// What all requests have that a driver receives. Only requests of this crate implement it.
+pub trait TypedRequest: Sized + sealed::Sealed {
+    /// The request's message, as the wire has it.
+    type Message;
+
+    /// Returns the request as it came over the wire.
+    fn raw(&self) -> &Self::Message;
+
+    /// Returns the host that the plugin's calls work on: the kernel, or what
+    /// [`Plugin::host`](crate::Plugin::host) says. A request that is made with `try_from` has the kernel.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    fn host(&self) -> &csi_mount::Host;
+
+    /// Sets the host. For a request that a driver makes of another one: it gets that one's host.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    #[must_use]
+    fn with_host(self, host: &csi_mount::Host) -> Self;
+}
+
+/// Nobody else implements [`TypedRequest`].
+pub(crate) mod sealed {
+    pub trait Sealed {}
 }
 
 /// A request as it came over the wire, and the plugin that received it. Its secrets are cleared from memory
@@ -37,19 +61,9 @@ pub(crate) struct PluginContext {
     pub(crate) driver: String,
     /// The directories in which the orchestrator keeps targets and staging directories.
     pub(crate) volume_roots: Vec<PathBuf>,
-    /// The machine that the plugin's calls work on.
+    /// The host that the plugin's calls work on.
     #[cfg(all(feature = "mount", target_os = "linux"))]
-    pub(crate) machine: crate::machine::CurrentMachine,
-}
-
-impl PluginContext {
-    /// Completes the work of a call on the plugin's machine.
-    pub(crate) async fn run<F: Future>(self: Arc<Self>, work: F) -> F::Output {
-        #[cfg(all(feature = "mount", target_os = "linux"))]
-        return crate::machine::on_machine(self.machine.clone(), work).await;
-        #[cfg(not(all(feature = "mount", target_os = "linux")))]
-        work.await
-    }
+    pub(crate) host: csi_mount::Host,
 }
 
 impl<W: ClearSecrets> Deref for Received<W> {
@@ -75,13 +89,18 @@ macro_rules! request {
         #[non_exhaustive]
         pub struct $name {
             $($(#[$field_doc])* pub $field: $type,)*
+            #[cfg(all(feature = "mount", target_os = "linux"))]
+            host: csi_mount::Host,
             raw: std::sync::Arc<$crate::call::request::Received<csi_proto::v1::$name>>,
         }
 
         impl $name {
-            /// Returns the request as it came over the wire.
-            pub fn raw(&self) -> &csi_proto::v1::$name {
-                &self.raw
+            /// Reads a request that this plugin makes of another one.
+            pub(crate) fn of_plugin(
+                wire: csi_proto::v1::$name,
+                plugin: Option<std::sync::Arc<$crate::call::request::PluginContext>>,
+            ) -> $crate::Result<Self> {
+                $crate::call::request::Request::read(&std::sync::Arc::new($crate::call::request::Received::new(wire, plugin)))
             }
 
             /// The plugin that received the request.
@@ -91,12 +110,35 @@ macro_rules! request {
             }
         }
 
+        impl $crate::call::request::sealed::Sealed for $name {}
+
+        impl $crate::call::request::TypedRequest for $name {
+            type Message = csi_proto::v1::$name;
+
+            fn raw(&self) -> &csi_proto::v1::$name {
+                &self.raw
+            }
+
+            #[cfg(all(feature = "mount", target_os = "linux"))]
+            fn host(&self) -> &csi_mount::Host {
+                &self.host
+            }
+
+            #[cfg(all(feature = "mount", target_os = "linux"))]
+            fn with_host(mut self, host: &csi_mount::Host) -> Self {
+                self.host = host.clone();
+                self
+            }
+        }
+
         impl $crate::call::request::Request for $name {
             type Wire = csi_proto::v1::$name;
 
             fn read(wire: &std::sync::Arc<$crate::call::request::Received<Self::Wire>>) -> $crate::Result<Self> {
                 Ok(Self {
                     $($field: $crate::call::request::read_field!($($reader)?; stringify!($field), &wire.$field)?,)*
+                    #[cfg(all(feature = "mount", target_os = "linux"))]
+                    host: wire.plugin.as_ref().map_or(csi_mount::Host::kernel(), |plugin| plugin.host.clone()),
                     raw: std::sync::Arc::clone(wire),
                 })
             }
@@ -107,14 +149,14 @@ macro_rules! request {
             type Error = $crate::Error;
 
             fn try_from(wire: csi_proto::v1::$name) -> $crate::Result<Self> {
-                $crate::call::request::Request::read(&std::sync::Arc::new($crate::call::request::Received::new(wire, None)))
+                Self::of_plugin(wire, None)
             }
         }
 
         /// Prints the wire's form, with secrets hidden.
         impl std::fmt::Debug for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.raw().fmt(f)
+                csi_proto::v1::$name::fmt(&self.raw, f)
             }
         }
     };
@@ -151,8 +193,13 @@ pub(crate) use {question, read_field, request};
 mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt as _;
+    use std::path::Path;
+    use std::sync::Arc;
 
     use csi_proto::v1;
+
+    use super::{PluginContext, TypedRequest as _};
+    use crate::controller::DeleteVolumeRequest;
 
     const LENGTH: usize = 64;
 
@@ -176,7 +223,7 @@ mod tests {
             volume_id: "v".into(),
             secrets: [("key".into(), "s".repeat(LENGTH))].into(),
         };
-        let request = crate::DeleteVolumeRequest::try_from(wire).expect("a request");
+        let request = DeleteVolumeRequest::try_from(wire).expect("a request");
         let other = request.clone();
         let raw = place(&request.raw().secrets["key"]);
         let own = [&request, &other].map(|request| place(request.secrets.get("key").expect("a secret")));
@@ -186,5 +233,22 @@ mod tests {
         assert_eq!([at(own[1]), at(raw)], [full; 2], "they are a clone's still");
         drop(other);
         assert!(at(own[1]) != full && at(raw) != full);
+    }
+
+    #[test]
+    fn a_request_has_its_plugins_host_and_one_of_the_driver_the_kernel() {
+        let node = csi_mount::testing::SimulatedNode::new();
+        let directory = Path::new("/only/on/the/simulated/node");
+        node.create_dir(directory);
+        let is_simulated = |request: &DeleteVolumeRequest| {
+            request.host().directories().is_directory(directory).unwrap_or(false)
+        };
+        let wire = v1::DeleteVolumeRequest { volume_id: "v".into(), ..Default::default() };
+        let plugin = PluginContext { driver: "d".into(), volume_roots: Vec::new(), host: node.host() };
+        let received =
+            DeleteVolumeRequest::of_plugin(wire.clone(), Some(Arc::new(plugin))).expect("a request");
+        let made = DeleteVolumeRequest::try_from(wire).expect("a request");
+        assert!(is_simulated(&received) && !is_simulated(&made));
+        assert!(is_simulated(&made.with_host(received.host())));
     }
 }

@@ -5,9 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use csi_proto::Rpc;
 use csi_proto::escape;
-
-use crate::Rpc;
 
 /// How many calls are named; the others are counted.
 const NAMED: usize = 20;

@@ -6,14 +6,15 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use csi_proto::{Rpc, escape};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tracing::Instrument;
 
 use super::request::{Received, Request};
-use super::{Arrival, CallPath, Caught, Wire, refused};
-use crate::{Result, Rpc};
+use super::{Arrival, CallPath, Caught, Wire, panicked, refused};
+use crate::error::Result;
 
 /// Describes a streaming RPC: its types, and the rules for its messages. It claims nothing, so nothing
 /// excludes it.
@@ -52,7 +53,7 @@ impl CallPath {
         F: Future<Output = Result<C::Answer>> + Send,
     {
         let running = Arrival::of(&request);
-        let wire = Arc::new(Received::new(request.into_inner(), None));
+        let wire = Arc::new(Received::new(request.into_inner(), Some(Arc::clone(&self.plugin))));
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let span =
             tracing::info_span!("csi", rpc = C::RPC.name(), request = id, subject = tracing::field::Empty);
@@ -60,13 +61,14 @@ impl CallPath {
             tracing::debug!(request = ?**wire, "called");
             let handler = handler?;
             let request = C::read(&wire)?;
-            tracing::Span::current().record("subject", request.subject());
+            tracing::Span::current().record("subject", &*escape::terminal(request.subject()));
             let entered = self.running.enter(id, C::RPC, request.subject());
-            let answer = Arc::clone(&self.plugin).run(handler(request)).await?;
+            let answer = handler(request).await?;
             Ok((C::open(answer, &wire)?, entered))
         };
         let measured = self.metrics.begin(C::RPC);
         let opened = Caught(AssertUnwindSafe(Box::pin(open))).instrument(span.clone()).await;
+        let opened = opened.unwrap_or_else(|| Err(panicked()));
         let opened = opened.map_err(|error| span.in_scope(|| refused(&error, C::RPC)));
         let (messages, entered) = match opened {
             Ok(opened) => opened,
@@ -106,7 +108,7 @@ async fn send<C: StreamCall>(
                 return None;
             }
         };
-        match next {
+        match next.unwrap_or_else(|| Err(panicked())) {
             Ok(None) => return Some(Ok(())),
             Ok(Some(item)) => sender.send(Ok(item)).await.ok()?,
             Err(error) => {

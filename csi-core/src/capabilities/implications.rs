@@ -5,12 +5,12 @@ use csi_proto::v1;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 
 use super::Parts;
-use crate::VolumeCapability;
 use crate::controller::ControllerTable;
 use crate::node::NodeTable;
 use crate::offer::{
     ControllerCapability as Controller, Expansion, NodeCapability as Node, Offer, PluginService,
 };
+use crate::types::VolumeCapability;
 
 /// # Errors
 /// The first contradiction, and how to fix it.
@@ -37,7 +37,8 @@ const CONTROLLER_NEEDS: [(Controller, Controller, &str); 6] = [
 fn controller(offer: &Offer) -> Result<(), String> {
     for (one, other, method) in CONTROLLER_NEEDS {
         if offer.has_controller(one) && !offer.has_controller(other) {
-            let (one, other) = (one.as_str_name(), other.as_str_name());
+            let one = one.as_str_name();
+            let other = other.as_str_name();
             return Err(format!(
                 "{one} is offered without {other}: call {method} on the controller too, or leave out {one}"
             ));
@@ -57,8 +58,8 @@ fn expansion(offer: &Offer, parts: &Parts<'_>) -> Result<(), String> {
              expand_volume() alone"
         ));
     }
-    let (controller, node) =
-        (offer.has_controller(Controller::ExpandVolume), offer.has_node(Node::ExpandVolume));
+    let controller = offer.has_controller(Controller::ExpandVolume);
+    let node = offer.has_node(Node::ExpandVolume);
     match offer.expansion {
         Some(Expansion::Online) if !controller && !node => Err(
             "ONLINE volume expansion is declared without EXPAND_VOLUME: call expand_volume() on the controller or \

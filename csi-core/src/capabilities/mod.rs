@@ -46,6 +46,7 @@ impl Parts<'_> {
             (self.declared.snapshot_topology, PluginService::SnapshotAccessibilityConstraints),
         ];
         let offer = Offer {
+            #[cfg(feature = "grpc-reflection")]
             spec: self.declared.spec,
             services: services.into_iter().filter_map(|(has, service)| has.then_some(service)).collect(),
             expansion: self.controller.and_then(|table| table.expansion).or(self.declared.expansion),

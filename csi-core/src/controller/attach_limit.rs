@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Error, NodeId, Result, VolumeId};
+use crate::error::{Error, Result};
+use crate::types::{NodeId, VolumeId};
 
 /// Counts the volumes that are attached or being attached to each node, against the nodes' limits.
 ///
@@ -11,7 +12,9 @@ use crate::{Error, NodeId, Result, VolumeId};
 /// the two might differ. Clones share one count.
 ///
 /// ```
-/// use csi_core::{AttachLimit, Error, NodeId, VolumeId};
+/// use csi_core::controller::AttachLimit;
+/// use csi_core::types::NodeId;
+/// use csi_core::{Error, VolumeId};
 ///
 /// let limit = AttachLimit::new(1);
 /// let (node, volume) = (NodeId::new("node-1")?, VolumeId::new("vol-1")?);
@@ -47,13 +50,13 @@ struct Place {
 
 impl AttachLimit {
     /// Creates a count with a limit of `most` volumes per node: the number that the nodes report by
-    /// [`NodeInfo::max_volumes`](crate::NodeInfo::max_volumes).
+    /// [`NodeInfo::max_volumes`](crate::NodeInfo::max_volumes). As there, 0 means that there is no limit.
     pub fn new(most: u64) -> Self {
         let nodes = Nodes { default_limit: most, limits: HashMap::new(), attached: HashMap::new() };
         Self { nodes: Arc::new(Mutex::new(nodes)) }
     }
 
-    /// Sets another limit for one node. Volumes that are already attached beyond it stay attached.
+    /// Sets another limit for one node; 0 means that it has none. Volumes that are already attached beyond it stay attached.
     pub fn set_node_limit(&self, node_id: NodeId, most: u64) {
         self.nodes().limits.insert(node_id, most);
     }
@@ -84,14 +87,15 @@ impl AttachLimit {
         let most = *nodes.limits.get(node_id).unwrap_or(&nodes.default_limit);
         let taken = nodes.attached.get(node_id);
         let count = count_of(taken);
-        if count >= most && !taken.is_some_and(|volumes| volumes.contains_key(volume_id)) {
+        if most > 0 && count >= most && !taken.is_some_and(|volumes| volumes.contains_key(volume_id)) {
             return Err(Error::LimitReached(
                 format!("node {node_id} has {count} volumes, and takes {most}").into(),
             ));
         }
         let volumes = nodes.attached.entry(node_id.clone()).or_default();
         volumes.entry(volume_id.clone()).or_default().reservations += 1;
-        let (node_id, volume_id) = (node_id.clone(), volume_id.clone());
+        let node_id = node_id.clone();
+        let volume_id = volume_id.clone();
         Ok(Reservation { limit: self.clone(), node_id, volume_id })
     }
 
@@ -173,12 +177,26 @@ mod tests {
     // spec: controller-publish-volume.limit
     #[test]
     fn one_node_can_take_more_than_the_others() {
+        let limit = AttachLimit::new(1);
+        limit.set_node_limit(node(1), 2);
+        for (at, most) in [(0, 1), (1, 2)] {
+            (0..most).for_each(|number| limit.reserve(&node(at), &volume(number)).unwrap().keep());
+            let error = limit.reserve(&node(at), &volume(most)).unwrap_err();
+            assert_eq!(error.to_string(), format!("node node-{at} has {most} volumes, and takes {most}"));
+        }
+    }
+
+    /// NodeGetInfo reports 0 where the orchestrator decides: the controller must not refuse what it then sends.
+    #[test]
+    fn zero_is_no_limit_as_in_the_nodes_answer() {
         let limit = AttachLimit::new(0);
         limit.set_node_limit(node(1), 1);
-        assert!(limit.reserve(&node(0), &volume(0)).is_err());
+        (0..99).for_each(|number| limit.reserve(&node(0), &volume(number)).unwrap().keep());
+        assert_eq!(limit.taken(&node(0)), 99);
         limit.reserve(&node(1), &volume(0)).unwrap().keep();
-        let error = limit.reserve(&node(1), &volume(1)).unwrap_err();
-        assert_eq!(error.to_string(), "node node-1 has 1 volumes, and takes 1");
+        assert!(limit.reserve(&node(1), &volume(1)).is_err());
+        limit.set_node_limit(node(1), 0);
+        limit.reserve(&node(1), &volume(1)).unwrap().keep();
     }
 
     #[test]
@@ -195,10 +213,12 @@ mod tests {
     // spec: controller-publish-volume.limit
     #[test]
     fn threads_never_take_more_than_there_is() {
-        let (limit, most) = (AttachLimit::new(3), AtomicU64::new(0));
+        let limit = AttachLimit::new(3);
+        let most = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for thread in 0..8 {
-                let (limit, most) = (limit.clone(), &most);
+                let limit = limit.clone();
+                let most = &most;
                 scope.spawn(move || {
                     for round in 0..2_000 {
                         let volume = volume(thread * 2 + round % 2);

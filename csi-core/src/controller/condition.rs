@@ -6,19 +6,15 @@ use std::sync::Arc;
 
 use csi_proto::v1;
 
+use super::list::ListedVolume;
 use super::{
     ControllerGetVolumeHealth, ControllerGetVolumeHealthRequest, ControllerListVolumeHealth,
     ControllerListVolumeHealthRequest, Page, VolumeListing,
 };
+use crate::call::request::PluginContext;
+use crate::error::{Error, Result};
+use crate::types::VolumeId;
 use crate::types::health::condition;
-use crate::{Error, Result, VolumeId};
-
-/// A volume in a listing, with its condition if older callers are served.
-#[allow(deprecated, reason = "the form of v1.12.0 is what this is for")]
-pub(crate) struct ListedVolume {
-    pub(crate) volume: VolumeListing,
-    pub(crate) condition: Option<v1::VolumeCondition>,
-}
 
 /// The sources of volumes' conditions. The default has none: no older caller is served.
 #[derive(Clone, Default)]
@@ -30,36 +26,52 @@ pub(crate) struct Conditions {
 impl Conditions {
     /// Adds the volume's condition.
     // spec: controller-get-volume.condition
-    pub(crate) async fn add_to_volume(&self, volume: VolumeListing) -> Result<ListedVolume> {
-        let Some(driver) = &self.get else { return Ok(ListedVolume { volume, condition: None }) };
-        let wire = v1::ControllerGetVolumeHealthRequest {
-            volume_id: volume.volume.volume_id.to_string(),
-            ..Default::default()
-        };
-        let health = driver.volume_health(ControllerGetVolumeHealthRequest::try_from(wire)?).await;
-        Ok(ListedVolume { condition: condition(health), volume })
+    pub(crate) async fn add_to_volume(
+        &self,
+        volume: VolumeListing,
+        plugin: Option<Arc<PluginContext>>,
+    ) -> Result<ListedVolume> {
+        let condition = self.of_volume(&volume.volume.volume_id, plugin).await?;
+        Ok(ListedVolume { condition, volume })
+    }
+
+    #[allow(deprecated, reason = "the form of v1.12.0 is what this is for")]
+    async fn of_volume(
+        &self,
+        id: &VolumeId,
+        plugin: Option<Arc<PluginContext>>,
+    ) -> Result<Option<v1::VolumeCondition>> {
+        let Some(driver) = &self.get else { return Ok(None) };
+        let wire = v1::ControllerGetVolumeHealthRequest { volume_id: id.to_string(), ..Default::default() };
+        let health = driver.volume_health(ControllerGetVolumeHealthRequest::of_plugin(wire, plugin)?).await;
+        Ok(condition(health))
     }
 
     /// Adds the conditions of the page's volumes. If the driver lists unhealthy volumes, that list is read
     /// instead of querying each volume.
     // spec: list-volumes.condition
-    pub(crate) async fn add_to_page(&self, page: Page<VolumeListing>) -> Result<Page<ListedVolume>> {
-        let mut entries = Vec::with_capacity(page.entries.len());
+    pub(crate) async fn add_to_page(
+        &self,
+        page: Page<VolumeListing>,
+        plugin: Option<Arc<PluginContext>>,
+    ) -> Result<Page<ListedVolume>> {
+        let mut conditions = Vec::with_capacity(page.entries.len());
         match &self.list {
             Some(driver) if !page.entries.is_empty() => {
-                let mut unhealthy_conditions = unhealthy_conditions(&**driver).await?;
-                for volume in page.entries {
+                let mut unhealthy_conditions = unhealthy_conditions(&**driver, plugin.as_ref()).await?;
+                for volume in &page.entries {
                     let condition = unhealthy_conditions.remove(&volume.volume.volume_id);
-                    entries.push(ListedVolume { condition: Some(condition.unwrap_or_else(well)), volume });
+                    conditions.push(Some(condition.unwrap_or_else(well)));
                 }
             }
             _ => {
-                for volume in page.entries {
-                    entries.push(self.add_to_volume(volume).await?);
+                for volume in &page.entries {
+                    conditions.push(self.of_volume(&volume.volume.volume_id, plugin.clone()).await?);
                 }
             }
         }
-        Ok(Page { entries, next_token: page.next_token })
+        let mut conditions = conditions.into_iter();
+        page.try_map(|volume| Ok(ListedVolume { volume, condition: conditions.next().flatten() }))
     }
 }
 
@@ -67,13 +79,17 @@ impl Conditions {
 type ConditionsById = BTreeMap<VolumeId, v1::VolumeCondition>;
 
 /// The conditions of all unhealthy volumes.
-async fn unhealthy_conditions(driver: &dyn ControllerListVolumeHealth) -> Result<ConditionsById> {
+async fn unhealthy_conditions(
+    driver: &dyn ControllerListVolumeHealth,
+    plugin: Option<&Arc<PluginContext>>,
+) -> Result<ConditionsById> {
     let mut found = ConditionsById::new();
     let mut starting_token = String::new();
     loop {
         let wire = v1::ControllerListVolumeHealthRequest { starting_token, ..Default::default() };
         let asked = wire.starting_token.clone();
-        let page = driver.list_volume_health(ControllerListVolumeHealthRequest::try_from(wire)?).await?;
+        let request = ControllerListVolumeHealthRequest::of_plugin(wire, plugin.cloned())?;
+        let page = driver.list_volume_health(request).await?;
         found.extend(page.entries.into_iter().map(|health| (health.volume_id.clone(), health.condition())));
         match page.next_token {
             None => return Ok(found),

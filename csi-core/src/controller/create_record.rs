@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::controller::CreateVolumeRequest;
+use crate::error::{Error, Result};
 use crate::types::place::usable_from;
-use crate::{
-    ContentSource, CreateVolumeRequest, Error, MutableParameters, Result, Topology, Volume, VolumeId,
-};
+use crate::types::{ContentSource, MutableParameters, Topology, Volume, VolumeCapability, VolumeId};
 
 /// What a volume was created with. A driver stores it next to the volume (it serialises with serde) and
 /// compares it with a repeated CreateVolume.
@@ -15,6 +15,7 @@ use crate::{
 /// It contains no secrets, and no mount flags, because these can contain secrets.
 ///
 /// ```
+/// # use csi_core::controller::CreateRecord;
 /// # use csi_core::{Result, prelude::*};
 /// # struct Stored { volume: Volume, record: CreateRecord }
 /// # fn create(request: &CreateVolumeRequest, found: Option<Stored>) -> Result<Volume> {
@@ -37,27 +38,74 @@ pub struct CreateRecord {
     parameters: BTreeMap<String, String>,
     source: Option<ContentSource>,
     accessible_topology: Vec<Topology>,
+    #[serde(default)]
+    fs_type: Option<String>,
 }
 
 impl CreateRecord {
-    /// Creates the record of this volume, which was created for this request.
+    /// Creates the record of this volume, which was created for this request. Its filesystem is
+    /// [`Volume::fs_type`], else the first that the request names.
     pub fn new(request: &CreateVolumeRequest, volume: &Volume) -> Self {
+        let mut record = Self::requested(request, volume.capacity_bytes);
+        record.created(volume);
+        record
+    }
+
+    /// Creates the record of a volume that does not exist yet, with the size that the driver chose. A driver writes it
+    /// before it asks its backend, and again with the id of the backend's operation. The repeated call after a restart
+    /// then waits for this operation, and no second volume is made. docs/backends.md has the steps.
+    ///
+    /// ```
+    /// # use csi_core::controller::CreateRecord;
+    /// # use csi_core::records::Records;
+    /// # use csi_core::{Result, prelude::*};
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct Stored {
+    ///     created: CreateRecord,
+    ///     /// The backend's operation, once it has begun.
+    ///     operation: Option<String>,
+    /// }
+    ///
+    /// # fn begin(request: &CreateVolumeRequest, records: &Records<Stored>, id: &VolumeId) -> Result<()> {
+    /// let size = request.capacity_range.choose(10 << 30, 1 << 30)?;
+    /// let stored = Stored { created: CreateRecord::requested(request, size), operation: None };
+    /// records.put(id, &stored)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn requested(request: &CreateVolumeRequest, capacity_bytes: u64) -> Self {
+        let fs_type = request.volume_capabilities.iter().find_map(VolumeCapability::fs_type);
         Self {
-            capacity_bytes: volume.capacity_bytes,
+            capacity_bytes,
             capabilities: capabilities(request),
             parameters: parameters(request),
             source: request.volume_content_source.clone(),
-            accessible_topology: volume.accessible_topology.clone(),
+            accessible_topology: Vec::new(),
+            fs_type: fs_type.map(str::to_owned),
+        }
+    }
+
+    /// Records the volume that was created for the request: its size, its topology and, if it says so, its filesystem.
+    pub fn created(&mut self, volume: &Volume) {
+        self.capacity_bytes = volume.capacity_bytes;
+        self.accessible_topology.clone_from(&volume.accessible_topology);
+        if volume.fs_type.is_some() {
+            self.fs_type.clone_from(&volume.fs_type);
         }
     }
 
     /// Rebuilds the volume from this record, for the answers to later calls: its size, its source, its
-    /// topology. The driver adds the context.
+    /// topology, its filesystem. The driver adds the context.
     pub fn volume(&self, volume_id: VolumeId) -> Volume {
         let mut volume = Volume::new(volume_id, self.capacity_bytes);
         volume.content_source.clone_from(&self.source);
         volume.accessible_topology.clone_from(&self.accessible_topology);
+        volume.fs_type.clone_from(&self.fs_type);
         volume
+    }
+
+    /// The filesystem that the volume has, or gets at its first stage, if it is known.
+    pub fn fs_type(&self) -> Option<&str> {
+        self.fs_type.as_deref()
     }
 
     /// The size of the volume in bytes, as created or last expanded.
@@ -139,8 +187,9 @@ fn capabilities(request: &CreateVolumeRequest) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use csi_proto::v1;
+
+    use super::*;
     use v1::volume_capability::{AccessMode, AccessType, MountVolume};
 
     fn wire() -> v1::CreateVolumeRequest {
@@ -242,7 +291,8 @@ mod tests {
         let id = VolumeId::new("v").unwrap();
         let made = Volume::new(id.clone(), 16)
             .accessible_from(Topology::new("zone", "z1").and("rack", "r"))
-            .source(request.volume_content_source.clone().unwrap());
+            .source(request.volume_content_source.clone().unwrap())
+            .fs_type("xfs");
         let mut record = CreateRecord::new(&request, &made);
         assert_eq!(record.volume(id.clone()), made);
         record.expanded(18);

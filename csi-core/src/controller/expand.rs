@@ -1,18 +1,24 @@
 //! EXPAND_VOLUME on the controller.
 
 use async_trait::async_trait;
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use super::{Controller, changes};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::{Error, Result};
 use crate::offer::Offer;
 use crate::types::volume::signed;
-use crate::{Error, RequiredCapacity, Result, Rpc, Secrets, VolumeCapability, VolumeId};
+use crate::types::{CapacityRange, RequiredCapacity, Secrets, VolumeCapability, VolumeId};
 
 /// Expands volumes. Spec: "ControllerExpandVolume".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `ControllerExpandVolume`",
+    label = "needs `impl ControllerExpandVolume for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait ControllerExpandVolume: Controller {
     /// Makes the volume at least as large as required. A volume that is already large enough is `Ok`; a
     /// volume never shrinks. With [`Expansion::Online`](crate::Expansion::Online), a published volume grows
@@ -86,25 +92,18 @@ impl Call for ControllerExpandVolumeRequest {
     }
 
     fn claims_in(&self, offer: &Offer) -> Vec<Claim> {
-        match offer.modify_while_expanding {
-            true => changes(&self.volume_id, Self::RPC),
-            false => self.claims(),
-        }
+        if offer.modify_while_expanding { changes(&self.volume_id, Self::RPC) } else { self.claims() }
     }
 
     // spec: controller-expand-volume.grows, controller-expand-volume.out-of-range
     fn reply(answer: Expanded, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        let required = request.capacity_range.as_ref().map_or(0, |range| range.required_bytes);
-        let capacity_bytes = signed("capacity_bytes", answer.capacity_bytes)?;
-        if capacity_bytes < required {
-            return Err(Error::broken(format!("capacity_bytes {capacity_bytes} is less than was required")));
+        let range = CapacityRange::asked(request.capacity_range.as_ref())?;
+        let bytes = answer.capacity_bytes;
+        if range.required_bytes.is_some_and(|required| bytes < required) {
+            return Err(Error::broken(format!("capacity_bytes {bytes} is less than was required")));
         }
-        let limit = request.capacity_range.as_ref().map_or(0, |range| range.limit_bytes);
-        if limit != 0 && capacity_bytes > limit {
-            return Err(Error::OutOfRange(format!(
-                "capacity_range.limit_bytes: the volume already has {capacity_bytes} bytes, more than {limit}"
-            ).into()));
-        }
+        let capacity_bytes = signed("capacity_bytes", bytes)?;
+        range.check_expanded(bytes)?;
         Ok(v1::ControllerExpandVolumeResponse {
             capacity_bytes,
             node_expansion_required: answer.node_expansion_required,

@@ -4,17 +4,22 @@
 use std::num::NonZeroU32;
 
 use async_trait::async_trait;
-
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use super::{Controller, Page};
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::{Error, Result};
 use crate::offer::Offer;
-use crate::{Error, Result, Rpc, Secrets, Token, VolumeHealth, VolumeId};
+use crate::types::{Secrets, Token, VolumeHealth, VolumeId};
 
 /// Reports one volume's health. Spec: "ControllerGetVolumeHealth".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `ControllerGetVolumeHealth`",
+    label = "needs `impl ControllerGetVolumeHealth for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait ControllerGetVolumeHealth: Controller {
     /// Returns the problems of the volume, as the storage system sees them; a healthy volume has no
     /// entries. An entry stays until its condition is gone, even after a newer entry is added.
@@ -40,6 +45,11 @@ request! {
 /// Lists the unhealthy volumes. A driver that lists them must also report the health of one. Spec:
 /// "ControllerListVolumeHealth".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `ControllerListVolumeHealth`",
+    label = "needs `impl ControllerListVolumeHealth for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait ControllerListVolumeHealth: ControllerGetVolumeHealth {
     /// Returns a page of the unhealthy volumes, and of no others.
     ///
@@ -87,9 +97,12 @@ impl Call for ControllerListVolumeHealthRequest {
 
     // spec: controller-list-volume-health.only-unwell
     fn reply(page: Page<VolumeHealth>, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        let entry = |health: VolumeHealth| match health.entries.is_empty() {
-            true => Err(Error::broken(format!("entries: nothing is wrong with volume {}", health.volume_id))),
-            false => health.answer(),
+        let entry = |health: VolumeHealth| {
+            if health.entries.is_empty() {
+                Err(Error::broken(format!("entries: nothing is wrong with volume {}", health.volume_id)))
+            } else {
+                health.answer()
+            }
         };
         let (entries, next_token) = page.answer(request.max_entries, &request.starting_token, entry)?;
         Ok(v1::ControllerListVolumeHealthResponse { entries, next_token })

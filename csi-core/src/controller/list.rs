@@ -3,16 +3,15 @@
 use std::num::NonZeroU32;
 
 use async_trait::async_trait;
+use csi_proto::{Rpc, v1};
 
-use csi_proto::v1;
-
-use super::condition::ListedVolume;
 use super::{Controller, Page};
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::{Error, Result};
 use crate::offer::{Offer, PluginService};
 use crate::types::volume::signed;
-use crate::{Error, NodeId, Parameters, Result, Rpc, Token, Topology, Volume, VolumeCapability, VolumeId};
+use crate::types::{NodeId, Parameters, Token, Topology, Volume, VolumeCapability, VolumeId};
 
 /// A volume in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,8 +33,20 @@ impl VolumeListing {
     }
 }
 
+/// A volume in a listing, with its condition if older callers are served.
+#[allow(deprecated, reason = "the form of v1.12.0 is what this is for")]
+pub(crate) struct ListedVolume {
+    pub(crate) volume: VolumeListing,
+    pub(crate) condition: Option<v1::VolumeCondition>,
+}
+
 /// Lists volumes. Spec: "ListVolumes".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `ListVolumes`",
+    label = "needs `impl ListVolumes for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait ListVolumes: Controller {
     /// Returns a page of all volumes, in an order that stays the same while volumes are created and
     /// deleted.
@@ -61,6 +72,11 @@ request! {
 
 /// Returns one volume. Alpha. Spec: "ControllerGetVolume".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `ControllerGetVolume`",
+    label = "needs `impl ControllerGetVolume for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait ControllerGetVolume: Controller {
     /// Returns the volume and the nodes that it is attached to.
     ///
@@ -82,6 +98,11 @@ request! {
 
 /// Reports the free capacity. Spec: "GetCapacity".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `GetCapacity`",
+    label = "needs `impl GetCapacity for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait GetCapacity: Controller {
     /// Returns the capacity for volumes of this kind at this place: with these parameters, for all of these
     /// capabilities. Report the largest and smallest size of a volume if the storage has such limits.
@@ -128,7 +149,7 @@ impl Capacity {
 
 request! {
     /// Which capacity to report. Callers send a StorageClass's parameters unchanged, so unknown keys are no
-    /// error here: read the known ones with [`Parameters::parse_known`].
+    /// error here: read the known ones with [`parse_known`](crate::types::StringMap::parse_known).
     GetCapacityRequest {
         /// How the volumes will be used; empty means in any way.
         volume_capabilities: Vec<VolumeCapability>,

@@ -25,7 +25,7 @@ mod volume;
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 pub use attach_limit::{AttachLimit, Reservation};
 pub use create_record::CreateRecord;
@@ -57,15 +57,20 @@ pub use volume::{CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::{question, request};
+use crate::error::{Error, Result};
 use crate::offer::{ControllerCapability, Offer};
 use crate::types::health::shortened;
-use crate::{
-    Error, Parameters, Result, Rpc, Secrets, Volume, VolumeCapabilities, VolumeCapability, VolumeContext,
-    VolumeId, VolumeName,
+use crate::types::{
+    Parameters, Secrets, Volume, VolumeCapabilities, VolumeCapability, VolumeContext, VolumeId, VolumeName,
 };
 
 /// What every controller implements. Spec: "Controller Service RPC".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `Controller`",
+    label = "needs `impl Controller for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait Controller: Send + Sync + 'static {
     /// Returns the volume with this id, or `None` if it does not exist.
     ///
@@ -103,6 +108,7 @@ pub trait Controller: Send + Sync + 'static {
     /// return the same id for a name.
     ///
     /// ```
+    /// use csi_core::types::VolumeName;
     /// use csi_core::{Result, prelude::*};
     ///
     /// struct Pool;
@@ -139,7 +145,8 @@ pub trait Controller: Send + Sync + 'static {
     /// some support less than [`supports`](Self::supports) says.
     ///
     /// The framework calls it in ValidateVolumeCapabilities, for the volume that [`lookup`](Self::lookup)
-    /// found. In CreateVolume the driver itself refuses what it cannot create.
+    /// found. It compares the filesystem with [`Volume::fs_type`] itself. In CreateVolume the driver itself
+    /// refuses what it cannot create.
     ///
     /// - spec: `validate-volume-capabilities.all-or-none`
     fn volume_supports(&self, _volume: &Volume, capability: &VolumeCapability) -> bool {
@@ -202,6 +209,14 @@ impl ValidateVolumeCapabilitiesRequest {
         {
             let mode = capability.access_mode;
             return Ok(Validated::Refused(format!("{mode} is not supported: no SINGLE_NODE_MULTI_WRITER")));
+        }
+        for (at, capability) in self.volume_capabilities.iter().enumerate() {
+            if let (Some(asked), Some(has)) = (capability.fs_type(), volume.fs_type.as_deref())
+                && asked != has
+            {
+                let field = format!("volume_capabilities[{at}].mount.fs_type");
+                return Ok(Validated::Refused(format!("{field}: is {asked}, the volume has {has}")));
+            }
         }
         let supports = |capability: &VolumeCapability| controller.volume_supports(&volume, capability);
         Ok(match check_supported(supports, &self.volume_capabilities) {

@@ -1,18 +1,23 @@
 //! MODIFY_VOLUME.
 
 use async_trait::async_trait;
-
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use super::{Controller, changes};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::{Error, Result};
 use crate::offer::Offer;
-use crate::{Error, MutableParameters, Result, Rpc, Secrets, Spec, VolumeId};
+use crate::types::{MutableParameters, Secrets, VolumeId};
 
 /// Changes parameters of existing volumes. Spec: "ControllerModifyVolume".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `ControllerModifyVolume`",
+    label = "needs `impl ControllerModifyVolume for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait ControllerModifyVolume: Controller {
     /// Sets the named parameters to these values; other parameters stay unchanged. Values that the volume
     /// already has are `Ok`.
@@ -40,15 +45,15 @@ request! {
 }
 
 impl ControllerModifyVolumeRequest {
-    /// Asks the driver for the change. Without parameters there is nothing to change, so only the volume has
-    /// to exist; test suites for v1.12.0 call it so.
-    // spec: controller-modify-volume.missing
+    /// Asks the driver for the change. A request without parameters is refused; if its volume does not exist either,
+    /// the answer is NOT_FOUND, as test suites expect.
+    // spec: controller-modify-volume.missing, fields.required-list
     pub(crate) async fn answer(self, driver: &dyn ControllerModifyVolume) -> Result<()> {
         if self.mutable_parameters.iter().next().is_some() {
             return driver.modify_volume(self).await;
         }
         match driver.lookup_with_secrets(&self.volume_id, &self.secrets).await? {
-            Some(_) => Ok(()),
+            Some(_) => Err(Error::invalid("mutable_parameters", "is required and must not be empty")),
             None => Err(Error::VolumeNotFound(self.volume_id)),
         }
     }
@@ -63,23 +68,12 @@ impl Call for ControllerModifyVolumeRequest {
         self.volume_id.as_str()
     }
 
-    // spec: fields.required-list
-    fn permitted(&self, offer: &Offer) -> Result<()> {
-        match self.raw.mutable_parameters.is_empty() && offer.spec > Spec::V1_12 {
-            true => Err(Error::invalid("mutable_parameters", "is required and must not be empty")),
-            false => Ok(()),
-        }
-    }
-
     fn claims(&self) -> Vec<Claim> {
         vec![Claim::alone(Key::Volume(self.volume_id.as_str().to_owned()))]
     }
 
     fn claims_in(&self, offer: &Offer) -> Vec<Claim> {
-        match offer.modify_while_expanding {
-            true => changes(&self.volume_id, Self::RPC),
-            false => self.claims(),
-        }
+        if offer.modify_while_expanding { changes(&self.volume_id, Self::RPC) } else { self.claims() }
     }
 
     fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {

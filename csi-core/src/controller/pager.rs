@@ -3,10 +3,9 @@
 use std::num::NonZeroU32;
 use std::ops::Bound;
 
-use crate::{Error, Page, Result, Token};
-
-/// The prefix of the tokens that this module makes; it identifies their format.
-const VERSION: &str = "k1:";
+use super::page::{Page, VERSION, token_between};
+use crate::error::{Error, Result};
+use crate::types::Token;
 
 /// Cuts pages from entries that are sorted by key.
 ///
@@ -15,7 +14,7 @@ const VERSION: &str = "k1:";
 /// driver's keys do, across restarts and on other instances.
 ///
 /// ```
-/// use csi_core::Pager;
+/// use csi_core::controller::Pager;
 /// use std::collections::BTreeMap;
 ///
 /// let mut volumes = BTreeMap::from([("a", 1), ("b", 2), ("c", 3)]);
@@ -71,17 +70,20 @@ impl Pager {
     /// Cuts the page from keys and entries. They must be sorted by key, bytewise, each key once. They can
     /// begin before the page: earlier entries are skipped.
     ///
-    /// It takes one entry more than the page holds from the source, to know whether another page follows.
+    /// It takes one entry more than the page holds from the source, to know whether another page follows. Where the
+    /// page has more bytes than gRPC's callers accept (4 MiB), the framework cuts it and sends the token of the rest.
     ///
     /// # Errors
     /// [`Error::Internal`] for unsorted keys, or for keys that differ only after their first 124 bytes,
     /// which is too late for a token. Both are faults of the driver.
     pub fn page<K: AsRef<str>, T>(&self, entries: impl IntoIterator<Item = (K, T)>) -> Result<Page<T>> {
         let mut page = Vec::new();
+        let mut keys = Vec::new();
         let mut last: Option<K> = None;
         for (key, entry) in entries {
             if let Some(before) = last.as_ref().filter(|before| before.as_ref() >= key.as_ref()) {
-                let (before, key) = (before.as_ref(), key.as_ref());
+                let before = before.as_ref();
+                let key = key.as_ref();
                 return Err(Error::Internal(
                     format!(
                         "a listing gives {key:?} after {before:?}: sort it by key, bytewise, each key once"
@@ -91,33 +93,21 @@ impl Pager {
             }
             if page.len() == self.most {
                 let before = last.as_ref().map_or("", AsRef::as_ref);
-                return Ok(Page { entries: page, next_token: Some(token_between(before, key.as_ref())?) });
+                let next_token = token_between(before, key.as_ref())?;
+                return Ok(Page::new(page, Some(next_token)).with_keys(keys));
             }
             if self.from().is_none_or(|from| key.as_ref() >= from) {
+                keys.push(key.as_ref().to_owned());
                 page.push(entry);
             }
             last = Some(key);
         }
-        Ok(Page { entries: page, next_token: None })
+        Ok(Page::new(page, None).with_keys(keys))
     }
 }
 
 fn size(entries: NonZeroU32) -> usize {
     usize::try_from(entries.get()).unwrap_or(usize::MAX)
-}
-
-/// The token for a page that ends with `last` and is followed by `next`: the shortest start of `next` that
-/// differs from `last`, so that long keys make short tokens.
-fn token_between(last: &str, next: &str) -> Result<Token> {
-    let alike = next.chars().zip(last.chars()).take_while(|(one, other)| one == other);
-    let alike: usize = alike.map(|(character, _)| character.len_utf8()).sum();
-    // `next` is greater, so it has a character after the common prefix.
-    let end = alike + next[alike..].chars().next().map_or(0, char::len_utf8);
-    Token::new(format!("{VERSION}{}", &next[..end])).map_err(|_| {
-        Error::Internal(format!(
-            "the keys {last:?} and {next:?} differ too late for a token of 128 bytes: page by shorter ones"
-        ).into())
-    })
 }
 
 #[cfg(test)]

@@ -3,20 +3,26 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use super::Controller;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::{Error, Result};
 use crate::offer::Offer;
 use crate::types::wire::check_map;
-use crate::{Error, NodeId, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId};
+use crate::types::{NodeId, Secrets, VolumeCapability, VolumeContext, VolumeId};
 use v1::controller_service_capability::rpc::Type as Capability;
 
 /// Attaches volumes to nodes and detaches them. Spec: "ControllerPublishVolume",
 /// "ControllerUnpublishVolume".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `PublishUnpublishVolume`",
+    label = "needs `impl PublishUnpublishVolume for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait PublishUnpublishVolume: Controller {
     /// Makes the volume available on the node, usable as its capability says, and read-only if requested. A
     /// volume that is already attached there compatibly is `Ok`. The method can run on any machine; the

@@ -311,7 +311,8 @@ impl<D: Controller> ControllerService<D> {
     /// out not to support it. For callers of an older spec see [`Plugin::spec`](crate::Plugin::spec).
     ///
     /// ```
-    /// # use csi_core::{Result, prelude::*};
+    /// # use csi_core::controller::ControllerGetVolumeHealth;
+    /// # use csi_core::{ControllerCapability, Result, prelude::*};
     /// # fn configured<D: ControllerGetVolumeHealth>(service: ControllerService<D>, pool_is_remote: bool) -> ControllerService<D> {
     /// let service = service.get_volume_health();
     /// if pool_is_remote { service.without(ControllerCapability::GetVolumeHealth) } else { service }

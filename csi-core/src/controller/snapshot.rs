@@ -3,23 +3,26 @@
 use std::num::NonZeroU32;
 
 use async_trait::async_trait;
+use csi_proto::{Rpc, v1};
 
-use csi_proto::v1;
-
-use super::snapshot_record::same_source;
 use super::{Controller, Page};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::{Error, Result};
 use crate::offer::{Offer, PluginService};
-use crate::{
-    Error, Parameters, Result, Rpc, Secrets, Snapshot, SnapshotId, SnapshotName, Token, TopologyRequirement,
-    VolumeId,
+use crate::types::{
+    Parameters, Secrets, Snapshot, SnapshotId, SnapshotName, Token, TopologyRequirement, VolumeId,
 };
 
 /// Creates and deletes snapshots. A driver with this trait must also be able to create a volume from a
 /// snapshot. Spec: "CreateSnapshot", "DeleteSnapshot".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `CreateDeleteSnapshot`",
+    label = "needs `impl CreateDeleteSnapshot for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait CreateDeleteSnapshot: Controller {
     /// Takes the snapshot, or finds the one that was taken for this name before. The method returns as soon
     /// as the snapshot's point in time is fixed. If processing continues after that, `ready_to_use` is
@@ -57,7 +60,7 @@ request! {
         name: SnapshotName,
         /// Credentials.
         secrets: Secrets,
-        /// The driver's own parameters. [`parse`](Parameters::parse) ignores unknown keys, with a warning.
+        /// The driver's own parameters. [`parse`](crate::types::StringMap::parse) ignores unknown keys, with a warning.
         parameters: Parameters = Parameters::read_of_snapshots,
         /// From where the snapshot must be restorable. Alpha.
         accessibility_requirements: Option<TopologyRequirement>,
@@ -76,6 +79,11 @@ request! {
 
 /// Lists snapshots. Spec: "ListSnapshots".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `ListSnapshots`",
+    label = "needs `impl ListSnapshots for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait ListSnapshots: Controller {
     /// Returns a page of the snapshots that match the filters, however they were created, in their current
     /// state. Snapshots that are not ready are listed; snapshots that are not taken yet are not. If nothing
@@ -110,6 +118,11 @@ request! {
 ///
 /// - spec: `get-snapshot.with-groups`
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `GetSnapshot`",
+    label = "needs `impl GetSnapshot for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait GetSnapshot: Controller {
     /// Returns the snapshot in its current state, also while it is not ready.
     ///
@@ -206,9 +219,7 @@ impl Call for ListSnapshotsRequest {
     // spec: list-snapshots.unknown-filter
     fn answer_to_error(error: Error) -> Result<Page<Snapshot>> {
         match error {
-            Error::SnapshotNotFound(_) | Error::VolumeNotFound(_) => {
-                Ok(Page { entries: Vec::new(), next_token: None })
-            }
+            Error::SnapshotNotFound(_) | Error::VolumeNotFound(_) => Ok(Page::new(Vec::new(), None)),
             other => Err(other),
         }
     }
@@ -251,4 +262,14 @@ impl Call for GetSnapshotRequest {
         }
         Ok(v1::GetSnapshotResponse { snapshot: Some(snapshot.answer(offer)?) })
     }
+}
+
+/// Checks that a snapshot of this volume is what a request for this name and source means.
+// spec: create-snapshot.other-source
+pub(super) fn same_source(found: &VolumeId, requested: &str) -> Result<()> {
+    if found == requested {
+        return Ok(());
+    }
+    let text = format!("source_volume_id: a snapshot of this name exists and was taken of {found}");
+    Err(Error::Incompatible(text.into()))
 }

@@ -4,15 +4,17 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    CreateSnapshotRequest, Error, GroupSnapshotId, Result, Snapshot, SnapshotId, Topology, VolumeId,
-};
+use super::snapshot::{CreateSnapshotRequest, same_source};
+use crate::error::Result;
+use crate::types::{GroupSnapshotId, Snapshot, SnapshotId, Topology, VolumeId};
 
 /// What a snapshot was taken of, and when. A driver stores it next to the snapshot (it serialises with
 /// serde), rebuilds the snapshot from it, and compares it with a repeated CreateSnapshot.
 ///
 /// ```
-/// # use csi_core::{Result, SnapshotRecord, prelude::*};
+/// # use csi_core::controller::{CreateSnapshotRequest, SnapshotRecord};
+/// # use csi_core::types::{Snapshot, SnapshotId};
+/// # use csi_core::{Result, prelude::*};
 /// # use std::time::SystemTime;
 /// # fn create(request: &CreateSnapshotRequest, found: Option<SnapshotRecord>) -> Result<Snapshot> {
 /// let id = SnapshotId::from_name(&request.name)?;
@@ -34,6 +36,8 @@ pub struct SnapshotRecord {
     ready_to_use: bool,
     group_snapshot_id: Option<GroupSnapshotId>,
     accessible_topology: Vec<Topology>,
+    #[serde(default)]
+    fs_type: Option<String>,
 }
 
 impl SnapshotRecord {
@@ -47,6 +51,7 @@ impl SnapshotRecord {
             ready_to_use: snapshot.ready_to_use,
             group_snapshot_id: snapshot.group_snapshot_id.clone(),
             accessible_topology: snapshot.accessible_topology.clone(),
+            fs_type: snapshot.fs_type.clone(),
         }
     }
 
@@ -57,12 +62,18 @@ impl SnapshotRecord {
         snapshot.ready_to_use = self.ready_to_use;
         snapshot.group_snapshot_id.clone_from(&self.group_snapshot_id);
         snapshot.accessible_topology.clone_from(&self.accessible_topology);
+        snapshot.fs_type.clone_from(&self.fs_type);
         snapshot
     }
 
     /// The volume that the snapshot was taken of.
     pub fn source_volume_id(&self) -> &VolumeId {
         &self.source_volume_id
+    }
+
+    /// The filesystem of the volume that the snapshot was taken of, if it is known.
+    pub fn fs_type(&self) -> Option<&str> {
+        self.fs_type.as_deref()
     }
 
     /// The minimum size in bytes of a volume restored from the snapshot; 0 if unknown.
@@ -81,26 +92,18 @@ impl SnapshotRecord {
     /// calls. The framework itself checks the topology of the answer.
     ///
     /// # Errors
-    /// [`Error::Incompatible`] (ALREADY_EXISTS) naming the field that differs.
+    /// [`Error::Incompatible`](crate::Error::Incompatible) (ALREADY_EXISTS) naming the field that differs.
     pub fn check(&self, request: &CreateSnapshotRequest) -> Result<()> {
         same_source(&self.source_volume_id, request.source_volume_id.as_str())
     }
 }
 
-/// Checks that a snapshot of this volume is what a request for this name and source means.
-// spec: create-snapshot.other-source
-pub(super) fn same_source(found: &VolumeId, requested: &str) -> Result<()> {
-    if found == requested {
-        return Ok(());
-    }
-    let text = format!("source_volume_id: a snapshot of this name exists and was taken of {found}");
-    Err(Error::Incompatible(text.into()))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::error::Error;
     use csi_proto::v1;
+
+    use super::*;
     use std::time::Duration;
 
     #[test]
@@ -123,11 +126,13 @@ mod tests {
     #[test]
     fn a_request_for_another_volume_is_incompatible() {
         let of = |volume: &str| -> CreateSnapshotRequest {
-            let (name, source_volume_id) = ("n".to_owned(), volume.to_owned());
+            let name = "n".to_owned();
+            let source_volume_id = volume.to_owned();
             let wire = v1::CreateSnapshotRequest { name, source_volume_id, ..Default::default() };
             wire.try_into().unwrap()
         };
-        let (snapshot, volume) = (SnapshotId::new("s").unwrap(), VolumeId::new("v").unwrap());
+        let snapshot = SnapshotId::new("s").unwrap();
+        let volume = VolumeId::new("v").unwrap();
         let record = SnapshotRecord::new(&Snapshot::new(snapshot, volume, SystemTime::now()));
         record.check(&of("v")).unwrap();
         let error = record.check(&of("w")).unwrap_err();

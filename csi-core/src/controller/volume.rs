@@ -1,21 +1,27 @@
 //! CREATE_DELETE_VOLUME.
 
 use async_trait::async_trait;
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use super::Controller;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::{Error, Result};
 use crate::offer::{Offer, PluginService};
-use crate::{
-    CapacityRange, ContentSource, Error, Parameters, Result, Rpc, Secrets, TopologyRequirement, Volume,
-    VolumeCapabilities, VolumeCapability, VolumeId, VolumeName,
+use crate::types::{
+    CapacityRange, ContentSource, Parameters, Secrets, TopologyRequirement, Volume, VolumeCapabilities,
+    VolumeCapability, VolumeId, VolumeName,
 };
 use v1::controller_service_capability::rpc::Type as Capability;
 
 /// Creates and deletes volumes. Spec: "CreateVolume", "DeleteVolume".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `CreateDeleteVolume`",
+    label = "needs `impl CreateDeleteVolume for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait CreateDeleteVolume: Controller {
     /// Creates the volume, or finds and returns the volume that was created for this name before.
     ///
@@ -25,11 +31,11 @@ pub trait CreateDeleteVolume: Controller {
     /// source becomes ALREADY_EXISTS.
     ///
     /// The driver does the rest. A volume of this name with other parameters is [`Error::Incompatible`]
-    /// (helper: [`CreateRecord`](crate::CreateRecord)). Mutable parameters take precedence over parameters
-    /// with the same key. Preferred places are tried in their order. A volume with a source has the
-    /// source's content. If it is larger than the source, it also has its own size by the time a workload
-    /// sees it. The id identifies the volume among all others, without the context. The context never
-    /// changes and contains no secrets.
+    /// (helper: [`CreateRecord`](crate::controller::CreateRecord)). Mutable parameters take precedence over
+    /// parameters with the same key. Preferred places are tried in their order. A volume with a source has
+    /// the source's content. If it is larger than the source, it also has its own size by the time a workload
+    /// sees it. The id identifies the volume among all others, without the context. The context never changes
+    /// and contains no secrets.
     ///
     /// - spec: `create-volume.same-name-same-volume`, `create-volume.one-volume-a-name`
     /// - spec: `create-volume.differs-is-already-exists`, `create-volume.capacity-range`
@@ -83,6 +89,35 @@ request! {
         /// Parameters that can be changed later; they take precedence over `parameters`. Always empty
         /// unless the driver offers MODIFY_VOLUME.
         mutable_parameters: Parameters,
+    }
+}
+
+/// The filesystem of a mounted volume whose caller names none.
+const DEFAULT_FS_TYPE: &str = "ext4";
+
+impl CreateVolumeRequest {
+    /// Refuses a copy that could never be staged: one of a source that holds this filesystem, to be mounted as
+    /// another one. A capability without a filesystem is ext4, as for `stage_plan`. For drivers whose volumes
+    /// are block devices.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] that names the capability's field.
+    pub fn check_source_fs_type(&self, source: Option<&str>) -> Result<()> {
+        let Some(source) = source else { return Ok(()) };
+        for (at, capability) in self.volume_capabilities.iter().enumerate() {
+            let requested = capability.fs_type().unwrap_or(DEFAULT_FS_TYPE);
+            if capability.is_mount() && requested != source {
+                let empty = if capability.fs_type().is_none() { "empty, which means " } else { "" };
+                return Err(Error::invalid(
+                    format!("volume_capabilities[{at}].mount.fs_type"),
+                    format!(
+                        "is {empty}{requested}, but volume_content_source holds {source}: request {source}, in \
+                         Kubernetes with the StorageClass's csi.storage.k8s.io/fstype"
+                    ),
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -177,10 +212,7 @@ impl Call for CreateVolumeRequest {
     // spec: create-volume.differs-is-already-exists, create-volume.capacity-range, create-volume.source-told
     // spec: create-volume.topology-met
     fn reply(mut volume: Volume, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
-        let range = match &request.capacity_range {
-            Some(range) => CapacityRange::read("capacity_range", range)?,
-            None => CapacityRange::default(),
-        };
+        let range = CapacityRange::asked(request.capacity_range.as_ref())?;
         if volume.capacity_bytes != 0 && !range.contains(volume.capacity_bytes) {
             return Err(Error::Incompatible(
                 format!(

@@ -25,7 +25,9 @@ pub trait IoContext<T> {
     ///
     /// # Errors
     /// The same as for a bare I/O error: [`Error::NoSpace`] for a full disk, an exceeded quota or
-    /// exhausted memory, [`Error::Unavailable`] for a server that does not answer, else [`Error::Internal`].
+    /// exhausted memory, [`Error::OutOfRange`] for a file larger than its filesystem allows,
+    /// [`Error::NotPossible`] for a read-only filesystem, [`Error::Unavailable`] for a server that does not
+    /// answer, else [`Error::Internal`].
     fn at(self, step: &str, path: impl AsRef<Path>) -> Result<T>;
 }
 
@@ -38,8 +40,9 @@ impl<T, E: Into<io::Error>> IoContext<T> for Result<T, E> {
     }
 }
 
-/// A full disk, an exceeded quota and exhausted memory are [`Error::NoSpace`], a server that does not answer is
-/// [`Error::Unavailable`], and everything else is internal. An error that has only the system's own text also
+/// A full disk, an exceeded quota and exhausted memory are [`Error::NoSpace`], a file larger than its filesystem
+/// allows is [`Error::OutOfRange`], a read-only filesystem is [`Error::NotPossible`], a server that does not
+/// answer is [`Error::Unavailable`], and everything else is internal; docs/error-mapping.md has the table. An error that has only the system's own text also
 /// names the source location of the `?`; [`IoContext::at`] gives more context.
 impl From<io::Error> for Error {
     #[track_caller]
@@ -57,13 +60,17 @@ fn named(message: String, error: io::Error) -> Error {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => {
             Error::NoSpace(Reason::because(message, error))
         }
+        io::ErrorKind::FileTooLarge => Error::OutOfRange(Reason::because(message, error)),
+        io::ErrorKind::ReadOnlyFilesystem => Error::NotPossible(Reason::because(message, error)),
         // A server that is gone, for a file on it or a connection to it.
         io::ErrorKind::TimedOut
         | io::ErrorKind::StaleNetworkFileHandle
         | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkDown
         | io::ErrorKind::NetworkUnreachable
         | io::ErrorKind::NotConnected
         | io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::ConnectionAborted
         | io::ErrorKind::ConnectionReset => Error::Unavailable(Reason::because(message, error)),
         _ => Error::Internal(Reason::because(message, error)),
     }

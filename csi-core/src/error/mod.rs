@@ -10,15 +10,16 @@ mod io;
 mod mount;
 mod reason;
 
+use std::borrow::Cow;
 use std::fmt;
 
+use csi_proto::{Rpc, escape};
 use tonic::Code;
 
 pub use io::IoContext;
 pub use reason::Reason;
 use reason::Source;
 
-use crate::Rpc;
 use crate::ids::{GroupSnapshotId, NodeId, SnapshotId, VolumeId};
 
 /// The result of every driver method.
@@ -38,7 +39,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// let silent = Error::Unavailable(Reason::because("the pool does not answer", cause));
 /// assert_eq!(silent.to_string(), "the pool does not answer");
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
     /// A field is missing or malformed.
@@ -202,7 +203,7 @@ impl Error {
             Self::Unhealthy(_) if rpc == Rpc::Probe => Code::FailedPrecondition,
             // The operation has ended. With UNAVAILABLE the caller would retry forever, even for objects
             // that nobody wants any more.
-            Self::Unavailable(_) | Self::Unhealthy(_) if makes_something(rpc) => Code::Internal,
+            Self::Unavailable(_) | Self::Unhealthy(_) if creates(rpc) => Code::Internal,
             Self::Unavailable(_) | Self::Unhealthy(_) | Self::OutcomeUnknown(_) => Code::Unavailable,
             // In this RPC RESOURCE_EXHAUSTED is the node's limit of volumes, for which the kubelet fails the pod.
             Self::NoSpace(_) | Self::TopologyUnsatisfied(_) if rpc == Rpc::ControllerPublishVolume => {
@@ -234,49 +235,34 @@ impl Error {
         tonic::Status::new(code, message)
     }
 
-    /// The text for the log: the caller's message, and the causes below it.
+    /// The text for the log: the caller's message, and the causes below it. Escaped and limited like it.
     pub(crate) fn with_causes(&self) -> String {
         let mut text = self.to_string();
         let mut next = std::error::Error::source(self);
         while let Some(cause) = next {
             let words = cause.to_string();
+            let words = escape::message(&words);
             // Skip a cause whose words are already part of the text.
-            if !text.contains(&words) {
+            if !text.contains(&*words) {
                 text.push_str(": ");
                 text.push_str(&words);
             }
             next = cause.source();
         }
-        text
+        escape::message(&text).into_owned()
     }
-}
 
-/// Whether this controller RPC creates something. After an error its caller deletes it only if the code
-/// says that it might exist.
-const fn makes_something(rpc: Rpc) -> bool {
-    matches!(
-        rpc,
-        Rpc::CreateVolume
-            | Rpc::ControllerPublishVolume
-            | Rpc::CreateSnapshot
-            | Rpc::CreateVolumeGroupSnapshot
-    )
-}
-
-/// The message for the caller.
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The message as its parts have it: they can contain any text of a request, of the kernel or of a program.
+    fn unescaped(&self) -> Cow<'_, str> {
         match self {
-            Self::InvalidArgument { field, reason } => write!(f, "{field}: {reason}"),
-            Self::VolumeNotFound(id) => write!(f, "volume {id} does not exist"),
-            Self::SnapshotNotFound(id) => write!(f, "snapshot {id} does not exist"),
-            Self::GroupSnapshotNotFound(id) => write!(f, "group snapshot {id} does not exist"),
-            Self::NodeNotFound(id) => write!(f, "node {id} does not exist"),
-            Self::SourceNotFound(what) => write!(f, "source {what} does not exist"),
-            Self::PublishedElsewhere(node) => write!(f, "the volume is published to node {node}"),
-            Self::InvalidToken => {
-                f.write_str("starting_token: is not one of this driver's; list from the start")
-            }
+            Self::InvalidArgument { field, reason } => format!("{field}: {reason}").into(),
+            Self::VolumeNotFound(id) => format!("volume {id} does not exist").into(),
+            Self::SnapshotNotFound(id) => format!("snapshot {id} does not exist").into(),
+            Self::GroupSnapshotNotFound(id) => format!("group snapshot {id} does not exist").into(),
+            Self::NodeNotFound(id) => format!("node {id} does not exist").into(),
+            Self::SourceNotFound(what) => format!("source {what} does not exist").into(),
+            Self::PublishedElsewhere(node) => format!("the volume is published to node {node}").into(),
+            Self::InvalidToken => "starting_token: is not one of this driver's; list from the start".into(),
             Self::Incompatible(text)
             | Self::OutOfRange(text)
             | Self::InUse(text)
@@ -293,8 +279,28 @@ impl fmt::Display for Error {
             | Self::Unauthenticated(text)
             | Self::PermissionDenied(text)
             | Self::Unimplemented(text)
-            | Self::Internal(text) => text.fmt(f),
+            | Self::Internal(text) => text.as_str().into(),
         }
+    }
+}
+
+/// Whether this controller RPC creates something. After an error its caller deletes it only if the code
+/// says that it might exist.
+pub(crate) const fn creates(rpc: Rpc) -> bool {
+    matches!(
+        rpc,
+        Rpc::CreateVolume
+            | Rpc::ControllerPublishVolume
+            | Rpc::CreateSnapshot
+            | Rpc::CreateVolumeGroupSnapshot
+    )
+}
+
+/// The message for the caller, also part of the log: one line of at most 2,048 bytes, without control characters
+/// ([`escape::message`]).
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&escape::message(&self.unescaped()))
     }
 }
 

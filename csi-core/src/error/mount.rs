@@ -10,6 +10,9 @@ impl From<csi_mount::Error> for Error {
         let kind = error.kind();
         let reason = Reason::from_error(error);
         match kind {
+            ErrorKind::InvalidOption => {
+                Self::InvalidArgument { field: "volume_capability.mount.mount_flags".to_owned(), reason }
+            }
             ErrorKind::InvalidInput | ErrorKind::Protected | ErrorKind::Unsupported => {
                 Self::Unsupported(reason)
             }

@@ -1,16 +1,17 @@
 //! The text of a condition for the caller, and the error below it for the log.
 
 use std::fmt;
+use std::sync::Arc;
 
 pub(super) type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a condition holds: a text for the caller, and optionally the error that caused it, for the log.
 ///
 /// The text must not contain secrets. `"text".into()` and `format!(..).into()` create one without a cause.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Reason {
     text: String,
-    source: Option<Source>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Reason {
@@ -21,13 +22,13 @@ impl Reason {
 
     /// Creates a reason with this text for the caller; the source and its own sources go only to the log.
     pub fn because(text: impl Into<String>, source: impl Into<Source>) -> Self {
-        Self { text: text.into(), source: Some(source.into()) }
+        Self { text: text.into(), source: Some(source.into().into()) }
     }
 
     /// Creates a reason from an error: the caller sees its text, its sources go to the log.
     pub fn from_error(error: impl Into<Source>) -> Self {
         let source = error.into();
-        Self { text: source.to_string(), source: Some(source) }
+        Self { text: source.to_string(), source: Some(source.into()) }
     }
 
     /// Returns the text for the caller.

@@ -40,3 +40,33 @@ fn the_cause_is_for_the_log() {
     let full = Error::from(std::io::Error::from(std::io::ErrorKind::StorageFull));
     assert_eq!(full.code(Rpc::CreateVolume), Code::ResourceExhausted);
 }
+
+/// A request's field can have any text, and so can a path, a message of the kernel or of a program.
+#[test]
+fn status_and_log_are_one_line_of_limited_length() {
+    let hostile = "a\nERROR csi: forged\r\u{1b}[2J\u{202e}\u{9b}";
+    let long = "大".repeat(50_000);
+    for text in [hostile, &long] {
+        let id = || VolumeId::new_checked(text.to_owned());
+        for error in [
+            Error::invalid(text, "is wrong"),
+            Error::invalid("parameters[x]", text),
+            Error::VolumeNotFound(id()),
+            Error::NodeNotFound(NodeId::new_checked(text.to_owned())),
+            Error::Internal(Reason::because(text, std::io::Error::other(text))),
+            Error::Unavailable(Reason::because("the pool does not answer", std::io::Error::other(text))),
+            Error::from(std::io::Error::other(text)),
+        ] {
+            let status = error.status(Rpc::CreateVolume);
+            for shown in [status.message(), &error.with_causes(), &error.to_string()] {
+                assert_eq!(csi_proto::escape::message(shown), shown);
+                assert!(!shown.contains(['\n', '\r', '\u{1b}', '\u{202e}', '\u{9b}']), "{shown}");
+            }
+            // hyper's clients refuse a header list above 16 KiB, gRPC's C core one above 8 KiB.
+            let headers = status.into_http::<()>().into_parts().0.headers;
+            let size: usize =
+                headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
+            assert!(size < 8192, "{size} bytes of headers");
+        }
+    }
+}

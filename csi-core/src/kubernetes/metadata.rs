@@ -6,7 +6,8 @@ use std::time::SystemTime;
 
 use serde::Deserialize;
 
-use crate::{Error, Parameters, Result, Secrets, VolumeContext};
+use crate::error::{Error, Result};
+use crate::types::{Parameters, Secrets, VolumeContext};
 
 /// The claim that a volume is created for, if the provisioner runs with `--extra-create-metadata`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,6 +81,8 @@ const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 /// The tokens are never printed: `Debug` shows audiences and expiries only.
 ///
 /// ```
+/// # use csi_core::kubernetes::ServiceAccountTokens;
+/// # use csi_core::node::NodePublishVolumeRequest;
 /// # use csi_core::{Result, prelude::*};
 /// # fn publish(request: &NodePublishVolumeRequest) -> Result<()> {
 /// let tokens = ServiceAccountTokens::from_request(&request.secrets, &request.volume_context)?;
@@ -200,12 +203,14 @@ mod tests {
 
     #[test]
     fn tokens_come_from_the_secrets_first() {
-        let (secret, context) = (json("new"), json("old"));
+        let secret = json("new");
+        let context = json("old");
         let found = |secrets: &[_], context: &[_]| {
             let tokens = tokens(secrets, context).unwrap();
             tokens.for_audience("vault").map(|token| token.reveal().to_owned())
         };
-        let (secret, context) = ((TOKENS, secret.as_str()), (TOKENS, context.as_str()));
+        let secret = (TOKENS, secret.as_str());
+        let context = (TOKENS, context.as_str());
         assert_eq!(found(&[secret], &[context]).as_deref(), Some("new"));
         assert_eq!(found(&[("other", "x")], &[context]).as_deref(), Some("old"));
         assert_eq!(found(&[], &[]), None);

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, de};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The suffixes and their factors, the largest first.
 const BINARY: [(&str, u64); 6] =
@@ -26,7 +26,7 @@ const DECIMAL: [(&str, u64); 6] = [
 /// binary suffix, or plain digits. A field of a driver's parameters can have this type:
 ///
 /// ```
-/// use csi_core::Quantity;
+/// use csi_core::kubernetes::Quantity;
 /// assert_eq!("1.5Gi".parse::<Quantity>()?.bytes(), 1_610_612_736);
 /// assert_eq!("500M".parse::<Quantity>()?.bytes(), 500_000_000);
 /// assert_eq!(Quantity::new(3 << 30).to_string(), "3Gi");

@@ -3,20 +3,28 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::Result;
 use crate::offer::Offer;
 use crate::types::volume::signed;
-use crate::{AbsolutePath, CapacityRange, Result, Rpc, Secrets, VolumeCapability, VolumeId, VolumePath};
+use crate::types::{AbsolutePath, CapacityRange, Secrets, VolumeCapability, VolumeId, VolumePath};
 
 /// Grows the content of a volume to the size of the volume. Spec: "NodeExpandVolume".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `NodeExpandVolume`",
+    label = "needs `impl NodeExpandVolume for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait NodeExpandVolume: Send + Sync + 'static {
     /// Grows the filesystem or device at the path to fill the volume, and returns the size in bytes; 0 if
-    /// the size is unknown. A volume that is already large enough is `Ok`.
+    /// the size is unknown. A volume that is already large enough is `Ok`. The framework compares the size with
+    /// the requested range: a larger one is OUT_OF_RANGE, and a smaller one is UNAVAILABLE, because the storage
+    /// can still grow.
     ///
     /// - spec: `node-expand-volume.grows`, `node-expand-volume.large-enough-is-ok`
     /// - spec: `node-expand-volume.missing`, `node-expand-volume.in-use`, `node-expand-volume.out-of-range`
@@ -72,7 +80,10 @@ impl Call for NodeExpandVolumeRequest {
         vec![Claim::alone(Key::NodeVolume(self.volume_id.as_str().to_owned()))]
     }
 
-    fn reply(capacity: u64, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        Ok(v1::NodeExpandVolumeResponse { capacity_bytes: signed("capacity_bytes", capacity)? })
+    // spec: node-expand-volume.grows, node-expand-volume.out-of-range
+    fn reply(capacity: u64, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        let capacity_bytes = signed("capacity_bytes", capacity)?;
+        CapacityRange::asked(request.capacity_range.as_ref())?.check_expanded(capacity)?;
+        Ok(v1::NodeExpandVolumeResponse { capacity_bytes })
     }
 }

@@ -3,17 +3,22 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::Result;
 use crate::offer::Offer;
 use crate::types::health::storage_health;
-use crate::{AbsolutePath, Result, Rpc, Secrets, StorageHealthEntry, VolumeHealth, VolumeId};
+use crate::types::{AbsolutePath, Secrets, StorageHealthEntry, VolumeHealth, VolumeId};
 
 /// Reports one volume's health on this node. Spec: "NodeGetVolumeHealth".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `NodeGetVolumeHealth`",
+    label = "needs `impl NodeGetVolumeHealth for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait NodeGetVolumeHealth: Send + Sync + 'static {
     /// Returns the problems of the volume as this node sees them, also when its stage or publish failed.
     ///
@@ -38,6 +43,11 @@ request! {
 
 /// Reports the backends' health as this node sees it. Spec: "NodeGetStorageHealth".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `NodeGetStorageHealth`",
+    label = "needs `impl NodeGetStorageHealth for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait NodeGetStorageHealth: Send + Sync + 'static {
     /// Returns the problems of the backends; empty if all are healthy.
     ///

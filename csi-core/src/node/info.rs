@@ -1,12 +1,13 @@
 //! NodeGetInfo and NodeGetCapabilities.
 
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use crate::call::Call;
 use crate::call::request::question;
+use crate::error::{Error, Result};
 use crate::offer::{Offer, PluginService};
 use crate::types::volume::signed;
-use crate::{Error, NodeId, Result, Rpc, Topology};
+use crate::types::{NodeId, Topology};
 
 /// The node's id, its topology, and how many volumes it can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +15,8 @@ use crate::{Error, NodeId, Result, Rpc, Topology};
 pub struct NodeInfo {
     /// The node's id, by which ControllerPublishVolume names the node.
     pub node_id: NodeId,
-    /// How many volumes can be on this node at once; `None` lets the orchestrator decide.
+    /// How many volumes can be on this node at once; `None` lets the orchestrator decide, and so does 0: the spec has
+    /// no word for a node that takes none.
     pub max_volumes_per_node: Option<u64>,
     /// The node's topology. Only with VOLUME_ACCESSIBILITY_CONSTRAINTS.
     pub accessible_topology: Option<Topology>,
@@ -41,7 +43,7 @@ impl NodeInfo {
         Self::new(name.trim()).map_err(Error::internal)
     }
 
-    /// Sets how many volumes the node can have at most.
+    /// Sets how many volumes the node can have at most; 0 lets the orchestrator decide.
     #[must_use]
     pub fn max_volumes(mut self, most: u64) -> Self {
         self.max_volumes_per_node = Some(most);

@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Node, NodePublishVolumeRequest};
-use crate::{AccessMode, Error, Result, VolumeId};
+use crate::error::{Error, Result};
+use crate::types::{AccessMode, VolumeId};
 
 /// Where on this node a volume that is to be published is already published.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -105,12 +105,13 @@ impl PublishedTargets {
 pub(crate) struct OneAtATime(Mutex<BTreeSet<VolumeId>>);
 
 impl OneAtATime {
-    fn enter(&self, volume_id: &VolumeId) -> Result<Entered<'_>> {
-        match self.volumes().insert(volume_id.clone()) {
-            true => Ok(Entered { volumes: self, volume_id: volume_id.clone() }),
-            false => Err(Error::Pending(format!(
+    pub(super) fn enter(&self, volume_id: &VolumeId) -> Result<Entered<'_>> {
+        if self.volumes().insert(volume_id.clone()) {
+            Ok(Entered { volumes: self, volume_id: volume_id.clone() })
+        } else {
+            Err(Error::Pending(format!(
                 "volume {volume_id}: is being published at another target, and its mode allows one; try again"
-            ).into())),
+            ).into()))
         }
     }
 
@@ -122,7 +123,7 @@ impl OneAtATime {
 }
 
 /// Permission to publish the volume. Dropping it, at the end or in a panic, lets the next publish start.
-struct Entered<'a> {
+pub(super) struct Entered<'a> {
     volumes: &'a OneAtATime,
     volume_id: VolumeId,
 }
@@ -133,28 +134,11 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl NodePublishVolumeRequest {
-    /// Publishes the volume, unless an existing publish forbids it.
-    pub(crate) async fn answer(
-        self,
-        driver: &dyn Node,
-        single_node_writer: SingleNodeWriter,
-        one_at_a_time: &OneAtATime,
-    ) -> Result<()> {
-        let mode = self.volume_capability.access_mode;
-        let _entered = match mode.allows_many_targets(single_node_writer) {
-            true => None,
-            false => Some(one_at_a_time.enter(&self.volume_id)?),
-        };
-        driver.published(&self).await?.check(mode, single_node_writer)?;
-        driver.publish_volume(self).await
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use csi_proto::Rpc;
+
     use super::*;
-    use crate::Rpc;
     use tonic::Code;
 
     /// Every cell of the matrix, written out: the mode, then the codes of its row with

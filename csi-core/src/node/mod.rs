@@ -6,6 +6,8 @@
 //!
 //! It imports the call path and what lies below it, and no other service.
 
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod adoption;
 mod expand;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod fitness;
@@ -16,7 +18,11 @@ mod publish;
 mod service;
 mod stage;
 mod stats;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub(crate) mod trim;
 
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use adoption::LeftMount;
 pub use expand::{NodeExpandVolume, NodeExpandVolumeRequest};
 pub use health::{
     NodeGetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,

@@ -3,19 +3,24 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
-use super::{NodeInfo, PublishedTargets};
+use super::NodeInfo;
+use super::matrix::{OneAtATime, PublishedTargets, SingleNodeWriter};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::{Error, Result};
 use crate::offer::{NodeCapability as Capability, Offer};
-use crate::{
-    AbsolutePath, Error, PublishContext, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId,
-};
+use crate::types::{AbsolutePath, PublishContext, Secrets, VolumeCapability, VolumeContext, VolumeId};
 
 /// What every node plugin implements. Spec: "Node Service RPC".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `Node`",
+    label = "needs `impl Node for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait Node: Send + Sync + 'static {
     /// Returns the node's id and topology. The kubelet asks when it registers the plugin, and treats an
     /// error as a failed registration.
@@ -161,5 +166,24 @@ impl Call for NodeUnpublishVolumeRequest {
 
     fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
         Ok(v1::NodeUnpublishVolumeResponse {})
+    }
+}
+
+impl NodePublishVolumeRequest {
+    /// Publishes the volume, unless an existing publish forbids it.
+    pub(crate) async fn answer(
+        self,
+        driver: &dyn Node,
+        single_node_writer: SingleNodeWriter,
+        one_at_a_time: &OneAtATime,
+    ) -> Result<()> {
+        let mode = self.volume_capability.access_mode;
+        let _entered = if mode.allows_many_targets(single_node_writer) {
+            None
+        } else {
+            Some(one_at_a_time.enter(&self.volume_id)?)
+        };
+        driver.published(&self).await?.check(mode, single_node_writer)?;
+        driver.publish_volume(self).await
     }
 }

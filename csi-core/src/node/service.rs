@@ -4,6 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(all(feature = "mount", target_os = "linux"))]
+use super::adoption::{Adoption, LeftMount};
+#[cfg(all(feature = "mount", target_os = "linux"))]
+use super::fitness::Fitness;
 use super::{
     Node, NodeExpandVolume, NodeGetStorageHealth, NodeGetVolumeHealth, NodeGetVolumeStats, OneAtATime,
     SingleNodeWriter, StageUnstageVolume,
@@ -26,7 +30,13 @@ pub(crate) struct NodeTable {
     pub(crate) offered: BTreeSet<Capability>,
     /// The check of the node at start-up.
     #[cfg(all(feature = "mount", target_os = "linux"))]
-    pub(crate) fitness: Option<super::fitness::Fitness>,
+    pub(crate) fitness: Option<Fitness>,
+    /// How often the volumes' filesystems are trimmed.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub(crate) trim_period: Option<std::time::Duration>,
+    /// Whether the volumes of an earlier driver are taken over.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub(crate) adoption: Option<Adoption>,
 }
 
 impl NodeTable {
@@ -46,9 +56,10 @@ impl NodeTable {
 
     /// How many targets SINGLE_NODE_WRITER allows in this plugin.
     pub(crate) fn rule(&self) -> SingleNodeWriter {
-        match self.offered.contains(&Capability::SingleNodeMultiWriter) {
-            true => SingleNodeWriter::OneTarget,
-            false => SingleNodeWriter::ManyTargets,
+        if self.offered.contains(&Capability::SingleNodeMultiWriter) {
+            SingleNodeWriter::OneTarget
+        } else {
+            SingleNodeWriter::ManyTargets
         }
     }
 
@@ -89,7 +100,9 @@ impl NodeTable {
 ///
 #[cfg_attr(all(feature = "mount", target_os = "linux"), doc = "```")]
 #[cfg_attr(not(all(feature = "mount", target_os = "linux")), doc = "```ignore")]
-/// use csi_core::{Result, Usage, prelude::*};
+/// use csi_core::node::{NodeGetVolumeStats, NodeGetVolumeStatsRequest};
+/// use csi_core::types::{Usage, VolumeStats};
+/// use csi_core::{Result, prelude::*};
 /// use std::{path::PathBuf, sync::Arc};
 ///
 /// struct Subvolumes(PathBuf);
@@ -140,6 +153,10 @@ impl<D: Node> NodeService<D> {
             offered: BTreeSet::new(),
             #[cfg(all(feature = "mount", target_os = "linux"))]
             fitness: None,
+            #[cfg(all(feature = "mount", target_os = "linux"))]
+            trim_period: None,
+            #[cfg(all(feature = "mount", target_os = "linux"))]
+            adoption: None,
         };
         Self { driver, table }
     }
@@ -255,7 +272,7 @@ impl<D: Node> NodeService<D> {
     }
 
     /// Declares VOLUME_MOUNT_GROUP: the driver gives a volume's files to the group in
-    /// [`AccessType::Mount`](crate::AccessType::Mount).
+    /// [`AccessType::Mount`](crate::types::AccessType::Mount).
     #[must_use]
     pub fn volume_mount_group(self) -> Self {
         self.offer(Capability::VolumeMountGroup)
@@ -280,16 +297,87 @@ impl<D> fmt::Debug for NodeService<D> {
     }
 }
 
+#[cfg(all(feature = "mount", target_os = "linux"))]
+impl<D: Node> NodeService<D> {
+    /// Checks the node when the plugin starts, as the ready-made node plugins do, and logs what is missing
+    /// of the driver's needs ([`csi_mount::preflight`]). For a driver's node plugin that is built on the
+    /// ready-made ones, and for a driver that needs other things than the ready-made one assumes.
+    ///
+    /// What prevents pods of this node from seeing their volumes is looked for at
+    /// [`Plugin::volume_roots`](crate::Plugin::volume_roots).
+    #[must_use]
+    pub fn self_check(mut self, needs: &[csi_mount::NodeNeed]) -> Self {
+        self.table.fitness = Some(Fitness::new(needs));
+        self
+    }
+
+    /// Has the check of the node look at this directory, not at
+    /// [`Plugin::volume_roots`](crate::Plugin::volume_roots).
+    #[must_use]
+    pub fn kubelet_root(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        if let Some(fitness) = &mut self.table.fitness {
+            fitness.at(path.into());
+        }
+        self
+    }
+
+    /// Frees on their devices what the filesystems of this node's volumes do not use any more (`fstrim`), once in each
+    /// period while the plugin runs: for thin storage whose volumes are not mounted with `discard`.
+    ///
+    /// The volumes come one after the other, spread over the period from a random moment on, and 16 GiB of a device at
+    /// a time, with a second between them. A call for the volume that arrives in one of these steps is ABORTED. Only
+    /// filesystems on block devices that the ready-made plugins mounted are trimmed; what can't be is in the log.
+    ///
+    /// See [`csi_mount::BlockVolumes::trim`].
+    #[must_use]
+    pub fn trim_volumes(mut self, period: std::time::Duration) -> Self {
+        self.table.trim_period = Some(period);
+        self
+    }
+
+    /// Takes over what an earlier driver of this plugin's name, in any language, has mounted on this node: when the
+    /// plugin starts, each such mount gets the mark of its volume, and is unpublished, unstaged, grown and measured
+    /// like a mount of this plugin. Without this, each step refuses it (FAILED_PRECONDITION).
+    ///
+    /// What belongs to a volume is known from the files that the kubelet writes below
+    /// [`Plugin::volume_roots`](crate::Plugin::volume_roots). A target of a staged volume must show what is staged. The
+    /// function adds what only the driver knows, for example that the source is the volume's; its error is logged, and
+    /// that mount stays as it is. A path with the mark of another volume is never taken over.
+    ///
+    /// ```
+    /// # use csi_core::{NodeService, node::Node};
+    /// # fn adopt<D: Node>(service: NodeService<D>) -> NodeService<D> {
+    /// service.adopt(|left| match left.mount.fs_type.as_str() {
+    ///     "nfs" | "nfs4" => Ok(()),
+    ///     other => Err(format!("{other} is not NFS")),
+    /// })
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn adopt(mut self, check: impl Fn(&LeftMount) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        self.table.adoption = Some(Adoption(Box::new(check)));
+        self
+    }
+
+    /// Starts without checking the node.
+    #[must_use]
+    pub fn without_self_check(mut self) -> Self {
+        self.table.fitness = None;
+        self
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
     use csi_proto::v1;
 
     use super::*;
-    use crate::{
-        NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Result,
-        VolumeStats,
+    use crate::error::Result;
+    use crate::node::{
+        NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeUnpublishVolumeRequest,
     };
+    use crate::types::VolumeStats;
 
     struct Plain;
 

@@ -3,16 +3,22 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::Result;
 use crate::offer::Offer;
-use crate::{AbsolutePath, PublishContext, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId};
+use crate::types::{AbsolutePath, PublishContext, Secrets, VolumeCapability, VolumeContext, VolumeId};
 
 /// Prepares a volume on a node, once for all workloads. Spec: "NodeStageVolume", "NodeUnstageVolume".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `StageUnstageVolume`",
+    label = "needs `impl StageUnstageVolume for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait StageUnstageVolume: Send + Sync + 'static {
     /// Prepares the volume at the staging path, which is an existing directory. A volume that is already
     /// staged there as requested is `Ok`.

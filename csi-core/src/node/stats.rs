@@ -5,17 +5,23 @@ use std::sync::Arc;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 
 use super::{NodeGetVolumeHealth, NodeGetVolumeHealthRequest};
 use crate::call::Call;
 use crate::call::request::request;
+use crate::error::{Error, Result};
 use crate::offer::Offer;
 use crate::types::health::condition;
-use crate::{AbsolutePath, Error, Result, Rpc, VolumeId, VolumePath, VolumeStats};
+use crate::types::{AbsolutePath, VolumeId, VolumePath, VolumeStats};
 
 /// Reports a volume's usage. Spec: "NodeGetVolumeStats".
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `NodeGetVolumeStats`",
+    label = "needs `impl NodeGetVolumeStats for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait NodeGetVolumeStats: Send + Sync + 'static {
     /// Returns the usage of the volume that is published or staged at the path. The kubelet asks every
     /// minute for every volume, so the method must be cheap and must not hang.
@@ -60,9 +66,10 @@ impl NodeGetVolumeStatsRequest {
             volume_publish_path: self.raw.volume_path.clone(),
             staging_target_path: self.raw.staging_target_path.clone(),
         };
+        let plugin = self.plugin().cloned();
         let stats = driver.volume_stats(self).await?;
         let condition = match health {
-            Some(health) => condition(match NodeGetVolumeHealthRequest::try_from(wire) {
+            Some(health) => condition(match NodeGetVolumeHealthRequest::of_plugin(wire, plugin) {
                 Ok(request) => health.volume_health(request).await,
                 Err(error) => Err(error),
             }),

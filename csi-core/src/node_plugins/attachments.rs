@@ -1,4 +1,4 @@
-//! What is kept on the node about each staged volume, so that a call with only a volume's id can find the
+//! What is stored on the node about each staged volume, so that a call with only a volume's id can find the
 //! device.
 //!
 //! One file per volume, in a directory of the driver: an extended attribute of the staging directory has no
@@ -11,12 +11,17 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use csi_mount::{ErrorKind as MountErrorKind, Host};
 use serde::{Deserialize, Serialize};
 
 use super::Attachment;
-use crate::{Error, IoContext, PublishContext, Records, Result, Secrets, VolumeContext, VolumeId};
+use crate::error::{Error, IoContext, Result};
+use crate::records::{Records, unreadable};
+use crate::types::{PublishContext, Secrets, VolumeContext, VolumeId};
 
 const VERSION: u32 = 1;
+/// How many users of a device an error names.
+const MAX_NAMED: usize = 3;
 
 /// A volume's file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,15 +32,91 @@ struct Record {
     boot: String,
     publish_context: BTreeMap<String, String>,
     volume_context: BTreeMap<String, String>,
+    /// See [`StoredAttachment::shut_down`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shut_down: Option<ShutDownDevice>,
 }
 
-/// What was kept about a volume.
+/// The device of a filesystem that was shut down with [`MountCopies::ShutDown`], by its path and its numbers.
+///
+/// [`MountCopies::ShutDown`]: csi_mount::flow::block::MountCopies::ShutDown
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ShutDownDevice {
+    path: PathBuf,
+    number: String,
+    sequence: Option<u64>,
+}
+
+impl ShutDownDevice {
+    /// The device at this path, if anything uses it.
+    pub(super) fn in_use_at(host: &Host, path: &Path) -> Result<Option<Self>> {
+        let devices = host.devices();
+        match devices.users(path) {
+            Ok(users) if users.is_empty() => return Ok(None),
+            Err(error) if error.kind() == MountErrorKind::NotFound => return Ok(None),
+            users => users?,
+        };
+        let number = devices.number(path)?.to_string();
+        let sequence = devices.disk_sequence(path)?;
+        Ok(Some(Self { path: path.to_owned(), number, sequence }))
+    }
+
+    /// # Errors
+    /// [`Error::InUse`] while the device is in use. The number alone is reused for other devices.
+    pub(super) fn refuse_in_use(&self, host: &Host) -> Result<()> {
+        if Self::in_use_at(host, &self.path)?.as_ref() != Some(self) {
+            return Ok(());
+        }
+        let users = host.devices().users(&self.path)?;
+        let users: Vec<_> = users.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+        Err(Error::InUse(
+            format!(
+                "the volume's filesystem was shut down when it was unstaged, and its device {} ({}) is still in use: \
+                 {}; stop the process, or delete the pod, that has the other mount",
+                self.path.display(),
+                self.number,
+                users.join("; ")
+            )
+            .into(),
+        ))
+    }
+}
+
+/// What is stored about a volume.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct StoredAttachment {
     pub(super) attachment: Attachment,
     /// Whether the device was attached since the node started. Otherwise its address can belong to another
     /// volume's device now.
     pub(super) is_of_this_boot: bool,
+    /// The volume was unstaged while its device stayed in use. It is not detached, and not staged again until the
+    /// device is free.
+    pub(super) shut_down: Option<ShutDownDevice>,
+}
+
+/// What a volume's record says.
+#[derive(Debug)]
+pub(super) enum Loaded {
+    /// Nothing of the volume is attached.
+    Nothing,
+    Stored(Box<StoredAttachment>),
+    /// The volume can be attached; the error names the file. The mounts of the node say what is left of it, and a
+    /// stage writes the record again.
+    Unreadable(Error),
+}
+
+impl Loaded {
+    /// What is known about the volume, for calls that do without.
+    pub(super) fn stored(self) -> Option<StoredAttachment> {
+        match self {
+            Self::Nothing => None,
+            Self::Stored(stored) => Some(*stored),
+            Self::Unreadable(error) => {
+                tracing::warn!("{error}");
+                None
+            }
+        }
+    }
 }
 
 /// The records of the volumes that are attached to this node.
@@ -46,8 +127,17 @@ impl Attachments {
         Self(directory)
     }
 
-    /// Keeps the attachment on stable storage, in place of an earlier one.
-    pub(super) fn keep(&self, attachment: &Attachment) -> Result<()> {
+    /// Stores the attachment durably, in place of an earlier one.
+    pub(super) fn store(&self, attachment: &Attachment) -> Result<()> {
+        self.put(attachment, None)
+    }
+
+    /// As [`store`](Self::store), for a volume that is unstaged while its device stays in use.
+    pub(super) fn store_shut_down(&self, attachment: &Attachment, device: ShutDownDevice) -> Result<()> {
+        self.put(attachment, Some(device))
+    }
+
+    fn put(&self, attachment: &Attachment, shut_down: Option<ShutDownDevice>) -> Result<()> {
         let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
         let record = Record {
             version: VERSION,
@@ -55,27 +145,28 @@ impl Attachments {
             boot: boot()?,
             publish_context: attachment.publish_context.iter().map(owned).collect(),
             volume_context: attachment.volume_context.iter().map(owned).collect(),
+            shut_down,
         };
         std::fs::create_dir_all(&self.0).at("create", &self.0)?;
-        self.records(File::open(&self.0))?.put(&attachment.volume_id, &record)
+        let records = self.records(File::open(&self.0))?;
+        records.put(&attachment.volume_id, &record)?;
+        records.remove_unfinished()
     }
 
-    /// Returns what was kept about the volume. A file that can't be read as a record counts as none: it
-    /// would otherwise keep the volume from being unstaged for ever.
-    pub(super) fn recall(&self, id: &VolumeId) -> Result<Option<Kept>> {
-        let Some(records) = self.existing()? else { return Ok(None) };
+    /// Returns what is stored about the volume.
+    pub(super) fn load(&self, host: &Host, id: &VolumeId) -> Result<Loaded> {
+        let Some(records) = self.existing()? else { return Ok(Loaded::Nothing) };
         let record = match records.get(id) {
             Ok(Some(record)) => record,
-            Ok(None) => return Ok(None),
-            Err(error) if is_no_record(&error) => {
-                tracing::warn!("{error}");
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
+            Ok(None) => return Ok(Loaded::Nothing),
+            Err(error) => return Ok(Loaded::Unreadable(error)),
         };
-        if (record.version, record.volume_id.as_str()) != (VERSION, id.as_str()) {
-            tracing::warn!("{} has the record of another volume or version for {id}", self.0.display());
-            return Ok(None);
+        let version = record.version;
+        let owner = &record.volume_id;
+        if version != VERSION || owner != id.as_str() {
+            let why = format!("it is of version {version} and volume {owner}, not {VERSION} and {id}");
+            let text = unreadable(&records.file_of(id)?, &why);
+            return Ok(Loaded::Unreadable(Error::Internal(text.into())));
         }
         let attachment = Attachment {
             volume_id: id.clone(),
@@ -83,13 +174,18 @@ impl Attachments {
             volume_context: VolumeContext::read("volume_context", &record.volume_context)?,
             volume_capability: None,
             secrets: Secrets::default(),
+            host: host.clone(),
         };
-        Ok(Some(Kept { attachment, is_of_this_boot: record.boot == boot()? }))
+        let is_of_this_boot = record.boot == boot()?;
+        let shut_down = record.shut_down.filter(|_| is_of_this_boot);
+        Ok(Loaded::Stored(Box::new(StoredAttachment { attachment, is_of_this_boot, shut_down })))
     }
 
-    /// Removes what was kept about the volume, if anything.
-    pub(super) fn forget(&self, id: &VolumeId) -> Result<()> {
-        self.existing()?.map(|records| records.remove(id)).transpose().map(drop)
+    /// Removes the volume's record. Succeeds if there is none.
+    pub(super) fn remove(&self, id: &VolumeId) -> Result<()> {
+        let Some(records) = self.existing()? else { return Ok(()) };
+        records.remove(id)?;
+        records.remove_unfinished()
     }
 
     /// The records; `None` before the first.
@@ -105,18 +201,14 @@ impl Attachments {
     }
 }
 
-impl Kept {
-    /// Whether this says the same about the volume, and so need not be kept again.
+impl StoredAttachment {
+    /// Whether this says the same about the volume, and so need not be stored again.
     pub(super) fn is_current(&self, attachment: &Attachment) -> bool {
         self.is_of_this_boot
+            && self.shut_down.is_none()
             && self.attachment.publish_context == attachment.publish_context
             && self.attachment.volume_context.is_of_same_volume(&attachment.volume_context)
     }
-}
-
-/// Whether the file was read, and its content is not a record.
-fn is_no_record(error: &Error) -> bool {
-    matches!(std::error::Error::source(error), Some(cause) if cause.is::<serde_json::Error>())
 }
 
 fn boot() -> Result<String> {
@@ -131,7 +223,7 @@ mod tests {
     use csi_proto::v1;
 
     use super::*;
-    use crate::NodeStageVolumeRequest;
+    use crate::node::NodeStageVolumeRequest;
 
     fn attachment(id: &str, lun: &str) -> Attachment {
         let map = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
@@ -149,49 +241,60 @@ mod tests {
         Attachment::from(&NodeStageVolumeRequest::try_from(request).unwrap())
     }
 
+    fn load(attachments: &Attachments, id: &VolumeId) -> Option<StoredAttachment> {
+        attachments.load(&Host::kernel(), id).unwrap().stored()
+    }
+
     #[test]
-    fn an_attachment_is_kept_without_secrets_until_it_is_forgotten() {
+    fn an_attachment_is_stored_without_secrets_until_it_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("made/here");
         let attachments = Attachments::new(place.clone());
-        let (disk, id) = (attachment("../a/b%c", "3"), VolumeId::new("../a/b%c").unwrap());
-        assert!(attachments.recall(&id).unwrap().is_none(), "not even the directory exists");
-        attachments.forget(&id).unwrap();
-        attachments.keep(&disk).unwrap();
+        let disk = attachment("../a/b%c", "3");
+        let id = VolumeId::new("../a/b%c").unwrap();
+        assert!(load(&attachments, &id).is_none(), "not even the directory exists");
+        attachments.remove(&id).unwrap();
+        attachments.store(&disk).unwrap();
 
         let file = place.join("%2E.%2Fa%2Fb%25c.json");
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(!text.contains("a-secret") && !text.contains("a-token"), "{text}");
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        let kept = attachments.recall(&id).unwrap().unwrap();
-        assert_eq!(kept.attachment.publish_context.require("lun").unwrap(), "3");
-        assert_eq!(kept.attachment.volume_context.get("tier"), Some("fast"));
-        assert!(kept.is_current(&disk) && !kept.is_current(&attachment("../a/b%c", "4")));
+        let stored = load(&attachments, &id).unwrap();
+        assert_eq!(stored.attachment.publish_context.require("lun").unwrap(), "3");
+        assert_eq!(stored.attachment.volume_context.get("tier"), Some("fast"));
+        assert!(stored.is_current(&disk) && !stored.is_current(&attachment("../a/b%c", "4")));
 
-        attachments.keep(&attachment("../a/b%c", "4")).unwrap();
-        let kept = attachments.recall(&id).unwrap().unwrap();
-        assert_eq!(kept.attachment.publish_context.get("lun"), Some("4"), "the newer one counts");
-        attachments.forget(&id).unwrap();
-        assert!(attachments.recall(&id).unwrap().is_none());
+        attachments.store(&attachment("../a/b%c", "4")).unwrap();
+        let stored = load(&attachments, &id).unwrap();
+        assert_eq!(stored.attachment.publish_context.get("lun"), Some("4"), "the newer one counts");
+        attachments.remove(&id).unwrap();
+        assert!(load(&attachments, &id).is_none());
         assert_eq!(place.read_dir().unwrap().count(), 0);
     }
 
     #[test]
-    fn another_boot_is_told_and_damage_is_no_record() {
+    fn another_boot_and_damage_are_reported() {
         let directory = tempfile::tempdir().unwrap();
         let attachments = Attachments::new(directory.path().to_owned());
-        let (disk, id) = (attachment("v", "3"), VolumeId::new("v").unwrap());
-        attachments.keep(&disk).unwrap();
+        let disk = attachment("v", "3");
+        let id = VolumeId::new("v").unwrap();
+        attachments.store(&disk).unwrap();
         let file = directory.path().join("v.json");
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, text.replace(&boot().unwrap(), "an-earlier-boot")).unwrap();
-        let kept = attachments.recall(&id).unwrap().unwrap();
-        assert!(!kept.is_of_this_boot && !kept.is_current(&disk));
+        let stored = load(&attachments, &id).unwrap();
+        assert!(!stored.is_of_this_boot && !stored.is_current(&disk));
         for damaged in ["", "{", &text.replace("\"v\"", "\"w\"")] {
             std::fs::write(&file, damaged).unwrap();
-            assert!(attachments.recall(&id).unwrap().is_none(), "{damaged}");
+            assert!(
+                matches!(attachments.load(&Host::kernel(), &id).unwrap(), Loaded::Unreadable(_)),
+                "{damaged}"
+            );
         }
-        attachments.keep(&disk).unwrap();
-        assert!(attachments.recall(&id).unwrap().unwrap().is_current(&disk));
+        std::fs::write(directory.path().join(".new-1-0"), "{").unwrap();
+        attachments.store(&disk).unwrap();
+        assert!(load(&attachments, &id).unwrap().is_current(&disk));
+        assert!(!directory.path().join(".new-1-0").exists(), "a killed process left it");
     }
 }

@@ -3,20 +3,32 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use csi_mount::Filesystem;
 use csi_mount::flow::block::{MountCopies, StagePlan};
+use csi_mount::{Filesystem, Host, IdMap};
 
 use super::kernel::mount_options;
 use super::mount_group::{self, MountGroup};
-use crate::node::NodeInfo;
-use crate::{
-    Error, NodePublishVolumeRequest, NodeStageVolumeRequest, PublishContext, Result, Secrets,
-    ServiceAccountTokens, VolumeCapability, VolumeContext, VolumeId,
-};
+use crate::call::request::TypedRequest as _;
+use crate::error::{Error, Result};
+use crate::kubernetes::ServiceAccountTokens;
+use crate::node::{NodeInfo, NodePublishVolumeRequest, NodeStageVolumeRequest};
+use crate::types::{PublishContext, Secrets, VolumeCapability, VolumeContext, VolumeId};
 
 /// What only the driver knows about its block devices. [`BlockNode`](super::BlockNode) makes a node plugin
 /// of it.
+///
+/// Disks that the storage system attaches to the node:
+///
+/// ```
+#[doc = include_str!("../../docs/attached_disks.rs")]
+/// # drop(BlockNode::service(std::sync::Arc::new(Disks { attachments: "/attachments".into() })));
+/// ```
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `BlockDevices`",
+    label = "needs `impl BlockDevices for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait BlockDevices: Send + Sync + 'static {
     /// Returns the node's id and topology; by default the id is the host name. See
     /// [`Node::info`](crate::Node::info).
@@ -64,41 +76,13 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// mode 0600, written before [`attach`](Self::attach) and removed after [`detach`](Self::detach). It
     /// has no secrets and no data about pods. [`device`](Self::device), `detach` and
     /// [`refresh`](Self::refresh) are then called only for a volume that has a file, except at a stage and
-    /// a publish, so they can rely on the contexts.
+    /// a publish, so they can rely on the contexts. One exception: if the file can't be read, NodeUnstageVolume
+    /// unmounts the volume and calls `detach` with empty contexts. A driver that needs them returns an error there
+    /// ([`require`](crate::types::StringMap::require)); the answer then names the file and its repair.
     ///
     /// After a restart of the node, `detach` is called with the contexts from before it. A driver whose
     /// addresses are reused must check what it finds there. A device that is in use then is another volume's,
     /// and is not detached.
-    ///
-    /// ```
-    /// # use std::path::{Path, PathBuf};
-    /// # use csi_core::{Result, prelude::*};
-    /// struct Disks;
-    ///
-    /// fn link(volume: &Attachment) -> Result<PathBuf> {
-    ///     let lun = volume.publish_context.require("lun")?;
-    ///     Ok(Path::new("/dev/disk/example").join(format!("lun{lun}")))
-    /// }
-    ///
-    /// #[async_trait]
-    /// impl BlockDevices for Disks {
-    ///     fn attachments_directory(&self) -> Option<PathBuf> {
-    ///         Some("/var/lib/kubelet/plugins/disks.example.org/attachments".into())
-    ///     }
-    ///     async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
-    ///         let gone = || Error::Unavailable("the disk is not attached to this node yet".into());
-    ///         self.device(volume).await?.ok_or_else(gone)
-    ///     }
-    ///     async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
-    ///         let link = link(volume)?;
-    ///         Ok(link.try_exists().at("look for", &link)?.then_some(link))
-    ///     }
-    ///     async fn detach(&self, _: &Attachment) -> Result<()> {
-    ///         Ok(()) // ControllerUnpublishVolume takes the disk away
-    ///     }
-    /// }
-    /// # drop(BlockNode::service(std::sync::Arc::new(Disks)));
-    /// ```
     fn attachments_directory(&self) -> Option<PathBuf> {
         None
     }
@@ -122,6 +106,13 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// By default they stay, and NodeUnstageVolume fails and names them. With
     /// [`MountCopies::UnmountUnused`] mounts that nothing has open are unmounted; see its documentation for
     /// the danger.
+    ///
+    /// With [`MountCopies::ShutDown`] the filesystem is written back and shut down, and NodeUnstageVolume answers
+    /// OK. The device is not [detached](Self::detach) while it is in use. It is recorded in the
+    /// [`attachments_directory`](Self::attachments_directory), which this choice needs: until it is free,
+    /// NodeStageVolume of the volume is FAILED_PRECONDITION and names its users. The next stage uses the device
+    /// again, and a repeated unstage detaches it. What a driver of its own device addresses does after
+    /// ControllerUnpublishVolume, such as to remove a LUN, is safe: the filesystem writes nothing more.
     fn mount_copies(&self) -> MountCopies {
         MountCopies::default()
     }
@@ -130,6 +121,20 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// declared.
     fn mount_group(&self) -> MountGroup {
         MountGroup::default()
+    }
+
+    /// Returns the owners and groups that the volume's mounts for pods show; by default those on the disk.
+    /// [`FilesystemOptions::id_map`](super::FilesystemOptions::id_map) reads them from keys of the class. Nothing
+    /// changes on the disk, and the staging path shows the disk's owners. A raw volume has none.
+    ///
+    /// It needs Linux 5.12 and a filesystem with id-mapped mounts ([`csi_mount::Bind::id_map`]); without them
+    /// NodePublishVolume is FAILED_PRECONDITION. A container runtime can't map such a mount a second time, so pods with
+    /// a user namespace of their own (`hostUsers: false`) do not start.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a map that is not possible.
+    fn id_map(&self, _volume: &Attachment) -> Result<IdMap> {
+        Ok(IdMap::new())
     }
 
     /// Returns how the volume's device is encrypted, or `None` if it is not. A blank device is encrypted
@@ -163,15 +168,6 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// the caller names, or ext4, with the caller's mount options. A driver with more information starts
     /// from [`stage_plan`] and adds to it: the expected disk, a label, arguments of `mkfs`, limits of
     /// checks, and whether the volume already has content: see [`staged`](Self::staged).
-    ///
-    /// ```
-    /// # use csi_core::{Attachment, Result, VolumeCapability, mount::ExpectedDevice, mount::flow::block::StagePlan};
-    /// async fn plan(volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
-    ///     let serial = volume.publish_context.require("serial")?;
-    ///     let plan = csi_core::stage_plan(capability)?.expect(ExpectedDevice::new().serial(serial));
-    ///     Ok(if volume.volume_context.get("restored").is_some() { plan.never_format() } else { plan })
-    /// }
-    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an unsupported filesystem or mount option.
@@ -230,10 +226,11 @@ pub struct Attachment {
     pub volume_capability: Option<VolumeCapability>,
     /// The credentials of the call. They are never kept.
     pub secrets: Secrets,
+    pub(super) host: Host,
 }
 
 impl Attachment {
-    /// A volume of which only the id is known.
+    /// A volume of which only the id is known, on the kernel.
     pub fn new(volume_id: VolumeId) -> Self {
         Self {
             volume_id,
@@ -241,7 +238,13 @@ impl Attachment {
             volume_context: VolumeContext::default(),
             volume_capability: None,
             secrets: Secrets::default(),
+            host: Host::kernel(),
         }
+    }
+
+    /// Returns the host that the call works on: see [`TypedRequest::host`](crate::TypedRequest::host).
+    pub fn host(&self) -> &Host {
+        &self.host
     }
 
     /// Returns the group that is to have access to the volume's files, at a stage and a publish of a plugin
@@ -274,6 +277,7 @@ macro_rules! from_request {
                     volume_context: request.volume_context.clone(),
                     volume_capability: Some(request.volume_capability.clone()),
                     secrets: request.secrets.clone(),
+                    host: request.host().clone(),
                 }
             }
         })+

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use csi_mount::{Machine, MountHealth};
+use csi_mount::MountHealth;
 
-use super::places::refuse_stats_of_another;
+use super::ownership::refuse_stats_of_another;
+use crate::blocking::blocking;
+use crate::call::request::TypedRequest as _;
+use crate::error::Result;
 use crate::node::NodeGetVolumeHealthRequest;
-use crate::{Result, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, blocking, machine};
+use crate::types::{VolumeHealth, VolumeHealthEntry, VolumeHealthStatus};
 
 /// The health entry of a volume whose device no longer exists on this node.
 pub(super) fn device_gone() -> VolumeHealthEntry {
@@ -26,34 +29,34 @@ impl NodeGetVolumeHealthRequest {
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND) if the path belongs to another
     /// volume; any failure to examine the mounts.
     pub async fn mount_health(&self) -> Result<VolumeHealth> {
-        let (volume_id, self_id) = (self.volume_id.clone(), self.volume_id.clone());
-        let plugin = self.plugin().cloned();
-        let (staged, published) = (self.staging_target_path.clone(), self.volume_publish_path.clone());
+        let request = self.clone();
         let entries = blocking(move || {
-            for path in published.iter().chain(&staged) {
-                refuse_stats_of_another(path, &self_id, plugin.as_ref())?;
+            let staged = &request.staging_target_path;
+            let published = &request.volume_publish_path;
+            for path in published.iter().chain(staged) {
+                refuse_stats_of_another(request.host(), path, &request.volume_id, request.plugin())?;
             }
-            let machine = machine();
+            let mounts = request.host().mounts();
             let mut entries = BTreeMap::new();
             let mut look = |path: &Path| {
-                let health = machine.mounts().health(path)?;
+                let health = mounts.health(path)?;
                 Ok::<_, crate::Error>(
                     entry_of(health, path).map(|entry| entries.insert(entry.reason.clone(), entry)),
                 )
             };
             if let Some(path) = published {
-                look(&path)?;
+                look(path)?;
             }
             // A raw block volume has no staging mount.
             if let Some(path) = staged
-                && machine.mounts().state(&path)?.mount_point().is_some()
+                && mounts.state(path)?.mount_point().is_some()
             {
-                look(&path)?;
+                look(path)?;
             }
             Ok(entries.into_values().collect())
         })
         .await?;
-        Ok(VolumeHealth { volume_id, entries })
+        Ok(VolumeHealth { volume_id: self.volume_id.clone(), entries })
     }
 }
 

@@ -5,21 +5,29 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use csi_mount::{Evidence, Machine, MountHealth, MountState};
+use csi_mount::{Evidence, Host, IdMap, MountHealth, MountState};
 
 use super::Attachment;
 use super::mount_group::{MountGroup, MountGroupChange};
-use super::places::owner_known_by;
+use super::ownership::owner_known_by;
 use super::root_permissions::RootPermissions;
 use super::targets::MountTable;
+use crate::blocking::blocking;
+use crate::call::request::TypedRequest as _;
+use crate::error::{Error, Result};
 use crate::node::{
     Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeUnpublishVolumeRequest, PublishedTargets,
 };
-use crate::{Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking, machine};
+use crate::types::{VolumeHealth, VolumeId, VolumeStats};
 
 /// What only the driver knows about its directories. [`DirectoryNode`] makes a node plugin of it.
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `Directories`",
+    label = "needs `impl Directories for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait Directories: Send + Sync + 'static {
     /// Returns the node's id and topology; by default the id is the host name. See [`Node::info`].
     ///
@@ -70,15 +78,15 @@ impl<D: Directories> DirectoryNode<D> {
             .self_check(&[])
     }
 
-    async fn existing(&self, volume_id: &VolumeId) -> Result<PathBuf> {
+    async fn existing(&self, host: &Host, volume_id: &VolumeId) -> Result<PathBuf> {
         let path = self.0.directory(volume_id).await?;
+        let host = host.clone();
         let volume_id = volume_id.clone();
         blocking(move || {
-            let machine = machine();
-            if machine.directories().is_directory(&path)? {
+            if host.directories().is_directory(&path)? {
                 return Ok(path);
             }
-            match machine.mounts().state(&path)? {
+            match host.mounts().state(&path)? {
                 MountState::Absent => Err(Error::VolumeNotFound(volume_id)),
                 _ => Err(Error::Internal(format!("{} is not a directory", path.display()).into())),
             }
@@ -94,15 +102,17 @@ impl<D: Directories> Node for DirectoryNode<D> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
-        let source = self.existing(&request.volume_id).await?;
+        let source = self.existing(request.host(), &request.volume_id).await?;
         let group = MountGroupChange::new(&request.volume_capability, self.0.mount_group())?;
         let permissions = self.0.root_permissions(&Attachment::from(&request))?;
         let permissions = group.permissions(permissions.unless_read_only(request.attributes()?));
-        let (path, is_read_only) = (source.clone(), request.is_read_only());
+        let path = source.clone();
+        let host = request.host().clone();
+        let is_read_only = request.is_read_only();
         let id_map = blocking(move || {
-            require_alive(&path)?;
-            let id_map = group.apply(&path, is_read_only)?;
-            permissions.apply(&path)?;
+            require_alive(&host, &path)?;
+            let id_map = group.apply(&host, &path, is_read_only, IdMap::new())?;
+            permissions.apply(&host, &path)?;
             Ok(id_map)
         })
         .await?;
@@ -110,13 +120,14 @@ impl<D: Directories> Node for DirectoryNode<D> {
     }
 
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
-        let source = self.existing(&request.volume_id).await?;
+        let source = self.existing(request.host(), &request.volume_id).await?;
         let target = request.target_path.clone();
-        blocking(move || Ok(MountTable::read()?.of_directory(&source, &target))).await
+        let host = request.host().clone();
+        blocking(move || Ok(MountTable::read(&host)?.of_directory(&source, &target))).await
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        let evidence = match self.existing(&request.volume_id).await {
+        let evidence = match self.existing(request.host(), &request.volume_id).await {
             Ok(directory) => Some(Evidence::Directory(directory)),
             Err(error) => {
                 tracing::debug!("unpublished without its directory: {error}");
@@ -131,12 +142,14 @@ impl<D: Directories> Node for DirectoryNode<D> {
 #[async_trait]
 impl<D: Directories> NodeGetVolumeStats for DirectoryNode<D> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
-        let source = self.existing(&request.volume_id).await?;
+        let source = self.existing(request.host(), &request.volume_id).await?;
         // The filesystem has just answered, so access to the path does not hang.
         let stats = request.statfs().await?;
-        blocking(move || match machine().directories().is_same_file(&source, &request.volume_path)? {
-            true => Ok(stats),
-            false => Err(Error::VolumeNotFound(request.volume_id)),
+        blocking(move || {
+            if !request.host().directories().is_same_file(&source, &request.volume_path)? {
+                return Err(Error::VolumeNotFound(request.volume_id));
+            }
+            Ok(stats)
         })
         .await
     }
@@ -150,8 +163,8 @@ impl<D: Directories> NodeGetVolumeHealth for DirectoryNode<D> {
 }
 
 /// Refuses a directory on a filesystem that does not answer, before a workload gets it.
-fn require_alive(directory: &Path) -> Result<()> {
-    match machine().mounts().health_of_filesystem(directory)? {
+fn require_alive(host: &Host, directory: &Path) -> Result<()> {
+    match host.mounts().health_of_filesystem(directory)? {
         unhealthy @ (MountHealth::Dead(_) | MountHealth::Unresponsive) => Err(Error::Unavailable(
             format!("the volume's directory {}: {unhealthy}", directory.display()).into(),
         )),

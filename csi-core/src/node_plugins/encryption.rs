@@ -4,13 +4,16 @@
 use std::path::{Path, PathBuf};
 
 use csi_mount::flow::block::StagePlan;
-use csi_mount::{DeviceAccess, Grown, Machine, VolumePlace};
+use csi_mount::{DeviceAccess, Grown, Host, OwnedPath};
 #[cfg(feature = "luks")]
 use csi_mount::{Luks, LuksKey};
 
 use super::block_devices::{Attachment, BlockDevices};
+use crate::blocking::blocking;
+use crate::call::request::TypedRequest as _;
+use crate::error::{Error, Result};
 use crate::node::NodePublishVolumeRequest;
-use crate::{Error, Result, Secrets, blocking, machine};
+use crate::types::Secrets;
 
 /// How a volume's device is encrypted, and its key, if it is encrypted.
 pub(super) struct Encryption {
@@ -26,9 +29,14 @@ impl Encryption {
         let name = devices.encryption_key();
         match key(devices, &volume.secrets)? {
             Some(key) => Ok(Self { luks: Some((luks, key)) }),
-            None => Err(Error::Unauthenticated(
-                format!("secrets[{name}]: the volume is encrypted, and its key is missing").into(),
-            )),
+            None => {
+                let near = volume.secrets.misspelling_of(name);
+                let advice = near.map(|near| format!("; {near} is a misspelling of it")).unwrap_or_default();
+                Err(Error::Unauthenticated(
+                    format!("secrets[{name}]: the volume is encrypted, and its key is missing{advice}")
+                        .into(),
+                ))
+            }
         }
     }
 
@@ -42,12 +50,13 @@ impl Encryption {
     /// Opens an encrypted device that is published raw; an unencrypted device needs nothing.
     pub(super) fn stage_device(
         &self,
+        host: &Host,
         device: &Path,
-        staging: &VolumePlace,
+        staging: &OwnedPath,
         access: DeviceAccess,
     ) -> Result<()> {
         if let Some((luks, key)) = &self.luks {
-            machine().block().stage_device(device, staging, luks, key, access)?;
+            host.block().stage_device(device, staging, luks, key, access)?;
         }
         Ok(())
     }
@@ -65,7 +74,7 @@ impl Encryption {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "with the feature it may fail")]
-    pub(super) fn stage_device(&self, _: &Path, _: &VolumePlace, _: DeviceAccess) -> Result<()> {
+    pub(super) fn stage_device(&self, _: &Host, _: &Path, _: &OwnedPath, _: DeviceAccess) -> Result<()> {
         Ok(())
     }
 }
@@ -74,7 +83,8 @@ impl Encryption {
 /// volume's own device.
 pub(super) async fn content(devices: &impl BlockDevices, volume: &Attachment) -> Result<Option<PathBuf>> {
     let Some(device) = devices.device(volume).await? else { return Ok(None) };
-    blocking(move || Ok(Some(machine().block().opened_device(&device)?.unwrap_or(device)))).await
+    let host = volume.host().clone();
+    blocking(move || Ok(Some(host.block().opened_device(&device)?.unwrap_or(device)))).await
 }
 
 /// Refuses to publish the volume if its encrypted device is not open: nothing is allowed to write to the
@@ -89,7 +99,10 @@ pub(super) async fn refuse_closed(
         return Ok(());
     }
     let inside = match devices.device(&volume).await? {
-        Some(device) => blocking(move || Ok(machine().block().opened_device(&device)?)).await?,
+        Some(device) => {
+            let host = request.host().clone();
+            blocking(move || Ok(host.block().opened_device(&device)?)).await?
+        }
         None => None,
     };
     let closed = || Error::NotStaged(format!("the encrypted device of volume {id} is not open").into());
@@ -101,7 +114,10 @@ fn is_encrypted(devices: &impl BlockDevices, volume: &Attachment) -> Result<bool
     #[cfg(feature = "luks")]
     return Ok(devices.encryption(volume)?.is_some());
     #[cfg(not(feature = "luks"))]
-    return Ok((devices, volume, false).2);
+    {
+        let _ = (devices, volume);
+        Ok(false)
+    }
 }
 
 /// Reads the key from these secrets, under the driver's name for it.
@@ -119,16 +135,16 @@ fn key(devices: &impl BlockDevices, secrets: &Secrets) -> Result<Option<LuksKey>
 pub(super) fn expander<D: BlockDevices>(
     devices: &D,
     secrets: &Secrets,
-) -> Result<impl FnOnce(&Path) -> csi_mount::Result<Grown> + Send + use<D>> {
+) -> Result<impl FnOnce(&Host, &Path) -> csi_mount::Result<Grown> + Send + use<D>> {
     #[cfg(feature = "luks")]
     let key = key(devices, secrets)?;
     #[cfg(not(feature = "luks"))]
     let _ = (devices, secrets);
-    Ok(move |path: &Path| {
+    Ok(move |host: &Host, path: &Path| {
         #[cfg(feature = "luks")]
         if let Some(key) = key {
-            return machine().block().expand_encrypted(path, &key);
+            return host.block().expand_encrypted(path, &key);
         }
-        machine().block().expand(path)
+        host.block().expand(path)
     })
 }

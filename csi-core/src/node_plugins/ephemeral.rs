@@ -5,20 +5,28 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_mount::flow::ephemeral::{Content, EphemeralPlan};
-use csi_mount::{Evidence, Machine, MountEntry};
+use csi_mount::{Evidence, MountEntry};
 
 use super::kernel::{mount_options, refuse_block};
 use super::selinux::refuse_filesystem_options;
 use super::{mount_group, targets::MountTable};
+use crate::blocking::blocking;
+use crate::call::request::TypedRequest as _;
+use crate::error::Result;
 use crate::node::{
     Node, NodeGetVolumeStats, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
     NodeUnpublishVolumeRequest, PublishedTargets,
 };
-use crate::{Result, VolumeId, VolumeStats, blocking, machine};
+use crate::types::{VolumeId, VolumeStats};
 
 /// What only the driver knows about its volumes' content: secrets of a vault, certificates of an authority,
 /// a token. [`EphemeralNode`] makes a node plugin of it.
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `EphemeralContent`",
+    label = "needs `impl EphemeralContent for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait EphemeralContent: Send + Sync + 'static {
     /// Returns the node's id and topology; by default the id is the host name. See [`Node::info`].
     ///
@@ -29,8 +37,8 @@ pub trait EphemeralContent: Send + Sync + 'static {
     }
 
     /// Returns all files that the volume currently has. The request says for which pod: see
-    /// [`VolumeContext::pod`](crate::VolumeContext::pod) and
-    /// [`ServiceAccountTokens`](crate::ServiceAccountTokens).
+    /// [`VolumeContext::pod`](crate::types::VolumeContext::pod) and
+    /// [`ServiceAccountTokens`](crate::kubernetes::ServiceAccountTokens).
     ///
     /// With `requiresRepublish` in its CSIDriver object the method is called repeatedly, about every 90
     /// seconds, and its answer replaces the content in place. An error leaves the content unchanged.
@@ -76,6 +84,7 @@ fn plan(request: &NodePublishVolumeRequest) -> Result<EphemeralPlan> {
 ///
 /// ```
 /// use csi_core::mount::flow::ephemeral::Content;
+/// use csi_core::node::NodePublishVolumeRequest;
 /// use csi_core::{Result, prelude::*};
 /// use std::sync::Arc;
 ///
@@ -117,7 +126,7 @@ impl<C: EphemeralContent> Node for EphemeralNode<C> {
         let plan = self.0.plan(&request)?;
         let content = self.0.content(&request).await?;
         blocking(move || {
-            let change = machine().ephemeral().publish(&request.place(), &content, &plan)?;
+            let change = request.host().ephemeral().publish(&request.owned_target(), &content, &plan)?;
             tracing::debug!(?change, "published");
             Ok(())
         })
@@ -127,9 +136,10 @@ impl<C: EphemeralContent> Node for EphemeralNode<C> {
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
         let plan = self.0.plan(request)?;
         let target = request.target_path.clone();
+        let host = request.host().clone();
         blocking(move || {
             let is_volume = |entry: &MountEntry| entry.fs_type == "tmpfs" && entry.source == *plan.source();
-            Ok(MountTable::read()?.of_mounts(&target, is_volume))
+            Ok(MountTable::read(&host)?.of_mounts(&target, is_volume))
         })
         .await
     }

@@ -7,30 +7,37 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_mount::flow::fuse::FuseDaemon;
-use csi_mount::{Machine, NodeNeed, Owner, UNMOUNT_TIME_LIMIT, VolumePlace};
+use csi_mount::{Host, NodeNeed, OwnedPath, Owner, UNMOUNT_TIME_LIMIT};
 
 use super::kernel::{mount_options, refuse_block};
 use super::selinux::require_context;
 use super::{
     Attachment,
-    places::{another_is_staged, owner, published_from_staging, refuse_to_publish},
+    ownership::{another_is_staged, owner, published_from_staging, refuse_to_publish},
     root_permissions::RootPermissions,
     targets::MountTable,
 };
+use crate::blocking::blocking;
+use crate::call::request::TypedRequest as _;
+use crate::error::{Error, Result};
 use crate::node::{
     Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
-use crate::{
-    AccessType, Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeHealthEntry, VolumeId,
-    VolumeStats, blocking, machine,
+use crate::types::{
+    AccessType, MountFlags, VolumeCapability, VolumeHealth, VolumeHealthEntry, VolumeId, VolumeStats,
 };
 
 const NO_DEVICE: &str = "a FUSE filesystem is no device";
 
 /// What only the driver knows about its FUSE filesystems. [`FuseNode`] makes a node plugin of it.
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `FuseFilesystems`",
+    label = "needs `impl FuseFilesystems for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait FuseFilesystems: Send + Sync + 'static {
     /// Returns the node's id and topology; by default the id is the host name. See [`Node::info`].
     ///
@@ -97,6 +104,7 @@ pub trait FuseFilesystems: Send + Sync + 'static {
 ///
 /// ```
 /// use csi_core::mount::flow::fuse::FuseDaemon;
+/// use csi_core::types::MountFlags;
 /// use csi_core::{Result, prelude::*};
 /// use std::{path::Path, sync::Arc};
 ///
@@ -163,6 +171,7 @@ impl<F: FuseFilesystems> FuseNode<F> {
     ///
     /// ```
     /// use csi_core::mount::flow::fuse::FuseDaemon;
+    /// use csi_core::types::MountFlags;
     /// use csi_core::{Result, prelude::*};
     /// use std::{path::Path, sync::Arc};
     ///
@@ -193,17 +202,19 @@ impl<F: FuseFilesystems> FuseNode<F> {
     }
 
     /// Where the daemon of a target mounts if the volumes are not staged.
-    fn mount_of(&self, target: &Path, owner: Owner) -> Option<VolumePlace> {
+    fn mount_of(&self, target: &Path, owner: Owner) -> Option<OwnedPath> {
         let mounts = self.mounts.as_ref()?;
         let name = format!("{:016x}", fnv1a(target.as_os_str().as_encoded_bytes().iter().copied()));
-        Some(VolumePlace::new(mounts.join(name), owner.roots([mounts])))
+        Some(OwnedPath::new(mounts.join(name), owner.roots([mounts])))
     }
 
     async fn stage(
         &self,
         volume: &Attachment,
         capability: &VolumeCapability,
-        (staging, owner, permissions): (&Path, Owner, RootPermissions),
+        staging: &Path,
+        owner: Owner,
+        permissions: RootPermissions,
     ) -> Result<()> {
         let AccessType::Mount { mount_flags: flags, .. } = &capability.access_type else {
             return refuse_block(capability, NO_DEVICE);
@@ -212,16 +223,18 @@ impl<F: FuseFilesystems> FuseNode<F> {
         let group = volume.mount_group()?.map(|group| format!("volume_mount_group={group}"));
         let of_daemon = flags.iter().chain(group.as_deref()).collect();
         let daemon = daemon.identity(mark(&volume.volume_id, of_daemon));
-        let place = VolumePlace::new(staging, owner);
+        let place = OwnedPath::new(staging, owner);
+        let host = volume.host().clone();
         blocking(move || {
-            let outcome = machine().fuse().stage(&place, &daemon)?;
+            let outcome = host.fuse().stage(&place, &daemon)?;
             tracing::info!(?daemon, ?outcome, "staged");
             Ok(())
         })
         .await?;
         self.filesystems.ready(volume, staging).await?;
+        let host = volume.host().clone();
         let staging = staging.to_owned();
-        blocking(move || permissions.apply(&staging)).await
+        blocking(move || permissions.apply(&host, &staging)).await
     }
 
     /// Binds what the daemon mounts at `staging` to the target. Starts the daemon first if it has died, or
@@ -234,29 +247,35 @@ impl<F: FuseFilesystems> FuseNode<F> {
     ) -> Result<()> {
         refuse_block(&request.volume_capability, NO_DEVICE)?;
         // The daemon gets the filesystem's flags; the bind mount gets the mount attributes.
-        let (options, attributes) = (mount_options(&request.volume_capability)?, request.attributes()?);
-        let (id, path, add_to_volume) = (request.volume_id.clone(), staging.to_owned(), owner.clone());
+        let options = mount_options(&request.volume_capability)?;
+        let attributes = request.attributes()?;
+        let host = request.host().clone();
+        let id = request.volume_id.clone();
+        let path = staging.to_owned();
+        let volume_owner = owner.clone();
         let is_lost = blocking(move || {
-            refuse_to_publish(&path, &id, &add_to_volume)?;
+            refuse_to_publish(&host, &path, &id, &volume_owner)?;
             // If the path has no mark, its daemon identifies the volume.
-            let machine = machine();
-            let is_marked = machine.mounts().marked_owner(&path)?.is_some();
-            let served = (!is_marked).then(|| machine.fuse().identity(&path)).flatten();
+            let is_marked = host.mounts().marked_owner(&path)?.is_some();
+            let served = (!is_marked).then(|| host.fuse().identity(&path)).flatten();
             if served.is_some_and(|mark| !is_of(&mark.to_string_lossy(), &id)) {
                 return Err(another_is_staged(&path, &id));
             }
-            Ok(machine.mounts().has_lost_daemon(&path)?)
+            Ok(host.mounts().has_lost_daemon(&path)?)
         });
         if is_lost.await? || self.mounts.is_some() {
             let volume = Attachment::from(&request);
             let permissions = self.filesystems.root_permissions(&volume)?.unless_read_only(attributes);
-            let place = (staging, owner, permissions);
-            self.stage(&volume, &request.volume_capability, place).await?;
+            self.stage(&volume, &request.volume_capability, staging, owner, permissions).await?;
         }
         let staging = staging.to_owned();
         blocking(move || {
-            require_context(&options, &staging)?;
-            published_from_staging(machine().fuse().publish(&staging, &request.place(), attributes))
+            require_context(request.host(), &options, &staging)?;
+            published_from_staging(request.host().fuse().publish(
+                &staging,
+                &request.owned_target(),
+                attributes,
+            ))
         })
         .await
     }
@@ -285,18 +304,19 @@ impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
         let owner = owner(&request.volume_id, request.plugin());
         let volume = Attachment::from(&request);
-        let permissions = match request.volume_capability.access_mode.is_read_only() {
-            true => RootPermissions::default(),
-            false => self.filesystems.root_permissions(&volume)?,
+        let permissions = if request.volume_capability.access_mode.is_read_only() {
+            RootPermissions::default()
+        } else {
+            self.filesystems.root_permissions(&volume)?
         };
-        let place = (&*request.staging_target_path, owner, permissions);
-        self.stage(&volume, &request.volume_capability, place).await
+        let staging = &request.staging_target_path;
+        self.stage(&volume, &request.volume_capability, staging, owner, permissions).await
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            machine().fuse().unstage(&request.place(), limit)?;
+            request.host().fuse().unstage(&request.owned_staging(), limit)?;
             Ok(())
         })
         .await
@@ -318,12 +338,14 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
             };
             return self.publish_staged(request, &staging, owner).await;
         };
-        let (path, owner) = (mount.path().to_owned(), mount.owner().clone());
+        let host = request.host().clone();
+        let path = mount.path().to_owned();
+        let owner = mount.owner().clone();
         let published = self.publish_staged(request, &path, owner).await;
         if published.is_err() {
             // After a final error the caller need not unpublish. A daemon that a target uses stays.
             let limit = self.filesystems.unmount_time_limit();
-            if let Err(left) = blocking(move || end_daemon(&mount, limit)).await {
+            if let Err(left) = blocking(move || end_daemon(&host, &mount, limit)).await {
                 tracing::info!("the daemon of a target that could not be published stays: {left}");
             }
         }
@@ -340,24 +362,25 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
             },
         };
         let target = request.target_path.clone();
-        blocking(move || Ok(MountTable::read()?.of_staged(&staging, &target, None))).await
+        let host = request.host().clone();
+        blocking(move || Ok(MountTable::read(&host)?.of_staged(&staging, &target, None))).await
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
         let mount = self.mount_of(&request.target_path, request.owner());
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            machine().fuse().unpublish(&request.place())?;
-            mount.map_or(Ok(()), |mount| end_daemon(&mount, limit))
+            request.host().fuse().unpublish(&request.owned_target())?;
+            mount.map_or(Ok(()), |mount| end_daemon(request.host(), &mount, limit))
         })
         .await
     }
 }
 
 /// Ends the daemon of a target, and removes the directory where it mounts.
-fn end_daemon(mount: &VolumePlace, limit: Duration) -> Result<()> {
-    machine().fuse().unstage(mount, limit)?;
-    machine().fuse().unpublish(mount)?;
+fn end_daemon(host: &Host, mount: &OwnedPath, limit: Duration) -> Result<()> {
+    host.fuse().unstage(mount, limit)?;
+    host.fuse().unpublish(mount)?;
     Ok(())
 }
 
@@ -376,10 +399,10 @@ impl<F: FuseFilesystems> NodeGetVolumeHealth for FuseNode<F> {
         let mount = request.volume_publish_path.as_deref().and_then(|target| self.mount_of(target, own));
         let staging = mount.map(|mount| mount.path().to_owned());
         let staging = staging.or_else(|| request.staging_target_path.as_deref().map(Path::to_owned));
+        let host = request.host().clone();
         let is_dead = |entry: &VolumeHealthEntry| entry.reason == "FilesystemDead";
         if let Some(staging) = staging.filter(|_| health.entries.iter().any(is_dead))
-            && let Some(bytes) =
-                blocking(move || Ok(machine().fuse().exceeded_memory_limit(&staging))).await?
+            && let Some(bytes) = blocking(move || Ok(host.fuse().exceeded_memory_limit(&staging))).await?
         {
             for entry in health.entries.iter_mut().filter(|entry| is_dead(entry)) {
                 entry.message = format!(

@@ -5,12 +5,15 @@
 
 use std::path::PathBuf;
 
-use csi_mount::{IdMap, Machine, MountAttributes, MountOptions, MountState, Owner, VolumePlace};
+use csi_mount::{IdMap, MountAttributes, MountOptions, MountState, OwnedPath, Owner};
 
-use super::places::refuse_stats_of_another;
+use super::ownership::refuse_stats_of_another;
 use super::selinux;
+use crate::blocking::blocking;
+use crate::call::request::TypedRequest as _;
+use crate::error::{Error, Result};
 use crate::node::{NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
-use crate::{Error, Result, Usage, VolumeCapability, VolumeStats, blocking, machine};
+use crate::types::{Usage, VolumeCapability, VolumeStats};
 
 /// The mount options that the caller requests.
 pub(crate) fn mount_options(capability: &VolumeCapability) -> Result<MountOptions> {
@@ -20,9 +23,10 @@ pub(crate) fn mount_options(capability: &VolumeCapability) -> Result<MountOption
 
 /// Refuses a raw block volume where the volumes are none.
 pub(super) fn refuse_block(capability: &VolumeCapability, why: &str) -> Result<()> {
-    match capability.is_mount() {
-        true => Ok(()),
-        false => Err(Error::Unsupported(format!("volume_capability.block: {why}").into())),
+    if capability.is_mount() {
+        Ok(())
+    } else {
+        Err(Error::Unsupported(format!("volume_capability.block: {why}").into()))
     }
 }
 
@@ -59,9 +63,11 @@ impl NodePublishVolumeRequest {
     pub(crate) async fn bind_with_id_map(&self, source: impl Into<PathBuf>, id_map: IdMap) -> Result<()> {
         let options = mount_options(&self.volume_capability)?;
         selinux::refuse_filesystem_options(&options, "a bind of a directory")?;
-        let (source, request, attributes) = (source.into(), self.clone(), self.attributes()?);
+        let source = source.into();
+        let request = self.clone();
+        let attributes = self.attributes()?;
         blocking(move || {
-            machine().directories().publish(&source, &request.place(), attributes, id_map)?;
+            request.host().directories().publish(&source, &request.owned_target(), attributes, id_map)?;
             Ok(())
         })
         .await
@@ -84,9 +90,10 @@ impl NodeUnpublishVolumeRequest {
 
     /// Like [`unmount`](Self::unmount), with more evidence about the volume.
     pub(crate) async fn unmount_owned(&self, owner: Owner) -> Result<()> {
-        let place = VolumePlace::new(&*self.target_path, owner);
+        let place = OwnedPath::new(&*self.target_path, owner);
+        let host = self.host().clone();
         blocking(move || {
-            machine().directories().unpublish(&place)?;
+            host.directories().unpublish(&place)?;
             Ok(())
         })
         .await
@@ -100,15 +107,15 @@ impl NodeGetVolumeStatsRequest {
     /// [`Error::VolumeNotFound`] (NOT_FOUND) when nothing is mounted there, or another volume;
     /// [`Error::Unavailable`] when the filesystem does not answer in time.
     pub async fn statfs(&self) -> Result<VolumeStats> {
-        let (volume_id, path) = (self.volume_id.clone(), self.volume_path.to_path_buf());
-        let plugin = self.plugin().cloned();
+        let request = self.clone();
         blocking(move || {
-            refuse_stats_of_another(&path, &volume_id, plugin.as_ref())?;
-            let machine = machine();
-            if !path.is_absolute() || !matches!(machine.mounts().state(&path)?, MountState::Mounted(_)) {
-                return Err(Error::VolumeNotFound(volume_id));
+            let path = &request.volume_path;
+            let mounts = request.host().mounts();
+            refuse_stats_of_another(request.host(), path, &request.volume_id, request.plugin())?;
+            if !path.is_absolute() || !matches!(mounts.state(path)?, MountState::Mounted(_)) {
+                return Err(Error::VolumeNotFound(request.volume_id));
             }
-            let stats = machine.mounts().stats(&path)?;
+            let stats = mounts.stats(path)?;
             Ok(VolumeStats::from_usage(usage(stats.bytes), stats.inodes.map(usage)))
         })
         .await
@@ -116,7 +123,7 @@ impl NodeGetVolumeStatsRequest {
 }
 
 /// Numbers above an int64 are made smaller: a filesystem without a limit, such as s3fs, reports 16 EiB.
-pub(crate) fn usage(usage: csi_mount::Usage) -> Usage {
+pub(crate) fn usage(usage: csi_mount::FilesystemUsage) -> Usage {
     let fit = |number: u64| number.min(i64::MAX.cast_unsigned());
     Usage { total: fit(usage.total), used: fit(usage.used), available: fit(usage.available) }
 }

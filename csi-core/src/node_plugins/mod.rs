@@ -13,10 +13,11 @@ mod condition;
 mod directory;
 mod encryption;
 mod ephemeral;
+mod filesystem_options;
 mod fuse;
 mod kernel;
 mod mount_group;
-mod places;
+mod ownership;
 #[cfg(feature = "remote")]
 mod remote;
 mod remove_tree;
@@ -29,6 +30,7 @@ pub use block::BlockNode;
 pub use block_devices::{Attachment, BlockDevices, stage_plan};
 pub use directory::{Directories, DirectoryNode};
 pub use ephemeral::{EphemeralContent, EphemeralNode};
+pub use filesystem_options::FilesystemOptions;
 pub use fuse::{FuseFilesystems, FuseNode};
 pub use mount_group::MountGroup;
 #[cfg(feature = "remote")]

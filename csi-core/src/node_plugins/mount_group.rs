@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
-use csi_mount::{GroupChange, IdMap, Machine};
+use csi_mount::{GroupChange, Host, IdMap};
 
 use super::root_permissions::RootPermissions;
-use crate::{AccessType, Error, Result, VolumeCapability, machine};
+use crate::error::{Error, Result};
+use crate::types::{AccessType, VolumeCapability};
+
+const FIELD: &str = "volume_capability.mount.volume_mount_group";
 
 /// How the group that the caller names gets access to a volume's files, if the plugin declares
 /// VOLUME_MOUNT_GROUP ([`NodeService::volume_mount_group`](crate::NodeService::volume_mount_group)).
@@ -13,7 +16,7 @@ use crate::{AccessType, Error, Result, VolumeCapability, machine};
 #[non_exhaustive]
 pub enum MountGroup {
     /// The files' group is changed on disk, once, as the kubelet does for `fsGroup` with `OnRootMismatch`:
-    /// see [`csi_mount::give_to_group`]. A read-only publish changes nothing.
+    /// see [`csi_mount::set_volume_ownership`]. A read-only publish changes nothing.
     #[default]
     ChangeFiles,
     /// Nothing is changed on disk: each target's mount shows files of the group `on_disk` as files of the
@@ -44,17 +47,21 @@ impl MountGroupChange {
         }
     }
 
-    /// Changes the volume's files if needed, and returns the id map for the mount.
-    pub(super) fn apply(self, files: &Path, is_read_only: bool) -> csi_mount::Result<IdMap> {
+    /// Changes the volume's files if needed, and returns the map for the mount: `map` with the group.
+    pub(super) fn apply(self, host: &Host, files: &Path, is_read_only: bool, map: IdMap) -> Result<IdMap> {
         match self.0 {
-            Some((group, MountGroup::MapOwners { on_disk })) => IdMap::new().group(on_disk, group),
-            Some((group, MountGroup::ChangeFiles)) if !is_read_only => {
-                let given =
-                    machine().directories().give_to_group(files, group, GroupChange::OnRootMismatch)?;
-                tracing::info!(group, ?given, "the volume's files are the group's");
-                Ok(IdMap::new())
+            Some((group, MountGroup::MapOwners { on_disk })) => {
+                map.group(on_disk, group).map_err(|error| Error::invalid(FIELD, error.to_string()))
             }
-            _ => Ok(IdMap::new()),
+            Some((group, MountGroup::ChangeFiles)) if !is_read_only => {
+                // The ids are swapped, so the group that is shown as this one is the one that it is shown as.
+                let (_, on_disk) = map.shown((0, group));
+                let given =
+                    host.directories().set_volume_ownership(files, on_disk, GroupChange::OnRootMismatch)?;
+                tracing::info!(group, ?given, "the volume's files are the group's");
+                Ok(map)
+            }
+            _ => Ok(map),
         }
     }
 }
@@ -65,6 +72,6 @@ pub(super) fn group(capability: &VolumeCapability) -> Result<Option<u32>> {
         return Ok(None);
     };
     let number = group.parse().ok().filter(|number| *number != u32::MAX);
-    let wrong = || Error::invalid("volume_capability.mount.volume_mount_group", "is no group's number");
+    let wrong = || Error::invalid(FIELD, "is no group's number");
     number.map(Some).ok_or_else(wrong)
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use csi_mount::remote::{self, RemoteTarget};
 
 use super::block_devices::Attachment;
-use crate::{Result, blocking};
+use crate::blocking::blocking;
+use crate::error::Result;
 
 /// The remote disks that are attached on this node: the methods of
 /// [`BlockDevices`](super::BlockDevices) for a driver whose volumes are targets on the network. The driver
@@ -17,7 +18,8 @@ use crate::{Result, blocking};
 /// # use std::path::PathBuf;
 /// # use csi_core::mount::flow::block::StagePlan;
 /// # use csi_core::mount::remote::{NamespaceId, NvmeHost, NvmeTarget};
-/// # use csi_core::{Result, RemoteDisks, VolumeCapability, prelude::*};
+/// # use csi_core::node_plugins::RemoteDisks;
+/// # use csi_core::{Result, VolumeCapability, prelude::*};
 /// struct San(RemoteDisks);
 ///
 /// fn target(volume: &Attachment) -> Result<NvmeTarget> {
@@ -64,7 +66,8 @@ impl RemoteDisks {
         volume: &Attachment,
         work: impl FnOnce(&remote::RemoteDisks, &str) -> csi_mount::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (disks, id) = (self.0.clone(), volume.volume_id.clone());
+        let disks = self.0.clone();
+        let id = volume.volume_id.clone();
         blocking(move || Ok(work(&disks, id.as_str())?)).await
     }
 

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use csi_mount::Machine as _;
+use csi_mount::Host;
 
 use super::targets::MountTable;
-use crate::{Error, Result, blocking, machine};
+use crate::blocking::blocking;
+use crate::error::{Error, Result};
 
-/// Deletes a directory with everything in it; a directory that does not exist is `Ok`.
+/// Deletes a directory of the request's [`host`](crate::TypedRequest::host) with everything in it; a directory
+/// that does not exist is `Ok`.
 ///
 /// Unlike [`std::fs::remove_dir_all`] it never leaves the directory's own mount: while anything is mounted
 /// inside it, for example a bind mount of the node's own files, nothing is deleted. Nothing is deleted
@@ -19,10 +21,11 @@ use crate::{Error, Result, blocking, machine};
 /// # Errors
 /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION), naming the mounts; see
 /// [`Target::remove_tree`](csi_mount::Target::remove_tree).
-pub async fn remove_tree(directory: impl Into<PathBuf>) -> Result<()> {
+pub async fn remove_tree(host: &Host, directory: impl Into<PathBuf>) -> Result<()> {
+    let host = host.clone();
     let directory = directory.into();
     blocking(move || {
-        let users = mounted_from(&directory)?;
+        let users = mounted_from(&host, &directory)?;
         if let Some(first) = users.first() {
             return Err(Error::InUse(
                 format!(
@@ -34,7 +37,7 @@ pub async fn remove_tree(directory: impl Into<PathBuf>) -> Result<()> {
                 .into(),
             ));
         }
-        machine().directories().remove_tree(&directory)?;
+        host.directories().remove_tree(&directory)?;
         Ok(())
     })
     .await
@@ -46,6 +49,6 @@ pub async fn remove_tree(directory: impl Into<PathBuf>) -> Result<()> {
 ///
 /// # Errors
 /// Any failure to read the mount table.
-pub fn mounted_from(directory: &Path) -> Result<Vec<PathBuf>> {
-    Ok(MountTable::read()?.mounted_from(directory))
+pub fn mounted_from(host: &Host, directory: &Path) -> Result<Vec<PathBuf>> {
+    Ok(MountTable::read(host)?.mounted_from(directory))
 }

@@ -4,9 +4,10 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use csi_mount::{ErrorKind, Machine, MountAttributes};
+use csi_mount::{ErrorKind, Host, MountAttributes};
 
-use crate::{Error, Reason, Result, VolumeContext, machine};
+use crate::error::{Error, Reason, Result};
+use crate::types::VolumeContext;
 
 /// The permissions of a volume's root directory, for workloads that run as an ordinary user and have no
 /// `fsGroup`.
@@ -14,7 +15,8 @@ use crate::{Error, Reason, Result, VolumeContext, machine};
 /// Users write them as an octal number in a storage class, as for csi-driver-nfs:
 ///
 /// ```
-/// use csi_core::{Result, RootPermissions, prelude::*};
+/// use csi_core::node_plugins::RootPermissions;
+/// use csi_core::{Result, prelude::*};
 ///
 /// fn root_permissions(volume: &Attachment) -> Result<RootPermissions> {
 ///     RootPermissions::from_context(&volume.volume_context, "mountPermissions")
@@ -28,8 +30,9 @@ use crate::{Error, Reason, Result, VolumeContext, machine};
 ///
 /// The directory is changed when a volume is staged, or published by a plugin that does not stage; only if it
 /// has other permissions, and not if the call is read-only. The files in it stay as they are. With a group of
-/// VOLUME_MOUNT_GROUP that changes the files ([`MountGroup::ChangeFiles`](crate::MountGroup::ChangeFiles))
-/// the group's permissions and the setgid bit are added.
+/// VOLUME_MOUNT_GROUP that changes the files
+/// ([`MountGroup::ChangeFiles`](crate::node_plugins::MountGroup::ChangeFiles)) the group's permissions and
+/// the setgid bit are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RootPermissions(u32);
 
@@ -51,10 +54,7 @@ impl RootPermissions {
 
     /// These, or none for a mount that is read-only.
     pub(super) fn unless_read_only(self, attributes: MountAttributes) -> Self {
-        match attributes.contains(MountAttributes::RDONLY) {
-            true => Self::default(),
-            false => self,
-        }
+        if attributes.contains(MountAttributes::RDONLY) { Self::default() } else { self }
     }
 
     /// Adds what a group needs that owns the files: the kubelet's `fsGroup` does the same.
@@ -66,9 +66,9 @@ impl RootPermissions {
     }
 
     /// Gives them to the directory.
-    pub(super) fn apply(self, directory: &Path) -> Result<()> {
+    pub(super) fn apply(self, host: &Host, directory: &Path) -> Result<()> {
         let Some(mode) = self.mode() else { return Ok(()) };
-        machine().directories().set_permissions(directory, mode).map_err(|error| match error.kind() {
+        host.directories().set_permissions(directory, mode).map_err(|error| match error.kind() {
             ErrorKind::PermissionDenied | ErrorKind::Unsupported => {
                 Error::NotPossible(Reason::from_error(error.hint(
                     "let root change the permissions (no_root_squash), or leave the volume's permissions out",

@@ -7,10 +7,10 @@
 
 use std::path::Path;
 
-use csi_mount::{MountEntry, MountOptions};
+use csi_mount::{Host, MountEntry, MountOptions};
 
 use super::targets::MountTable;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The options by which a filesystem gets a context.
 const OPTIONS: [&str; 4] = ["context", "fscontext", "defcontext", "rootcontext"];
@@ -19,11 +19,11 @@ const OPTIONS: [&str; 4] = ["context", "fscontext", "defcontext", "rootcontext"]
 ///
 /// # Errors
 /// [`Error::Incompatible`], without the context itself.
-pub(super) fn require_context(options: &MountOptions, staging: &Path) -> Result<()> {
+pub(super) fn require_context(host: &Host, options: &MountOptions, staging: &Path) -> Result<()> {
     if contexts(options).next().is_none() {
         return Ok(());
     }
-    match MountTable::read()?.at(staging) {
+    match MountTable::read(host)?.at(staging) {
         Some(staged) => check(options, staged),
         None => Ok(()),
     }

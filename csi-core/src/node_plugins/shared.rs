@@ -6,28 +6,36 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_mount::flow::shared::SharedSource;
-use csi_mount::{Machine, MountAttributes, Outcome, UNMOUNT_TIME_LIMIT, VolumePlace};
+use csi_mount::{Host, MountAttributes, Outcome, OwnedPath, UNMOUNT_TIME_LIMIT};
 
 use super::kernel::{mount_options, refuse_block};
 use super::selinux::require_context;
 use super::{
     Attachment,
-    places::{owner, published_from_staging, refuse_to_publish},
+    ownership::{owner, published_from_staging, refuse_to_publish},
     root_permissions::RootPermissions,
     targets::MountTable,
 };
+use crate::blocking::blocking;
+use crate::call::request::TypedRequest as _;
+use crate::error::Result;
 use crate::node::{
     Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
-use crate::{Result, VolumeCapability, VolumeHealth, VolumeStats, blocking, machine};
+use crate::types::{VolumeCapability, VolumeHealth, VolumeStats};
 
 const NO_DEVICE: &str = "a shared filesystem is no device";
 
 /// What only the driver knows about its shared filesystems (NFS, CephFS, SMB and similar). [`SharedNode`]
 /// makes a node plugin of it.
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `SharedFilesystems`",
+    label = "needs `impl SharedFilesystems for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait SharedFilesystems: Send + Sync + 'static {
     /// Returns the node's id and topology; by default the id is the host name. See [`Node::info`].
     ///
@@ -165,12 +173,13 @@ impl<S: SharedFilesystems> SharedNode<S> {
 /// Gives the root its permissions. If that fails, what this call mounted is unmounted: after a final error
 /// the caller does not do it.
 fn give_permissions(
+    host: &Host,
     permissions: RootPermissions,
-    place: &VolumePlace,
+    place: &OwnedPath,
     outcome: Outcome,
     undo: impl FnOnce() -> csi_mount::Result<()>,
 ) -> Result<()> {
-    let given = permissions.apply(place.path());
+    let given = permissions.apply(host, place.path());
     if given.is_err()
         && outcome == Outcome::Mounted
         && let Err(left) = undo()
@@ -194,10 +203,10 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
         let permissions = self.filesystems.root_permissions(&volume)?.unless_read_only(attributes);
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            let place = request.place();
-            let outcome = machine().shared().mount(&place, &source, MountAttributes::empty())?;
-            let undo = || machine().shared().unstage(&place, limit).map(drop);
-            give_permissions(permissions, &place, outcome, undo)?;
+            let place = request.owned_staging();
+            let outcome = request.host().shared().stage(&place, &source)?;
+            let undo = || request.host().shared().unstage(&place, limit).map(drop);
+            give_permissions(request.host(), permissions, &place, outcome, undo)?;
             tracing::info!(?source, ?outcome, "staged");
             Ok(())
         })
@@ -207,7 +216,7 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            machine().shared().unstage(&request.place(), limit)?;
+            request.host().shared().unstage(&request.owned_staging(), limit)?;
             Ok(())
         })
         .await
@@ -222,40 +231,47 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
         refuse_block(&request.volume_capability, NO_DEVICE)?;
-        let (options, attributes) = (mount_options(&request.volume_capability)?, request.attributes()?);
+        let options = mount_options(&request.volume_capability)?;
+        let attributes = request.attributes()?;
         if !self.is_bound(&request) {
             let source = self.source_at_target(&request).await?;
             let permissions = self.filesystems.root_permissions(&Attachment::from(&request))?;
             let permissions = permissions.unless_read_only(attributes);
             let limit = self.filesystems.unmount_time_limit();
             return blocking(move || {
-                let place = request.place();
-                let outcome = machine().shared().mount(&place, &source, attributes)?;
-                let undo = || machine().shared().unpublish(&place, limit).map(drop);
-                give_permissions(permissions, &place, outcome, undo)
+                let place = request.owned_target();
+                let outcome = request.host().shared().publish_directly(&place, &source, attributes)?;
+                let undo = || request.host().shared().unpublish(&place, limit).map(drop);
+                give_permissions(request.host(), permissions, &place, outcome, undo)
             })
             .await;
         }
         let Some(staging) = request.staging_target_path.clone() else { return Ok(()) };
         blocking(move || {
-            refuse_to_publish(&staging, &request.volume_id, &owner(&request.volume_id, request.plugin()))?;
-            require_context(&options, &staging)?;
-            published_from_staging(machine().shared().publish(&staging, &request.place(), attributes))
+            let owner = owner(&request.volume_id, request.plugin());
+            refuse_to_publish(request.host(), &staging, &request.volume_id, &owner)?;
+            require_context(request.host(), &options, &staging)?;
+            published_from_staging(request.host().shared().publish(
+                &staging,
+                &request.owned_target(),
+                attributes,
+            ))
         })
         .await
     }
 
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
         let target = request.target_path.clone();
+        let host = request.host().clone();
         match &request.staging_target_path {
             Some(staging) if self.is_bound(request) => {
                 let staging = staging.clone();
-                blocking(move || Ok(MountTable::read()?.of_staged(&staging, &target, None))).await
+                blocking(move || Ok(MountTable::read(&host)?.of_staged(&staging, &target, None))).await
             }
             _ => {
                 let source = self.source_at_target(request).await?;
                 blocking(move || {
-                    Ok(MountTable::read()?.of_mounts(&target, |entry| source.is_mounted_as(entry)))
+                    Ok(MountTable::read(&host)?.of_mounts(&target, |entry| source.is_mounted_as(entry)))
                 })
                 .await
             }
@@ -265,7 +281,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
         let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            machine().shared().unpublish(&request.place(), limit)?;
+            request.host().shared().unpublish(&request.owned_target(), limit)?;
             Ok(())
         })
         .await

@@ -8,10 +8,10 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use csi_mount::{DeviceNumber, Machine, MountEntry};
+use csi_mount::{DeviceNumber, Host, MountEntry};
 
+use crate::error::Result;
 use crate::node::{AtTarget, PublishedTargets};
-use crate::{Result, machine};
 
 /// A file or directory of a filesystem.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,8 +24,8 @@ struct Place {
 pub(super) struct MountTable(Vec<MountEntry>);
 
 impl MountTable {
-    pub(super) fn read() -> Result<Self> {
-        Ok(Self(machine().mounts().table()?))
+    pub(super) fn read(host: &Host) -> Result<Self> {
+        Ok(Self(host.mounts().table()?))
     }
 
     /// The topmost mount at a path.
@@ -38,7 +38,9 @@ impl MountTable {
     pub(super) fn of_directory(&self, source: &Path, target: &Path) -> PublishedTargets {
         let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
         let Some(volume) = self.place(&source) else { return PublishedTargets::default() };
-        let is_volume = |entry: &MountEntry| entry.device == volume.device && entry.root == volume.path;
+        let is_volume = |entry: &MountEntry| {
+            entry.device == volume.device && entry.root == volume.path && !entry.is_root_deleted()
+        };
         self.targets(target, &[&source], is_volume)
     }
 
@@ -77,22 +79,21 @@ impl MountTable {
             }
         }
         let Some(staged) = self.at(staging) else { return PublishedTargets::default() };
-        let is_volume = |entry: &MountEntry| entry.device == staged.device && entry.root == staged.root;
+        let is_volume = |entry: &MountEntry| entry.shows_same(staged);
         self.targets(target, &[staging], is_volume)
     }
 
     /// The targets of a raw device: its device node, or that of a read-only loop device over it, bound to a
     /// file.
-    pub(super) fn of_device(&self, device: &Path, target: &Path) -> Result<PublishedTargets> {
+    pub(super) fn of_device(&self, host: &Host, device: &Path, target: &Path) -> Result<PublishedTargets> {
         if self.at(target).is_some_and(|found| !is_node(found)) {
             return Ok(other("a filesystem is mounted there, but a raw device is requested"));
         }
-        let machine = machine();
-        let mut numbers = vec![machine.devices().number(device)?];
-        numbers.extend(machine.devices().loop_devices(device)?.iter().map(|over| over.number));
+        let mut numbers = vec![host.devices().number(device)?];
+        numbers.extend(host.devices().loop_devices(device)?.iter().map(|over| over.number));
         let is_volume = |entry: &MountEntry| {
             is_node(entry)
-                && machine.block().device_of(&entry.mount_point).is_ok_and(|found| numbers.contains(&found))
+                && host.block().device_of(&entry.mount_point).is_ok_and(|found| numbers.contains(&found))
         };
         Ok(self.targets(target, &[], is_volume))
     }
@@ -129,7 +130,8 @@ impl MountTable {
 
     /// The place that a mount at this path covers.
     fn mount_place(&self, path: &Path) -> Option<Place> {
-        let (parent, name) = (path.parent()?, path.file_name()?);
+        let parent = path.parent()?;
+        let name = path.file_name()?;
         let Place { device, path } = self.place(parent)?;
         Some(Place { device, path: path.join(name) })
     }
@@ -178,7 +180,8 @@ mod tests {
             "{HOST}42 20 8:16 / /var/lib/kubelet/one rw shared:9 - ext4 /dev/sdb rw\n\
              43 30 8:16 / /host/kubelet/one rw shared:9 - ext4 /dev/sdb rw\n"
         );
-        let (none, one) = (table(HOST), table(&published));
+        let none = table(HOST);
+        let one = table(&published);
         let of = |table: &MountTable, target: &str| {
             table.of_staged(Path::new("/var/lib/kubelet/staging"), Path::new(target), None)
         };

@@ -7,10 +7,10 @@ use hyper::{Request, Response};
 use tonic::body::Body;
 use tonic::codegen::{Service, StdError};
 use tonic::server::NamedService;
-use tower::{Layer, ServiceExt};
+use tower_layer::Layer;
 
 use super::Plugin;
-use crate::CallService;
+use crate::server::CallService;
 
 impl Plugin {
     /// Serves one more gRPC service on the plugin's socket, for example the driver's own management calls. It
@@ -21,7 +21,7 @@ impl Plugin {
     /// ends when its caller gives up. `/metrics` does not count it. [`Mode`](crate::Mode) does not apply.
     ///
     /// A service of the spec (`csi.v1.…`), or one that is added twice, is refused at the start
-    /// ([`ServeError::Plugin`](crate::ServeError::Plugin)).
+    /// ([`ServeError`](crate::server::ServeError)).
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Plugin {
             + 'static,
         S::Future: Send + 'static,
     {
-        self.extension.services.push((S::NAME, Box::new(|routes| routes.add_service(service))));
+        self.extension.services.push((S::NAME, CallService::new(service)));
         self
     }
 
@@ -78,9 +78,7 @@ impl Plugin {
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<StdError>,
     {
-        self.extension.layers.push(Box::new(move |calls| {
-            CallService::new(layer.layer(calls).map_response(|response| response.map(Body::new)))
-        }));
+        self.extension.layers.push(Box::new(move |calls| CallService::new(layer.layer(calls))));
         self
     }
 }

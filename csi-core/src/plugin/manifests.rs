@@ -4,28 +4,25 @@ use std::io;
 use std::process::ExitCode;
 
 use csi_deploy::{Driver, Options, Output, manifests};
+use csi_proto::escape;
 
 use super::Plugin;
-use crate::ServeError;
+use crate::server::{Failure, ServeError};
 
 /// What a driver can do instead of serving.
 #[derive(Debug, Clone, clap::Subcommand)]
-#[non_exhaustive]
-pub enum DriverCommand {
+pub(crate) enum DriverCommand {
     /// Make the driver's Kubernetes manifests
     Manifests(ManifestArgs),
 }
 
 /// The flags of the command `manifests`.
 #[derive(Debug, Clone, clap::Args)]
-#[non_exhaustive]
-pub struct ManifestArgs {
-    #[allow(missing_docs, reason = "its own documentation is the help's text")]
+pub(crate) struct ManifestArgs {
     #[command(flatten)]
-    pub options: Options,
-    #[allow(missing_docs, reason = "its own documentation is the help's text")]
+    options: Options,
     #[command(flatten)]
-    pub output: Output,
+    output: Output,
 }
 
 /// A change of the options by the driver.
@@ -53,10 +50,10 @@ impl Plugin {
     /// Returns the facts about the driver from which [`csi_deploy`] makes manifests.
     ///
     /// # Errors
-    /// [`ServeError::Plugin`] when the plugin contradicts itself.
+    /// [`ServeError`] when the plugin contradicts itself.
     pub fn facts(mut self) -> Result<Driver, ServeError> {
         self.mode = crate::Mode::All;
-        let offer = self.offer().map_err(ServeError::Plugin)?;
+        let offer = self.offer().map_err(Failure::Plugin)?;
         let mut driver = Driver::new(&self.name).with_plugin(&offer.plugin_wire());
         if !offer.controller.is_empty() {
             driver = driver.with_controller(offer.controller);
@@ -85,7 +82,7 @@ impl Plugin {
         match made {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("{name}: {error}");
+                eprintln!("{}", escape::message(&format!("{name}: {error}")));
                 ExitCode::from(2)
             }
         }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use csi_proto::v1;
 
 #[cfg(feature = "manifests")]
-pub use manifests::{DriverCommand, ManifestArgs};
+pub(crate) use manifests::DriverCommand;
 #[cfg(feature = "clap")]
 pub(crate) use run::exit_code;
 
@@ -32,14 +32,17 @@ use crate::group_controller::GroupController;
 use crate::identity::{AlwaysReady, Identity};
 use crate::mode::Mode;
 use crate::node::{Node, NodeService, NodeTable};
-use crate::server::{Extension, Registration, ServeError, Settings, SocketRemoval};
+use crate::offer::PluginService;
+use crate::server::{Extension, Failure, Registration, ServeError, Settings, SocketRemoval};
 use crate::snapshot_metadata::SnapshotMetadata;
+use crate::types::Topology;
 
 /// A CSI plugin: built by the driver, then served on a unix socket.
 ///
 /// Build the whole plugin whatever the instance serves, then choose with [`mode`](Self::mode).
 ///
 /// ```no_run
+/// # use csi_core::node::{NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 /// # use csi_core::{Result, prelude::*};
 /// # #[derive(Clone)] struct Driver;
 /// # #[async_trait] impl Node for Driver {
@@ -64,13 +67,15 @@ pub struct Plugin {
     pub(crate) declared: Declared,
     mode: Mode,
     #[cfg(all(feature = "mount", target_os = "linux"))]
-    machine: crate::CurrentMachine,
+    host: csi_mount::Host,
     admission: Arc<Admission>,
     metrics: Arc<Metrics>,
     extension: Extension,
+    topologies: Vec<Topology>,
     #[cfg(feature = "manifests")]
     declare: Option<manifests::Declare>,
     pub(crate) settings: Settings,
+    on_failure: Option<run::OnFailure>,
 }
 
 impl Plugin {
@@ -88,13 +93,15 @@ impl Plugin {
             declared: Declared::default(),
             mode: Mode::All,
             #[cfg(all(feature = "mount", target_os = "linux"))]
-            machine: crate::CurrentMachine::default(),
+            host: csi_mount::Host::kernel(),
             admission: Arc::default(),
             metrics: Arc::default(),
             extension: Extension::default(),
+            topologies: Vec::new(),
             #[cfg(feature = "manifests")]
             declare: None,
             settings: Settings::default(),
+            on_failure: None,
         }
     }
 
@@ -136,7 +143,7 @@ impl Plugin {
 
     /// Sets what happens when the socket is removed. The default is [`SocketRemoval::Recreate`]. When
     /// another process puts its own socket in that place, the plugin stops in any case
-    /// ([`ServeError::SocketTaken`]).
+    /// ([`ServeError`]).
     #[must_use]
     pub fn socket_removal(mut self, removal: SocketRemoval) -> Self {
         self.settings.socket_removal = removal;
@@ -185,12 +192,13 @@ impl Plugin {
         self
     }
 
-    /// Sets the machine that the plugin's calls mount on. The default is the kernel
-    /// ([`Kernel`](csi_mount::Kernel)). A test of a driver can pass a simulated node, which needs no root.
+    /// Sets the host that the plugin's calls work on. The default is the kernel
+    /// ([`Host::kernel`](csi_mount::Host::kernel)). A test of a driver can pass a simulated node, which needs no
+    /// root.
     #[cfg(all(feature = "mount", target_os = "linux"))]
     #[must_use]
-    pub fn machine(mut self, machine: impl csi_mount::Machine) -> Self {
-        self.machine = crate::CurrentMachine::other(machine);
+    pub fn host(mut self, host: impl Into<csi_mount::Host>) -> Self {
+        self.host = host.into();
         self
     }
 
@@ -201,10 +209,25 @@ impl Plugin {
         self
     }
 
+    /// Completes when the kubelet has reported that it registered the plugin that this process serves. A former
+    /// registration, such as one from before a reboot, does not count: the kubelet registers each new process.
+    ///
+    /// It never completes without [`register`](Self::register): a registrar in a container of its own gets the
+    /// kubelet's report.
+    pub fn registered(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut registered = self.settings.registered.subscribe();
+        async move {
+            if registered.wait_for(|is_registered| *is_registered).await.is_err() {
+                // The plugin has ended.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
     /// Serves HTTP at this address; no livenessprobe sidecar is needed. `/healthz` is 200 while the
     /// plugin's [`probe`](crate::Identity::probe) does not fail. `/readyz` is 200 while the probe returns
-    /// [`Readiness::Ready`](crate::Readiness::Ready) and the plugin is not stopping. `/metrics` is for
-    /// Prometheus and has `csi_plugin_operations_seconds` by method and status code.
+    /// [`Readiness::Ready`](crate::identity::Readiness::Ready) and the plugin is not stopping. `/metrics` is
+    /// for Prometheus and has `csi_plugin_operations_seconds` by method and status code.
     #[cfg(feature = "http")]
     #[must_use]
     pub fn http(mut self, address: std::net::SocketAddr) -> Self {
@@ -212,33 +235,38 @@ impl Plugin {
         self
     }
 
-    /// Adds the driver's own metrics to `/metrics` ([`http`](Self::http)). Their names must differ from those of
-    /// the plugin (`csi_plugin_…`) and of the process (`process_…`).
+    /// Adds the driver's own metrics to `/metrics` ([`http`](Self::http)), with any library that writes OpenMetrics
+    /// text. The function is called for each request; it leaves out the line `# EOF`. The names must differ from those
+    /// of the plugin (`csi_plugin_…`) and of the process (`process_…`).
     ///
     /// ```
     /// use csi_core::Plugin;
-    /// use csi_core::prometheus_client::{metrics::counter::Counter, registry::Registry};
+    /// use prometheus_client::encoding::text::encode_registry;
+    /// use prometheus_client::{metrics::counter::Counter, registry::Registry};
     ///
     /// let rebuilds = Counter::<u64>::default();
     /// let mut registry = Registry::default();
     /// registry.register("example_rebuilds", "Rebuilds of volumes", rebuilds.clone());
     /// let plugin = Plugin::new("driver.csi.example.org", "1");
-    /// let plugin = plugin.http(([127, 0, 0, 1], 9808).into()).metrics(registry);
+    /// let plugin = plugin.http(([127, 0, 0, 1], 9808).into());
+    /// let plugin = plugin.metrics(move |out| encode_registry(out, &registry));
     /// rebuilds.inc();
     /// ```
     #[cfg(feature = "http")]
     #[must_use]
-    pub fn metrics(mut self, registry: prometheus_client::registry::Registry) -> Self {
-        self.settings.own_metrics = Some(Arc::new(registry));
+    pub fn metrics(
+        mut self,
+        write: impl Fn(&mut String) -> std::fmt::Result + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.own_metrics = Some(crate::server::OwnMetrics::new(write));
         self
     }
 
-    /// Returns the plugin's metrics as a collector, for a driver that serves its metrics itself:
-    /// `registry.register_collector(Box::new(plugin.collector()))`.
+    /// Returns the plugin's metrics, for a driver that serves its metrics itself: `Display` writes them at any time.
     #[cfg(feature = "http")]
     #[must_use]
-    pub fn collector(&self) -> crate::PluginMetrics {
-        crate::PluginMetrics::new(Arc::clone(&self.metrics), &self.name, &self.vendor_version)
+    pub fn plugin_metrics(&self) -> crate::server::PluginMetrics {
+        crate::server::PluginMetrics::new(Arc::clone(&self.metrics), &self.name, &self.vendor_version)
     }
 
     /// Returns a handle with which the driver's own work claims volumes and snapshots, so that no operation
@@ -257,23 +285,27 @@ impl Plugin {
 
     /// Checks the plugin and builds the adapter that the server serves.
     fn build(mut self, socket: &Path) -> Result<Adapter, ServeError> {
-        check_name(&self.name).map_err(ServeError::Plugin)?;
+        check_name(&self.name).map_err(Failure::Plugin)?;
         if self.vendor_version.is_empty() {
             let text = "the vendor version is empty: pass env!(\"CARGO_PKG_VERSION\") to Plugin::new";
-            return Err(ServeError::Plugin(text.to_owned()));
+            return Err(Failure::Plugin(text.to_owned()).into());
         }
         if self.settings.registration.is_some() && (self.mode == Mode::Controller || self.node.is_none()) {
             let text = "only a plugin that serves its node service registers with the kubelet: leave out the \
                         registration, or serve the node";
-            return Err(ServeError::Plugin(text.to_owned()));
+            return Err(Failure::Plugin(text.to_owned()).into());
         }
-        let offer = self.offer().map_err(ServeError::Plugin)?;
+        let offer = self.offer().map_err(Failure::Plugin)?;
+        let needs = PluginService::VolumeAccessibilityConstraints;
+        if let Some(fault) = offer.topology_fault(&self.topologies, needs) {
+            return Err(Failure::Plugin(format!("a topology of this plugin{fault}")).into());
+        }
         let gate = self.path_gate(socket);
         let context = PluginContext {
             driver: self.name.clone(),
             volume_roots: self.settings.volume_roots(),
             #[cfg(all(feature = "mount", target_os = "linux"))]
-            machine: self.machine,
+            host: self.host,
         };
         let info = v1::GetPluginInfoResponse {
             name: self.name,

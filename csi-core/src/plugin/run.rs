@@ -1,12 +1,52 @@
 //! Serves the plugin, and provides a driver's `main`.
 
+use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 
+use csi_proto::{Endpoint, escape};
+use tokio::task::JoinSet;
+
 use super::Plugin;
-use crate::Endpoint;
-use crate::server::{self, Ended, ServeError, Stop};
+use crate::adapters::Adapter;
+use crate::blocking::blocking;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+use crate::node::trim::trim_volumes;
+use crate::server::{self, Ended, Failure, ServeError, Stop};
+
+/// See [`Plugin::on_failure`].
+pub(super) type OnFailure = Box<dyn FnOnce(&ServeError) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
 impl Plugin {
+    /// Sets what is done, and waited for, when the plugin can't start or ends with an error: the kubelet refused
+    /// it, the socket is another process's, its parts contradict each other. An orchestrator restarts the process
+    /// again and again then, and the error is in its log only. With csi-kube's `NodeEvents` it becomes an event of
+    /// the node.
+    ///
+    /// ```
+    /// # use csi_core::Plugin;
+    /// let plugin = Plugin::new("driver.csi.example.org", "1").on_failure(|error| {
+    ///     let text = error.to_string();
+    ///     async move { println!("{text}") }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn on_failure<F: Future<Output = ()> + Send + 'static>(
+        mut self,
+        report: impl FnOnce(&ServeError) -> F + Send + 'static,
+    ) -> Self {
+        self.on_failure = Some(Box::new(|error| Box::pin(report(error))));
+        self
+    }
+
+    /// The end of a plugin that could not start.
+    pub(crate) async fn failed(self, error: ServeError) -> (Ended, Result<(), ServeError>) {
+        if let Some(report) = self.on_failure {
+            report(&error).await;
+        }
+        (Ended::Idle, Err(error))
+    }
+
     /// Serves on this endpoint until SIGTERM or SIGINT. Then running operations finish and the socket is
     /// removed.
     ///
@@ -42,7 +82,7 @@ impl Plugin {
     pub(crate) async fn serve_signals(self, endpoint: &Endpoint) -> (Ended, Result<(), ServeError>) {
         match Stop::signals() {
             Ok(stop) => self.serve_stopped_by(endpoint, stop).await,
-            Err(error) => (Ended::Idle, Err(error)),
+            Err(error) => self.failed(error).await,
         }
     }
 
@@ -51,12 +91,40 @@ impl Plugin {
         let node_check = self.node_check();
         let extension = std::mem::take(&mut self.extension);
         if let Err(text) = extension.check() {
-            return (Ended::Idle, Err(ServeError::Plugin(text)));
+            return self.failed(Failure::Plugin(text).into()).await;
         }
-        match self.build(endpoint.path()) {
-            Ok(adapter) => server::serve(adapter, extension, &settings, endpoint, stop, node_check).await,
+        let on_failure = self.on_failure.take();
+        let trimming = self.trimming();
+        let adoption = self.adoption();
+        let served = match self.build_checked(endpoint).await {
+            Ok(adapter) => {
+                if let Some(adopt) = adoption {
+                    let adopt = move || {
+                        adopt();
+                        Ok(())
+                    };
+                    if let Err(error) = blocking(adopt).await {
+                        tracing::warn!("no volume is taken over: {error}");
+                    }
+                }
+                // It ends with the plugin.
+                let mut tasks = JoinSet::new();
+                trimming.map(|work| tasks.spawn(work));
+                server::serve(adapter, extension, &settings, endpoint, stop, node_check).await
+            }
             Err(error) => (Ended::Idle, Err(error)),
+        };
+        if let (Some(report), Err(error)) = (on_failure, &served.1) {
+            report(error).await;
         }
+        served
+    }
+
+    /// Builds the plugin, and checks what the driver says of its node.
+    async fn build_checked(self, endpoint: &Endpoint) -> Result<Adapter, ServeError> {
+        let adapter = self.build(endpoint.path())?;
+        adapter.0.check_node_info().await.map_err(Failure::Plugin)?;
+        Ok(adapter)
     }
 
     /// Runs a driver's whole `main`: [serves](Self::serve) on the socket that `CSI_ENDPOINT` names, and prints
@@ -77,9 +145,71 @@ impl Plugin {
         let name = self.name.clone();
         let served = match Endpoint::from_env() {
             Ok(endpoint) => self.serve_signals(&endpoint).await,
-            Err(error) => (Ended::Idle, Err(error.into())),
+            Err(error) => self.failed(error.into()).await,
         };
         exit_code(&name, served)
+    }
+
+    /// Runs the whole `main` of a driver that has no flags and keeps its volumes below one directory. The environment
+    /// variable `variable` names this directory; without it, it is `default`. `--help` lists this variable and
+    /// `CSI_ENDPOINT`, and any other argument is refused with exit status 2. All else is as for [`run`](Self::run).
+    ///
+    /// ```no_run
+    /// # use std::path::PathBuf;
+    /// # use csi_core::Plugin;
+    /// # fn plugin(root: PathBuf) -> Plugin { Plugin::new("driver.csi.example.org", "1").own_directory(root) }
+    /// #[tokio::main]
+    /// async fn main() -> std::process::ExitCode {
+    ///     Plugin::run_on_directory("DRIVER_ROOT", "/var/lib/driver", plugin).await
+    /// }
+    /// ```
+    pub async fn run_on_directory(
+        variable: &str,
+        default: &str,
+        plugin: impl FnOnce(PathBuf) -> Self,
+    ) -> ExitCode {
+        let plugin = plugin(std::env::var_os(variable).unwrap_or(default.into()).into());
+        let Some(argument) = std::env::args_os().nth(1) else { return plugin.run().await };
+        if argument == "--help" || argument == "-h" {
+            println!(
+                "{} {} has no flags, and reads these environment variables:\n\n\
+                 CSI_ENDPOINT  the unix socket on which it serves: unix:///run/csi/csi.sock\n\
+                 {variable:13} the directory for volumes [default: {default}]",
+                plugin.name, plugin.vendor_version
+            );
+            return ExitCode::SUCCESS;
+        }
+        let argument = argument.to_string_lossy();
+        let text = format!("{}: unexpected argument '{argument}'; see --help", plugin.name);
+        eprintln!("{}", escape::message(&text));
+        ExitCode::from(2)
+    }
+
+    /// The work of [`NodeService::trim_volumes`](crate::NodeService::trim_volumes), if this instance serves the Node
+    /// service.
+    fn trimming(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        if self.mode.serves(crate::Service::Node)
+            && let Some(period) = self.node.as_ref().and_then(|node| node.trim_period)
+        {
+            let host = self.host.clone();
+            return Some(Box::pin(trim_volumes(host, self.name.clone(), self.claims(), period)));
+        }
+        None
+    }
+
+    /// Takes over the volumes of an earlier driver, if this instance serves the Node service and its driver wants it.
+    fn adoption(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        if self.mode.serves(crate::Service::Node)
+            && let Some(adoption) = self.node.as_mut().and_then(|node| node.adoption.take())
+        {
+            let host = self.host.clone();
+            let driver = self.name.clone();
+            let roots = self.settings.volume_roots();
+            return Some(Box::new(move || adoption.run(&host, &driver, &roots)));
+        }
+        None
     }
 
     /// The check of the node, if this instance serves the Node service and its driver wants the check. The
@@ -89,9 +219,10 @@ impl Plugin {
         if self.mode.serves(crate::Service::Node)
             && let Some(fitness) = self.node.as_mut().and_then(|node| node.fitness.take())
         {
-            let machine = self.machine.clone();
-            let (driver, roots) = (self.name.clone(), self.settings.volume_roots());
-            return Some(Box::new(move || fitness.look(&machine, &driver, &roots)));
+            let host = self.host.clone();
+            let driver = self.name.clone();
+            let roots = self.settings.volume_roots();
+            return Some(Box::new(move || fitness.look(&host, &driver, &roots)));
         }
         None
     }
@@ -102,7 +233,7 @@ pub(crate) fn exit_code(name: &str, (ended, served): (Ended, Result<(), ServeErr
     let code = match served {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("{name}: {error}");
+            eprintln!("{}", escape::message(&format!("{name}: {error}")));
             if error.is_start_up() { 2 } else { 1 }
         }
     };

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use super::Plugin;
 use crate::capabilities::Parts;
+use crate::group_controller::GroupController;
 use crate::mode::Mode;
-use crate::offer::{Offer, PluginService};
+use crate::offer::{Expansion, Offer, PluginService};
+use crate::snapshot_metadata::SnapshotMetadata;
 use crate::spec::Spec;
-use crate::{Expansion, GroupController, SnapshotMetadata};
+use crate::types::Topology;
 
 impl Plugin {
     /// Adds the plugin's GroupController service: snapshots of several volumes at one moment. A volume is
@@ -38,8 +40,26 @@ impl Plugin {
         self
     }
 
+    /// Declares topologies from which volumes and snapshots can be usable, for example those of the driver's
+    /// pools. A plugin with a key or value that Kubernetes can't carry in a label does not start, and the error
+    /// names the rule. This node's own topology is checked in any case, where the node is served.
+    ///
+    /// ```
+    /// use csi_core::types::Topology;
+    /// use csi_core::Plugin;
+    ///
+    /// let zones = ["a", "b"].map(|zone| Topology::new("example.org/zone", zone));
+    /// let plugin = Plugin::new("driver.csi.example.org", "1").volume_accessibility_constraints();
+    /// let plugin = plugin.accessible_topologies(zones);
+    /// ```
+    #[must_use]
+    pub fn accessible_topologies(mut self, topologies: impl IntoIterator<Item = Topology>) -> Self {
+        self.topologies.extend(topologies);
+        self
+    }
+
     /// Declares SNAPSHOT_ACCESSIBILITY_CONSTRAINTS: some snapshots cannot be restored from everywhere. Then
-    /// [`Snapshot`](crate::Snapshot) says from where. Alpha, new in spec v1.13.0; withheld with
+    /// [`Snapshot`](crate::types::Snapshot) says from where. Alpha, new in spec v1.13.0; withheld with
     /// [`Spec::V1_12`].
     #[must_use]
     pub fn snapshot_accessibility_constraints(mut self) -> Self {

@@ -3,8 +3,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use crate::error::{Error, Result};
 use crate::types::percent;
-use crate::{Error, Result};
 
 const SUFFIX: &str = ".json";
 /// The longest name of a file on most filesystems is 255 bytes.

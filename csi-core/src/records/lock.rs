@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::{Error, IoContext as _, Result};
+use crate::error::{Error, IoContext as _, Result};
 
 /// How long to wait for another process to release the lock.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Keeps other processes that ask for the same lock away from a directory, until it is dropped or the process
-/// ends. [`Records::open`](crate::Records::open) takes one.
+/// ends. [`Records::open`](crate::records::Records::open) takes one.
 ///
 /// It is the kernel's lock (`flock(2)`) of the file `.lock` in the directory.
 #[derive(Debug)]

@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Error, IoContext as _, Reason, Result};
+use crate::error::{Error, IoContext as _, Reason, Result};
 pub use lock::DirectoryLock;
 
 /// The beginning of the names of files that are being written.
@@ -41,7 +41,9 @@ const NEW: &str = ".new-";
 /// writes the record of the request's own volume needs no lock of its own.
 ///
 /// ```
-/// use csi_core::{CreateRecord, Error, Records, Result, VolumeId};
+/// use csi_core::controller::CreateRecord;
+/// use csi_core::records::Records;
+/// use csi_core::{Error, Result, VolumeId};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Serialize, Deserialize)]
@@ -70,9 +72,9 @@ const NEW: &str = ".new-";
 ///
 /// # Ids and file names
 /// An id is any text of 1 to 186 bytes, such as every id and name of the spec but long [node
-/// ids](crate::NodeId). `/`, `%`, control characters, and a `.` or `=` at the beginning are percent-encoded. An
-/// id that becomes too long by that is written as `=` and base64. So each id has one file, and each file one
-/// id. The filesystem must tell upper from lower case.
+/// ids](crate::types::NodeId). `/`, `%`, control characters, and a `.` or `=` at the beginning are
+/// percent-encoded. An id that becomes too long by that is written as `=` and base64. So each id has one
+/// file, and each file one id. The filesystem must tell upper from lower case.
 pub struct Records<T> {
     directory: Arc<Directory>,
     records: PhantomData<fn(T) -> T>,
@@ -99,7 +101,7 @@ pub struct RecordList<T> {
 
 impl<T> Records<T> {
     /// The size limit of a record's JSON in bytes.
-    pub const MAX_BYTES: usize = 1 << 20;
+    const MAX_BYTES: usize = 1 << 20;
 
     /// Opens the store in this directory for this process alone, and creates the directory with mode 0700 if
     /// it does not exist. Files that a killed process had not finished are removed.
@@ -114,16 +116,15 @@ impl<T> Records<T> {
         DirBuilder::new().recursive(true).mode(0o700).create(path).at("create", path)?;
         let lock = DirectoryLock::acquire(path)?;
         let this = Self::new(&File::open(path).at("open", path)?, path, Some(lock))?;
-        for name in this.directory.names()?.iter().filter(|name| name.starts_with(NEW)) {
-            this.directory.unlink(name)?;
-        }
+        this.remove_unfinished()?;
         Ok(this)
     }
 
     /// Uses an open directory, which other processes can use at the same time: a directory on a server, or one
     /// that was reached by a safe path. `path` is for messages.
     ///
-    /// The last writer of a record wins. Files of killed processes stay; their names begin with `.new-`.
+    /// The last writer of a record wins. Files that killed processes had not finished stay until
+    /// [`remove_unfinished`](Self::remove_unfinished); their names begin with `.new-`.
     ///
     /// # Errors
     /// [`Error::Internal`] when the directory can't be read.
@@ -136,6 +137,19 @@ impl<T> Records<T> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(directory, ".", flags, Mode::empty()).at("open", &path)?;
         Ok(Self { directory: Arc::new(Directory { fd, path, _lock: lock }), records: PhantomData })
+    }
+
+    /// Removes the files that killed processes had not finished, also where other processes write at the same time:
+    /// a writer keeps its file locked (`flock(2)`). On a filesystem without such locks they stay.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] when the directory can't be read, or such a file can't be removed.
+    pub fn remove_unfinished(&self) -> Result<()> {
+        let names = self.directory.names()?;
+        names
+            .iter()
+            .filter(|name| name.starts_with(NEW))
+            .try_for_each(|name| self.directory.unlink_unlocked(name))
     }
 
     /// The directory of the store.
@@ -168,13 +182,12 @@ impl<T: DeserializeOwned> Records<T> {
     ///
     /// # Errors
     /// [`Error::Internal`] naming the file, for a file that is not a record of this type, is larger than
-    /// [`MAX_BYTES`](Self::MAX_BYTES), or can't be read. The object of the record can exist.
+    /// 1 MiB, or can't be read. The object of the record can exist.
     pub fn get(&self, id: impl AsRef<str>) -> Result<Option<T>> {
         let name = file_name::encode(id.as_ref())?;
         let Some(content) = self.directory.read(&name, Self::MAX_BYTES)? else { return Ok(None) };
         serde_json::from_slice(&content).map(Some).map_err(|error| {
-            let text = format!("{}: is not a record of this driver: {error}", self.file(&name).display());
-            Error::Internal(Reason::because(text, error))
+            Error::Internal(Reason::because(unreadable(&self.file(&name), &error.to_string()), error))
         })
     }
 
@@ -201,6 +214,12 @@ impl<T: DeserializeOwned> Records<T> {
         Ok(list)
     }
 
+    /// The file of a record, for messages.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub(crate) fn file_of(&self, id: impl AsRef<str>) -> Result<PathBuf> {
+        Ok(self.file(&file_name::encode(id.as_ref())?))
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.directory.path.join(name)
     }
@@ -213,7 +232,7 @@ impl<T: Serialize> Records<T> {
     /// - [`Error::InvalidArgument`]: the id is empty or too long.
     /// - [`Error::NoSpace`]: the disk is full. The old record stays.
     /// - [`Error::Internal`]: another failure of the disk, or a record of more than
-    ///   [`MAX_BYTES`](Self::MAX_BYTES). Usually the old record stays; after a failed sync of the directory the
+    ///   1 MiB. Usually the old record stays; after a failed sync of the directory the
     ///   new one can be visible.
     pub fn put(&self, id: impl AsRef<str>, record: &T) -> Result<()> {
         self.write(id.as_ref(), record, Directory::rename)
@@ -237,13 +256,14 @@ impl<T: Serialize> Records<T> {
         let name = file_name::encode(id)?;
         let content = serde_json::to_vec_pretty(record).map_err(Error::internal)?;
         if content.len() > Self::MAX_BYTES {
-            let (size, limit) = (content.len(), Self::MAX_BYTES);
+            let size = content.len();
+            let limit = Self::MAX_BYTES;
             let text = format!("the record of {id} has {size} bytes, and the limit is {limit}");
             return Err(Error::Internal(text.into()));
         }
         let directory = &*self.directory;
         let (new, file) = directory.create_new()?;
-        let placed = directory.fill(&new, file, &content).and_then(|()| place(directory, &new, &name));
+        let placed = directory.fill(&new, &file, &content).and_then(|()| place(directory, &new, &name));
         if placed.is_err() {
             // On a full disk, the unfinished file would keep space that is needed.
             let _ = directory.unlink(&new);
@@ -267,12 +287,43 @@ impl Directory {
             match rustix::fs::openat(&self.fd, &*name, flags, Mode::RUSR | Mode::WUSR) {
                 // A killed process, or one of another node, had this number.
                 Err(Errno::EXIST) => {}
-                opened => return Ok((name.clone(), File::from(opened.at("create", self.path.join(name))?))),
+                opened => {
+                    let file = opened.at("create", self.path.join(&name))?;
+                    // Another process can take it for unfinished until it is locked, and remove it.
+                    if lock_new(&file) != Locked::ByOther && self.is_at(&file, &name)? {
+                        return Ok((name, File::from(file)));
+                    }
+                }
             }
         }
     }
 
-    fn fill(&self, name: &str, mut file: File, content: &[u8]) -> Result<()> {
+    /// Removes a file that no process is writing.
+    fn unlink_unlocked(&self, name: &str) -> Result<()> {
+        // For writing: some filesystems lock nothing else exclusively.
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            // It is none of ours, or is gone.
+            Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Ok(()),
+            opened => opened.at("open", self.path.join(name))?,
+        };
+        match lock_new(&file) {
+            Locked::ByUs if self.is_at(&file, name)? => self.unlink(name).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this open file has this name now.
+    fn is_at(&self, file: &OwnedFd, name: &str) -> Result<bool> {
+        let path = self.path.join(name);
+        let own = rustix::fs::fstat(file).at("look at", &path)?;
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(false),
+            found => found.at("look at", &path).map(|found| found.st_ino == own.st_ino),
+        }
+    }
+
+    fn fill(&self, name: &str, mut file: &File, content: &[u8]) -> Result<()> {
         step("write");
         file.write_all(content).at("write", self.path.join(name))?;
         step("sync file");
@@ -322,15 +373,15 @@ impl Directory {
             Err(Errno::NOENT) => return Ok(None),
             opened => opened.at("read", &path)?,
         };
-        let refuse = |why: &str| Err(Error::Internal(format!("{}: {why}", path.display()).into()));
+        let refuse = |why: &str| Err(Error::Internal(unreadable(&path, why).into()));
         let found = rustix::fs::fstat(&file).at("read", &path)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return refuse("is not a record of this driver: it is not a file");
+            return refuse("it is not a file");
         }
         let mut content = Vec::new();
         File::from(file).take(limit as u64 + 1).read_to_end(&mut content).at("read", &path)?;
         if content.len() > limit {
-            return refuse(&format!("is not a record of this driver: it has more than {limit} bytes"));
+            return refuse(&format!("it has more than {limit} bytes"));
         }
         Ok(Some(content))
     }
@@ -344,6 +395,33 @@ impl Directory {
         let names = names.at("list", &self.path)?;
         Ok(names.into_iter().filter(|name| name != "." && name != "..").collect())
     }
+}
+
+#[derive(PartialEq, Eq)]
+enum Locked {
+    ByUs,
+    ByOther,
+    Unsupported,
+}
+
+/// Locks a file that is being written, or was. The lock ends with the process.
+fn lock_new(file: &OwnedFd) -> Locked {
+    loop {
+        return match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Locked::ByUs,
+            Err(Errno::INTR) => continue,
+            Err(Errno::WOULDBLOCK) => Locked::ByOther,
+            Err(_) => Locked::Unsupported,
+        };
+    }
+}
+
+/// The message about a record that can't be read, with its repair.
+pub(crate) fn unreadable(file: &Path, why: &str) -> String {
+    let file = file.display();
+    format!(
+        "{file}: is not a record of this driver: {why}; restore the file, or remove it when nothing of its object is left"
+    )
 }
 
 impl<T> Clone for Records<T> {

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::{DirectoryLock, Records};
-use crate::{Error, Result, VolumeId};
+use crate::error::{Error, Result};
+use crate::types::VolumeId;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Lun {
@@ -145,6 +146,46 @@ fn a_process_killed_at_any_step_leaves_the_old_record_or_the_new() {
             }
         }
     }
+}
+
+#[test]
+fn what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let store =
+        || Records::<Lun>::in_directory(fs::File::open(&directory).unwrap(), directory.path()).unwrap();
+    let killed = directory.path().join(".new-1-0");
+    let living = directory.path().join(".new-1-1");
+    fs::write(&killed, "{\"num").unwrap();
+    let file = fs::File::create(&living).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    store().put("a", &lun(1)).unwrap();
+    store().remove_unfinished().unwrap();
+    assert!(!killed.exists() && living.exists());
+    assert_eq!(store().get("a").unwrap(), Some(lun(1)));
+    drop(file);
+    store().remove_unfinished().unwrap();
+    assert!(!living.exists());
+}
+
+#[test]
+fn no_write_fails_while_others_sweep() {
+    let directory = tempfile::tempdir().unwrap();
+    let store =
+        || Records::<Lun>::in_directory(fs::File::open(&directory).unwrap(), directory.path()).unwrap();
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..3)
+            .map(|writer| {
+                let records = store();
+                scope.spawn(move || {
+                    (0..200).for_each(|at| records.put(format!("{writer}"), &lun(at)).unwrap());
+                })
+            })
+            .collect();
+        while writers.iter().any(|writer| !writer.is_finished()) {
+            store().remove_unfinished().unwrap();
+        }
+    });
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 3);
 }
 
 #[test]

@@ -7,22 +7,22 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Notify;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep};
-use tokio_util::task::TaskTracker;
+use tokio::time::sleep;
+use uds_authority::RepairedStream;
 
 use super::Stop;
-use super::authority::Repaired;
+use super::connection::Connection;
 use super::extension::Calls;
 use super::front::Front;
-use crate::call::{Arrival, metrics::Metrics};
+use crate::call::metrics::Metrics;
+use crate::count::Count;
 
 /// How long a connection can take to end after it was told to end and has no running call.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);
@@ -35,49 +35,6 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How many calls one connection can have open. Sidecars have 100 workers, and gRPC clients queue calls
 /// above the limit.
 const MAX_STREAMS: u32 = 1024;
-
-/// A connection, shared by its own task, its calls and the accept loop.
-pub(super) struct Connection {
-    since: Instant,
-    /// Calls that arrived complete and have no answer yet.
-    calls: TaskTracker,
-    called: AtomicBool,
-    leaving: AtomicBool,
-    leave: Notify,
-}
-
-impl Connection {
-    fn new() -> Self {
-        let calls = TaskTracker::new();
-        // A closed tracker still counts; its `wait` returns when the count is zero.
-        calls.close();
-        Self {
-            since: Instant::now(),
-            calls,
-            called: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
-            leave: Notify::new(),
-        }
-    }
-
-    /// Records that a request starts to arrive.
-    pub(super) fn is_called(&self) {
-        self.called.store(true, Relaxed);
-    }
-
-    /// The arrival that a request over this connection carries into the call path.
-    pub(super) fn arrival(&self) -> Arrival {
-        Arrival::new(self.calls.clone())
-    }
-
-    fn has_called(&self) -> bool {
-        self.called.load(Relaxed)
-    }
-
-    fn is_leaving(&self) -> bool {
-        self.leaving.load(Relaxed)
-    }
-}
 
 /// The open connections of a socket.
 pub(super) struct Connections {
@@ -157,6 +114,13 @@ impl Connections {
         }
     }
 
+    /// Closes the connections that are left. Callers then know that they get no answer, even if a thread of this
+    /// process waits in the kernel and keeps its descriptors open after its end.
+    pub(super) async fn close(&mut self) {
+        self.waiting = None;
+        self.tasks.shutdown().await;
+    }
+
     fn open(&mut self, stream: UnixStream) {
         let number = self.accepted;
         self.accepted += 1;
@@ -213,8 +177,7 @@ impl Connections {
                 _ => self.silent.remove(&number),
             };
         }
-        let is_idle =
-            |open: &&(Arc<Connection>, AbortHandle)| !open.0.is_leaving() && open.0.calls.is_empty();
+        let is_idle = |open: &&(Arc<Connection>, AbortHandle)| !open.0.is_leaving() && open.0.calls.is_zero();
         let Some((youngest, _)) = self.open.values().rev().find(is_idle) else { return false };
         youngest.leaving.store(true, Relaxed);
         youngest.leave.notify_one();
@@ -242,7 +205,7 @@ async fn serve(stream: UnixStream, front: Front, connection: Arc<Connection>, st
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
-        .serve_connection(TokioIo::new(Repaired::new(stream)), front);
+        .serve_connection(TokioIo::new(RepairedStream::new(stream)), front);
     let mut served = std::pin::pin!(served);
     let ended = tokio::select! {
         ended = &mut served => Some(ended),
@@ -265,11 +228,11 @@ async fn serve(stream: UnixStream, front: Front, connection: Arc<Connection>, st
 }
 
 /// Completes when no call runs and none ran a moment ago, so that the last answer has had time to be sent.
-async fn wait_until_unused(calls: &TaskTracker) {
+async fn wait_until_unused(calls: &Count) {
     loop {
-        calls.wait().await;
+        calls.zero().await;
         sleep(FAREWELL).await;
-        if calls.is_empty() {
+        if calls.is_zero() {
             return;
         }
     }
@@ -277,10 +240,10 @@ async fn wait_until_unused(calls: &TaskTracker) {
 
 #[cfg(test)]
 mod tests {
-    use tonic::service::Routes;
-
     use super::*;
     use crate::server::extension::Extension;
+    use crate::server::services::Services;
+    use tokio::time::Instant;
 
     #[tokio::test]
     async fn a_connection_that_ended_is_forgotten_while_no_other_comes() {
@@ -288,7 +251,7 @@ mod tests {
         let listener = UnixListener::bind(directory.path().join("socket")).unwrap();
         let stop = Stop::when(std::future::pending());
         let mut connections =
-            Connections::new(Extension::default().apply(Routes::default()), Arc::default(), 8, stop);
+            Connections::new(Extension::default().apply(Services::default()), Arc::default(), 8, stop);
         drop(UnixStream::connect(directory.path().join("socket")).await.unwrap());
         let end = Instant::now() + Duration::from_secs(20);
         while connections.accepted == 0 || !connections.tasks.is_empty() || !connections.open.is_empty() {

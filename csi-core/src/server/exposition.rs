@@ -1,39 +1,47 @@
-//! The counters as Prometheus reads them, in the text format of OpenMetrics.
+//! The page of metrics: the counters of calls, the process, and what the driver adds.
 
 use std::fmt;
 use std::sync::Arc;
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::{encode_eof, encode_registry};
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
+use csi_proto::Rpc;
 use tonic::Code;
 
-use super::process::ProcessMetrics;
-use crate::Rpc;
+use super::openmetrics::{EOF, Family};
+use super::process;
 use crate::call::metrics::{BOUNDS, Metrics};
 
-/// The content type of the answer.
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// What writes the driver's own metrics.
+#[derive(Clone)]
+pub(crate) struct OwnMetrics(Arc<dyn Fn(&mut String) -> fmt::Result + Send + Sync>);
 
-/// All metrics of the plugin and the process, and the driver's own.
-pub(super) fn text(metrics: PluginMetrics, own: Option<&Registry>) -> String {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(metrics));
-    registry.register_collector(Box::new(ProcessMetrics));
-    let mut out = String::with_capacity(4096);
-    let mut write = || {
-        encode_registry(&mut out, &registry)?;
-        own.map_or(Ok(()), |own| encode_registry(&mut out, own))?;
-        encode_eof(&mut out)
-    };
-    write().expect("a string takes whatever is written to it");
-    out
+impl OwnMetrics {
+    pub(crate) fn new(write: impl Fn(&mut String) -> fmt::Result + Send + Sync + 'static) -> Self {
+        Self(Arc::new(write))
+    }
 }
 
-/// The plugin's metrics, for a registry of the driver: see
-/// [`Plugin::collector`](crate::Plugin::collector).
+impl fmt::Debug for OwnMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnMetrics")
+    }
+}
+
+/// All metrics of the plugin and the process, and the driver's own.
+///
+/// # Errors
+/// The error of the function that writes the driver's own.
+pub(super) fn text(metrics: &PluginMetrics, own: Option<&OwnMetrics>) -> Result<String, fmt::Error> {
+    let mut out = metrics.to_string();
+    process::write_metrics(&mut out)?;
+    if let Some(OwnMetrics(write)) = own {
+        write(&mut out)?;
+    }
+    out += EOF;
+    Ok(out)
+}
+
+/// The plugin's metrics: see [`Plugin::plugin_metrics`](crate::Plugin::plugin_metrics). `Display` writes their values at
+/// that time as OpenMetrics text, without the line `# EOF`.
 #[derive(Clone)]
 pub struct PluginMetrics {
     metrics: Arc<Metrics>,
@@ -47,35 +55,28 @@ impl PluginMetrics {
     }
 }
 
-impl Collector for PluginMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let driver = ("driver_name", self.driver_name.as_str());
-        let labels = [driver, ("vendor_version", &self.vendor_version)];
-        encoder
-            .encode_descriptor("csi_plugin_info", "The plugin that this is.", None, MetricType::Gauge)?
-            .encode_family(&labels)?
-            .encode_gauge(&1_i64)?;
+impl fmt::Display for PluginMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { metrics, driver_name, vendor_version } = self;
+        let driver = ("driver_name", driver_name.as_str());
+        let labels = [driver, ("vendor_version", vendor_version)];
+        Family::new(f, "csi_plugin_info", "gauge", "The plugin that this is.")?.sample("", &labels, 1)?;
 
         let name = "csi_plugin_operations_in_flight";
-        let help = "Calls that wait for their answer.";
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut family = Family::new(f, name, "gauge", "Calls that wait for their answer.")?;
         for rpc in Rpc::ALL {
             let method = method(*rpc);
-            let labels = [driver, ("method_name", &method)];
-            family.encode_family(&labels)?.encode_gauge(&self.metrics.in_flight(*rpc))?;
+            family.sample("", &[driver, ("method_name", &method)], metrics.in_flight(*rpc))?;
         }
 
         let name = "csi_plugin_operations_seconds";
         let help = "Seconds that calls took, by method and gRPC status code.";
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        for (rpc, code, histogram) in self.metrics.histograms() {
+        let mut family = Family::new(f, name, "histogram", help)?;
+        for (rpc, code, histogram) in metrics.histograms() {
             let method = method(rpc);
             let labels = [driver, ("grpc_status_code", code_name(code)), ("method_name", &method)];
             let (counts, sum) = histogram.counts();
-            let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
-            let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-            let count = counts.iter().sum();
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+            family.histogram(&labels, &BOUNDS, &counts, sum)?;
         }
         Ok(())
     }
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn a_label_s_value_can_hold_anything() {
         let metrics = PluginMetrics::new(Arc::default(), "a.b", "1 \"x\"\n\\");
-        let text = text(metrics, None);
+        let text = text(&metrics, None).unwrap();
         assert!(text.contains(r#"vendor_version="1 \"x\"\n\\"} 1"#), "{text}");
     }
 }

@@ -3,30 +3,27 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use csi_proto::Rpc;
 use hyper::body::{Bytes, Frame, SizeHint};
+use hyper::header::HeaderMap;
 use hyper::{Request, Response};
 use tonic::body::Body;
 use tonic::codegen::Service;
-use tonic::service::Routes;
-use tower::util::BoxCloneSyncService;
+use tonic::{Code, Status};
 
-use super::front::recode;
-use crate::Rpc;
+use super::services::{CallService, Services, service_of};
 use crate::call::{Arrival, RunningCall};
 
-/// All calls of the plugin's socket as one service: what a [`Plugin::layer`](crate::Plugin::layer) wraps.
-pub type CallService = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
-
-type AddService = Box<dyn FnOnce(Routes) -> Routes + Send>;
 type Wrap = Box<dyn FnOnce(CallService) -> CallService + Send>;
 
 /// Services and layers of the driver, in the order in which they were added.
 #[derive(Default)]
 pub(crate) struct Extension {
     /// By their names.
-    pub(crate) services: Vec<(&'static str, AddService)>,
+    pub(crate) services: Vec<(&'static str, CallService)>,
     /// The first one is the outermost.
     pub(crate) layers: Vec<Wrap>,
 }
@@ -47,13 +44,13 @@ impl Extension {
     }
 
     /// Adds the services, puts the layers around all calls, and returns the names of the services.
-    pub(super) fn apply(self, mut routes: Routes) -> Calls {
+    pub(super) fn apply(self, mut services: Services) -> Calls {
         let mut own = Vec::new();
-        for (name, add) in self.services {
+        for (name, service) in self.services {
             own.push(name);
-            routes = add(routes);
+            services.insert(name, service);
         }
-        let calls = CallService::new(Recoded(routes.prepare()));
+        let calls = CallService::new(Recoded(Arc::new(services)));
         Calls { service: self.layers.into_iter().rev().fold(calls, |calls, wrap| wrap(calls)), own }
     }
 }
@@ -85,28 +82,28 @@ pub(super) struct Calls {
 impl Calls {
     /// Whether the path is a method of a service that the driver added.
     pub(super) fn are_own(&self, path: &str) -> bool {
-        let service = path.strip_prefix('/').and_then(|path| path.split_once('/'));
-        service.is_some_and(|(name, _)| self.own.contains(&name))
+        service_of(path).is_some_and(|name| self.own.contains(&name))
     }
 }
 
 /// The services. If gRPC's own layer refuses a call of the spec, its code is corrected.
 #[derive(Clone)]
-struct Recoded(Routes);
+struct Recoded(Arc<Services>);
 
 impl Service<Request<Body>> for Recoded {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Service::<Request<Body>>::poll_ready(&mut self.0, context)
+    /// Each call waits for its own service.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let arrival = request.extensions().get::<Arrival>().cloned();
         let is_ours = Rpc::from_path(request.uri().path()).is_some();
-        let answer = self.0.call(request);
+        let answer = self.0.answer(request);
         Box::pin(async move {
             let mut response = answer.await?;
             if is_ours && !arrival.is_some_and(|arrival| arrival.is_whole()) {
@@ -115,6 +112,20 @@ impl Service<Request<Body>> for Recoded {
             Ok(response)
         })
     }
+}
+
+/// Replaces the code of an answer from gRPC's own layer with one that callers interpret correctly.
+///
+/// That layer answers OUT_OF_RANGE to a message that is too long, which external-provisioner and
+/// external-resizer interpret as an impossible volume size, and INTERNAL to a message that it can't parse.
+fn recode(headers: &mut HeaderMap) {
+    let Some(status) = Status::from_header_map(headers) else { return };
+    let better = match status.code() {
+        Code::OutOfRange => Code::ResourceExhausted,
+        Code::Internal => Code::InvalidArgument,
+        other => other,
+    };
+    headers.insert(Status::GRPC_STATUS, (better as i32).into());
 }
 
 /// The body of an answer that is still being sent: until its end the call counts as running.

@@ -6,16 +6,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use csi_proto::Rpc;
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use hyper::{Request, Response};
+use tonic::Status;
 use tonic::body::Body;
-use tonic::{Code, Status};
-use tower::ServiceExt as _;
 
-use super::connections::Connection;
+use super::connection::Connection;
 use super::extension::{Calls, Sending};
-use crate::Rpc;
 use crate::call::metrics::Metrics;
 
 /// The services, as one connection reaches them.
@@ -41,11 +40,12 @@ impl hyper::service::Service<Request<Incoming>> for Front {
         self.connection.is_called();
         let arrival = self.connection.arrival();
         request.extensions_mut().insert(arrival.clone());
-        let (uri, deadline) = (request.uri().clone(), deadline(request.headers()));
+        let uri = request.uri().clone();
+        let deadline = deadline(request.headers());
         let metrics = Arc::clone(&self.metrics);
         // A call of the driver's own services does not take the call path, which counts the others.
         let running = self.calls.are_own(uri.path()).then(|| arrival.begin());
-        let answer = self.calls.service.clone().oneshot(request.map(Body::new));
+        let answer = self.calls.service.clone().once(request.map(Body::new));
         Box::pin(async move {
             let response = match tokio::time::timeout(deadline.unwrap_or(Duration::MAX), answer).await {
                 Ok(response) => response?,
@@ -63,20 +63,6 @@ impl hyper::service::Service<Request<Incoming>> for Front {
             })
         })
     }
-}
-
-/// Replaces the code of an answer from gRPC's own layer with one that callers interpret correctly.
-///
-/// That layer answers OUT_OF_RANGE to a message that is too long, which external-provisioner and
-/// external-resizer interpret as an impossible volume size, and INTERNAL to a message that it can't parse.
-pub(super) fn recode(headers: &mut HeaderMap) {
-    let Some(status) = Status::from_header_map(headers) else { return };
-    let better = match status.code() {
-        Code::OutOfRange => Code::ResourceExhausted,
-        Code::Internal => Code::InvalidArgument,
-        other => other,
-    };
-    headers.insert(Status::GRPC_STATUS, (better as i32).into());
 }
 
 /// The caller's time limit for a call, from the header `grpc-timeout`: up to eight digits and a unit (gRPC

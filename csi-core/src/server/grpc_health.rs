@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use csi_proto::{Rpc, escape};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -14,7 +15,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::health;
 use crate::adapters::Core;
-use crate::{Identity, Rpc};
+use crate::identity::Identity;
 
 /// How often a watched plugin is probed.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -59,9 +60,11 @@ impl Health for Probed {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let name = &request.get_ref().service;
-        match self.known(name) {
-            true => Ok(Response::new(answer(status(&self.identity).await))),
-            false => Err(Status::not_found(format!("there is no service {name} here"))),
+        if self.known(name) {
+            Ok(Response::new(answer(status(&self.identity).await)))
+        } else {
+            let text = format!("there is no service {name} here");
+            Err(Status::not_found(escape::message(&text)))
         }
     }
 

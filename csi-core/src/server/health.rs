@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Identity, Readiness};
+use crate::identity::{Identity, Readiness};
 
 /// A probe that takes longer has failed, so that the query does not wait forever.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -17,14 +17,13 @@ use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::exposition::{self, PluginMetrics};
+use super::exposition::{self, OwnMetrics, PluginMetrics};
 use super::health::{self, Health};
-use super::{ServeError, Stop, descriptors};
+use super::{Failure, ServeError, Stop, descriptors, openmetrics};
 use crate::adapters::Core;
 
 /// How many connections are served at a time, if there are enough descriptors.
@@ -44,13 +43,13 @@ const LOOK: Duration = Duration::from_millis(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// # Errors
-/// [`ServeError::Http`] when the server can't listen there.
+/// [`ServeError`] when the server can't listen there.
 pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| ServeError::Http { address, source })
+    TcpListener::bind(address).await.map_err(|source| Failure::Http { address, source }.into())
 }
 
 /// Serves until this future is dropped.
-pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, own: Option<Arc<Registry>>, stop: Stop) {
+pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, own: Option<OwnMetrics>, stop: Stop) {
     let most = (descriptors::limit() / PART).clamp(1, MAX_CONNECTIONS);
     let mut exchanges = Exchanges::new(most);
     loop {
@@ -107,7 +106,8 @@ impl Exchanges {
         exchange: impl Future<Output = ()> + Send + 'static,
     ) {
         let task = self.tasks.spawn(exchange);
-        let (number, since) = (self.begun, Instant::now());
+        let number = self.begun;
+        let since = Instant::now();
         self.open.insert(task.id(), Open { number, since, peer, about_health, task });
         self.begun += 1;
     }
@@ -155,14 +155,16 @@ impl Exchanges {
 async fn exchange(
     stream: TcpStream,
     core: Arc<Core>,
-    own: Option<Arc<Registry>>,
+    own: Option<OwnMetrics>,
     stop: Stop,
     about_health: Arc<AtomicBool>,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
-        let (core, own, stop) = (Arc::clone(&core), own.clone(), stop.clone());
+        let core = Arc::clone(&core);
+        let own = own.clone();
+        let stop = stop.clone();
         about_health.store(["/healthz", "/readyz"].contains(&request.uri().path()), Relaxed);
-        async move { Ok::<_, Infallible>(answer(&request, &core, own.as_deref(), &stop).await) }
+        async move { Ok::<_, Infallible>(answer(&request, &core, own.as_ref(), &stop).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -179,7 +181,7 @@ async fn exchange(
 async fn answer(
     request: &Request<Incoming>,
     core: &Core,
-    own: Option<&Registry>,
+    own: Option<&OwnMetrics>,
     stop: &Stop,
 ) -> Response<Full<Bytes>> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
@@ -202,8 +204,13 @@ async fn answer(
             let info = &core.info;
             let metrics =
                 PluginMetrics::new(Arc::clone(&core.path.metrics), &info.name, &info.vendor_version);
-            let metrics = exposition::text(metrics, own);
-            typed(StatusCode::OK, exposition::CONTENT_TYPE, metrics)
+            match exposition::text(&metrics, own) {
+                Ok(metrics) => typed(StatusCode::OK, openmetrics::CONTENT_TYPE, metrics),
+                Err(error) => text(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("the driver's own metrics can't be written: {error}\n"),
+                ),
+            }
         }
         _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics\n"),
     }

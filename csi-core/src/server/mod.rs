@@ -1,9 +1,9 @@
 //! Serves a plugin on a unix socket, with registration, health, metrics, and shutdown.
 //!
-//! It serves an [`Adapter`] with its [`Settings`] on an [`Endpoint`], and imports the adapters, the call
+//! It serves an adapter with its settings on an endpoint, and imports the adapters, the call
 //! counters, and the Identity service for the plugin's health. It does not know how a plugin is built.
 
-mod authority;
+mod connection;
 mod connections;
 mod descriptors;
 mod error;
@@ -18,10 +18,13 @@ mod health;
 #[cfg(feature = "http")]
 mod http;
 #[cfg(feature = "http")]
+mod openmetrics;
+#[cfg(feature = "http")]
 mod process;
 #[cfg(feature = "grpc-reflection")]
 mod reflection;
 mod registration;
+mod services;
 mod settings;
 mod socket;
 mod stop;
@@ -33,14 +36,16 @@ use std::time::Duration;
 use csi_proto::{Endpoint, v1};
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
-use tonic::service::Routes;
 
+pub(crate) use error::Failure;
 pub use error::ServeError;
 #[cfg(feature = "http")]
+pub(crate) use exposition::OwnMetrics;
+#[cfg(feature = "http")]
 pub use exposition::PluginMetrics;
-pub use extension::CallService;
 pub(crate) use extension::Extension;
 pub use registration::Registration;
+pub use services::CallService;
 pub(crate) use settings::Settings;
 pub use settings::SocketRemoval;
 pub(crate) use stop::Stop;
@@ -48,10 +53,15 @@ pub(crate) use stop::Stop;
 use crate::adapters::Adapter;
 use connections::{Connections, FAREWELL};
 use registration::Registrar;
+use services::Services;
 use socket::{Lost, Socket};
 
 /// How often to check whether the plugin's socket still exists.
 const WATCH: Duration = Duration::from_secs(1);
+
+/// How often memory that calls have left is given back. It takes some hundred microseconds.
+#[cfg(all(feature = "mount", target_os = "linux"))]
+const TRIM_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The state of a plugin after it was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +88,12 @@ pub(crate) async fn serve(
     };
     // Runs in parallel with the first calls, which need not wait for it.
     at_start.map(tokio::task::spawn_blocking);
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    let _trimming = {
+        let mut trimming = JoinSet::new();
+        trimming.spawn(trim_after_calls(adapter.clone()));
+        trimming
+    };
     let result = served.until_stopped(&adapter, settings, &mut stop).await;
     tracing::info!("stopped");
     let ended = if adapter.0.path.running.list().is_some() { Ended::Running } else { Ended::Idle };
@@ -104,7 +120,7 @@ impl Served {
         stop: &Stop,
     ) -> Result<Self, ServeError> {
         let metrics = &adapter.0.path.metrics;
-        let calls = extension.apply(routes(adapter)?);
+        let calls = extension.apply(services(adapter)?);
         // The port is opened before the socket exists: a caller that finds the socket finds the port too.
         #[cfg(feature = "http")]
         let health_and_metrics = serve_http(settings, adapter, stop).await?;
@@ -112,7 +128,8 @@ impl Served {
         let mut registering = JoinSet::new();
         if let Some(registration) = settings.registration.clone() {
             // The kubelet calls as soon as it finds the plugin, so the plugin's socket already exists here.
-            let registrar = Registrar::bind(registration, &adapter.0.info.name, endpoint)?;
+            let registrar =
+                Registrar::bind(registration, settings.registered.clone(), &adapter.0.info.name, endpoint)?;
             registering.spawn(registrar.serve(Arc::clone(metrics), stop.clone()));
         }
         let most = descriptors::connection_limit(settings.max_connections);
@@ -160,6 +177,7 @@ impl Served {
                 None => tracing::debug!("stops with connections open that have no call"),
             }
         }
+        self.connections.close().await;
         if let Some(Ok(Err(refused))) = self.registering.join_next().await {
             result = Err(refused);
         }
@@ -176,16 +194,16 @@ impl Served {
                 lost = self.socket.wait_until_lost(WATCH) => lost,
             };
             match (lost, settings.socket_removal) {
-                (Lost::Replaced, _) => return Err(ServeError::SocketTaken(self.path.clone())),
+                (Lost::Replaced, _) => return Err(Failure::SocketTaken(self.path.clone()).into()),
                 (Lost::Removed, SocketRemoval::Stop) => {
-                    return Err(ServeError::SocketRemoved(self.path.clone()));
+                    return Err(Failure::SocketRemoved(self.path.clone()).into());
                 }
                 (Lost::Removed, SocketRemoval::Recreate) => {
                     let again = tokio::select! {
                         again = Socket::recreate(&self.path, settings.socket_mode, WATCH) => again,
                         () = stop.requested() => return Ok(()),
                     };
-                    let taken = |_| ServeError::SocketTaken(self.path.clone());
+                    let taken = |_| Failure::SocketTaken(self.path.clone());
                     (self.socket, self.listener) = again.map_err(taken)?;
                 }
             }
@@ -193,18 +211,40 @@ impl Served {
     }
 }
 
+/// Gives the memory of past calls back to the kernel, as long as calls come.
+#[cfg(all(feature = "mount", target_os = "linux"))]
+async fn trim_after_calls(adapter: Adapter) {
+    csi_mount::trim_heap();
+    let path = &adapter.0.path;
+    let mut trimmed_at = path.calls();
+    loop {
+        tokio::time::sleep(TRIM_INTERVAL).await;
+        let calls = path.calls();
+        if calls == trimmed_at {
+            continue;
+        }
+        let is_quiet = path.running.list().is_none();
+        let _ = tokio::task::spawn_blocking(csi_mount::trim_heap).await;
+        // What runs now leaves its memory later.
+        if is_quiet {
+            trimmed_at = calls;
+        }
+    }
+}
+
 /// The services of the CSI socket, without the driver's own.
-fn routes(adapter: &Adapter) -> Result<Routes, ServeError> {
-    let routes = Routes::new(v1::identity_server::IdentityServer::new(adapter.clone()))
-        .add_service(v1::controller_server::ControllerServer::new(adapter.clone()))
-        .add_service(v1::group_controller_server::GroupControllerServer::new(adapter.clone()))
-        .add_service(v1::snapshot_metadata_server::SnapshotMetadataServer::new(adapter.clone()))
-        .add_service(v1::node_server::NodeServer::new(adapter.clone()));
+fn services(adapter: &Adapter) -> Result<Services, ServeError> {
+    let services = Services::default()
+        .add(v1::identity_server::IdentityServer::new(adapter.clone()))
+        .add(v1::controller_server::ControllerServer::new(adapter.clone()))
+        .add(v1::group_controller_server::GroupControllerServer::new(adapter.clone()))
+        .add(v1::snapshot_metadata_server::SnapshotMetadataServer::new(adapter.clone()))
+        .add(v1::node_server::NodeServer::new(adapter.clone()));
     #[cfg(feature = "grpc-health")]
-    let routes = routes.add_service(grpc_health::service(&adapter.0));
+    let services = services.add(grpc_health::service(&adapter.0));
     #[cfg(feature = "grpc-reflection")]
-    let routes = reflection::add(routes, &adapter.0)?;
-    Ok(routes)
+    let services = reflection::add(services, &adapter.0)?;
+    Ok(services)
 }
 
 #[cfg(feature = "http")]

@@ -1,45 +1,32 @@
 //! Metrics of the process, with the names that every Prometheus client uses. Only on systems with `/proc`.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::fs::{read_dir, read_to_string};
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use super::openmetrics::Family;
 
 /// The unit of times in `/proc/self/stat`: a hundredth of a second on every known system (proc(5)).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-#[derive(Debug)]
-pub(super) struct ProcessMetrics;
-
-impl Collector for ProcessMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let times = Times::read();
-        if let Some(times) = &times {
-            let help = "Processor time, user and system.";
-            encoder
-                .encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?
-                .encode_counter::<NoLabelSet, f64, f64>(&times.cpu, None)?;
-        }
-        let start = times.and_then(|times| Some(times.start + boot()?));
-        let limit = u32::try_from(super::descriptors::limit()).unwrap_or(u32::MAX);
-        for (name, help, value) in [
-            ("process_start_time_seconds", "When the process began, since the epoch.", start),
-            (
-                "process_resident_memory_bytes",
-                "Memory that is resident.",
-                resident().map(|bytes| bytes as f64),
-            ),
-            ("process_open_fds", "Open file descriptors.", open_files().map(|files| files as f64)),
-            ("process_max_fds", "How many file descriptors may be open.", Some(f64::from(limit))),
-        ] {
-            if let Some(value) = value {
-                encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)?;
-            }
-        }
-        Ok(())
+pub(super) fn write_metrics(out: &mut dyn Write) -> fmt::Result {
+    let times = Times::read();
+    if let Some(times) = &times {
+        let help = "Processor time, user and system.";
+        Family::new(out, "process_cpu_seconds", "counter", help)?.sample("_total", &[], times.cpu)?;
     }
+    let start = times.and_then(|times| Some(times.start + boot()?));
+    let limit = u32::try_from(super::descriptors::limit()).unwrap_or(u32::MAX);
+    for (name, help, value) in [
+        ("process_start_time_seconds", "When the process began, since the epoch.", start),
+        ("process_resident_memory_bytes", "Memory that is resident.", resident().map(|bytes| bytes as f64)),
+        ("process_open_fds", "Open file descriptors.", open_files().map(|files| files as f64)),
+        ("process_max_fds", "How many file descriptors may be open.", Some(f64::from(limit))),
+    ] {
+        if let Some(value) = value {
+            Family::new(out, name, "gauge", help)?.sample("", &[], value)?;
+        }
+    }
+    Ok(())
 }
 
 struct Times {

@@ -3,14 +3,14 @@
 //!
 //! Messages are described as they are in the newest version: a field that is never set says nothing.
 
+use csi_proto::Rpc;
 use prost::Message;
 use prost::bytes::Buf;
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field};
 use prost_types::{MethodDescriptorProto, ServiceDescriptorProto};
-use tonic::service::Routes;
 
-use super::ServeError;
-use crate::Rpc;
+use super::services::Services;
+use super::{Failure, ServeError};
 use crate::adapters::Core;
 
 /// The fields of descriptors that are filtered (`google/protobuf/descriptor.proto`).
@@ -21,14 +21,15 @@ const METHODS_OF_SERVICE: u32 = 2;
 /// What an embedded message is replaced with; none leaves it out.
 type Replaced = Result<Option<Vec<u8>>, prost::DecodeError>;
 
-pub(super) fn add(routes: Routes, core: &Core) -> Result<Routes, ServeError> {
-    let refuse = |error: &dyn std::fmt::Display| ServeError::Plugin(format!("reflection: {error}"));
+pub(super) fn add(services: Services, core: &Core) -> Result<Services, ServeError> {
+    let refuse =
+        |error: &dyn std::fmt::Display| ServeError::from(Failure::Plugin(format!("reflection: {error}")));
     let described = described(core).map_err(|error| refuse(&error))?;
     let builder =
         || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(&described);
-    Ok(routes
-        .add_service(builder().build_v1().map_err(|error| refuse(&error))?)
-        .add_service(builder().build_v1alpha().map_err(|error| refuse(&error))?))
+    Ok(services
+        .add(builder().build_v1().map_err(|error| refuse(&error))?)
+        .add(builder().build_v1alpha().map_err(|error| refuse(&error))?))
 }
 
 /// The descriptors of the spec, without the services and RPCs that are not served.
@@ -61,7 +62,8 @@ fn retain(
     tag: u32,
     replace: &mut dyn FnMut(&[u8]) -> Replaced,
 ) -> Result<Vec<u8>, prost::DecodeError> {
-    let (mut rest, mut kept) = (message, Vec::with_capacity(message.len()));
+    let mut rest = message;
+    let mut kept = Vec::with_capacity(message.len());
     while rest.has_remaining() {
         let field = rest;
         let (found, wire_type) = decode_key(&mut rest)?;

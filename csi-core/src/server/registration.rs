@@ -4,20 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_proto::escape;
 use csi_proto::pluginregistration as wire;
+use csi_proto::{Endpoint, escape};
 use tokio::net::UnixListener;
-use tokio::sync::mpsc;
-use tonic::service::Routes;
+use tokio::sync::{mpsc, watch};
 use tonic::{Request, Response, Status};
 use wire::registration_server::RegistrationServer;
 
-use super::ServeError;
 use super::connections::Connections;
 use super::extension::Extension;
+use super::services::Services;
 use super::socket::{Lost, Socket};
 use super::stop::Stop;
-use crate::Endpoint;
+use super::{Failure, ServeError};
 use crate::call::metrics::Metrics;
 
 /// A process that can write to the socket could pretend to be the kubelet.
@@ -28,8 +27,6 @@ const WATCH: Duration = Duration::from_secs(5);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Only the kubelet calls, over one connection.
 const MAX_CONNECTIONS: usize = 8;
-/// How much of a refusal's text is kept, in characters.
-const MAX_REFUSAL: usize = 1024;
 
 /// How the kubelet finds the plugin.
 ///
@@ -38,7 +35,7 @@ const MAX_REFUSAL: usize = 1024;
 /// reports whether it registered the plugin:
 ///
 /// - registered: nothing more to do. A restarted kubelet finds the socket and asks again;
-/// - refused: the plugin stops, with the kubelet's message ([`ServeError::Refused`]).
+/// - refused: the plugin stops, with the kubelet's message ([`ServeError`]).
 ///
 /// If the socket is removed, it is created again within seconds. It is removed when the plugin stops.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,12 +80,14 @@ pub(super) struct Registrar {
     socket: Socket,
     listener: UnixListener,
     info: wire::PluginInfo,
+    registered: watch::Sender<bool>,
 }
 
 impl Registrar {
     /// Listens for the kubelet. The plugin must already listen on `endpoint`.
     pub(super) fn bind(
         registration: Registration,
+        registered: watch::Sender<bool>,
         name: &str,
         endpoint: &Endpoint,
     ) -> Result<Self, ServeError> {
@@ -98,7 +97,7 @@ impl Registrar {
                 "the kubelet's path of the socket, {}, is not an absolute path in UTF-8: give the path on the host",
                 host_path.display()
             );
-            return Err(ServeError::Plugin(text));
+            return Err(Failure::Plugin(text).into());
         };
         let info = wire::PluginInfo {
             r#type: "CSIPlugin".to_owned(),
@@ -108,14 +107,15 @@ impl Registrar {
         };
         let path = registration.directory.join(format!("{name}-reg.sock"));
         let (socket, listener) = Socket::bind(&path, MODE)?;
-        Ok(Self { path, socket, listener, info })
+        Ok(Self { path, socket, listener, info, registered })
     }
 
     /// Serves until the stop request. A refusal requests a stop.
     pub(super) async fn serve(mut self, metrics: Arc<Metrics>, stop: Stop) -> Result<(), ServeError> {
         let (refused, mut refusals) = mpsc::channel(1);
-        let service = RegistrationServer::new(Service { info: self.info.clone(), refused });
-        let calls = Extension::default().apply(Routes::new(service));
+        let service = Service { info: self.info.clone(), registered: self.registered.clone(), refused };
+        let service = RegistrationServer::new(service);
+        let calls = Extension::default().apply(Services::default().add(service));
         let mut connections = Connections::new(calls, metrics, MAX_CONNECTIONS, stop.clone());
         tracing::info!(socket = %self.path.display(), kubelet_endpoint = self.info.endpoint, "waits for the kubelet");
         loop {
@@ -126,7 +126,7 @@ impl Registrar {
                     stop.request();
                     // Give the kubelet time to receive its answer.
                     let _in_time_or_not = tokio::time::timeout(FAREWELL, connections.closed()).await;
-                    return Err(ServeError::Refused(message));
+                    return Err(Failure::Refused(message).into());
                 }
                 () = until_removed(&self.socket, &self.path, WATCH) => {}
             }
@@ -157,18 +157,15 @@ async fn until_removed(socket: &Socket, path: &Path, period: Duration) {
     }
 }
 
-/// The kubelet's message, escaped for a terminal and limited in length.
+/// The kubelet's message, as a log shows it.
 fn shown(message: &str) -> String {
-    let shown = escape::terminal(message.trim());
-    match shown.char_indices().nth(MAX_REFUSAL) {
-        _ if shown.is_empty() => "it gave no reason".to_owned(),
-        None => shown.into_owned(),
-        Some((end, _)) => format!("{}… ({} bytes in all)", &shown[..end], message.len()),
-    }
+    let shown = escape::message(message.trim());
+    if shown.is_empty() { "it gave no reason".to_owned() } else { shown.into_owned() }
 }
 
 struct Service {
     info: wire::PluginInfo,
+    registered: watch::Sender<bool>,
     refused: mpsc::Sender<String>,
 }
 
@@ -184,6 +181,7 @@ impl wire::registration_server::Registration for Service {
         request: Request<wire::RegistrationStatus>,
     ) -> Result<Response<wire::RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
+        self.registered.send_replace(status.plugin_registered);
         if status.plugin_registered {
             tracing::info!("the kubelet registered the plugin");
         } else {

@@ -5,8 +5,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use super::Registration;
-use crate::{Error, Result};
+#[cfg(feature = "http")]
+use super::exposition::OwnMetrics;
+use crate::error::{Error, Result};
 
 /// What is served apart from the plugin's services, and how.
 #[derive(Debug, Clone)]
@@ -18,6 +22,8 @@ pub(crate) struct Settings {
     /// How long running operations can continue after the stop request.
     pub(crate) grace: Duration,
     pub(crate) registration: Option<Registration>,
+    /// Whether the kubelet has reported that it registered the plugin of this process.
+    pub(crate) registered: watch::Sender<bool>,
     /// The directories in which the driver keeps its own data.
     pub(crate) own_directories: Vec<PathBuf>,
     /// The directories in which the orchestrator keeps targets and staging directories, if they were set.
@@ -26,7 +32,7 @@ pub(crate) struct Settings {
     pub(crate) http_address: Option<std::net::SocketAddr>,
     /// The driver's own metrics.
     #[cfg(feature = "http")]
-    pub(crate) own_metrics: Option<std::sync::Arc<prometheus_client::registry::Registry>>,
+    pub(crate) own_metrics: Option<OwnMetrics>,
 }
 
 impl Default for Settings {
@@ -37,6 +43,7 @@ impl Default for Settings {
             max_connections: None,
             grace: Duration::from_secs(30),
             registration: None,
+            registered: watch::Sender::new(false),
             own_directories: Vec::new(),
             volume_roots: None,
             #[cfg(feature = "http")]
@@ -65,7 +72,7 @@ pub enum SocketRemoval {
     /// It creates the socket again within a second at the same path. Running calls are not affected.
     #[default]
     Recreate,
-    /// It stops with [`ServeError::SocketRemoved`](super::ServeError::SocketRemoved), so that its container
+    /// It stops with [`ServeError`](crate::server::ServeError), so that its container
     /// is restarted.
     Stop,
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixSocket};
 
-use super::ServeError;
+use super::{Failure, ServeError};
 
 /// How many connections can wait to be accepted: as many as the kernel allows. The kernel caps the value at
 /// `net.core.somaxconn` (4096). A client that finds the queue full is refused at once (EAGAIN).
@@ -27,7 +27,7 @@ impl Socket {
     /// Listens at `path`; the socket has these permissions from the start.
     // spec: endpoint.nothing-beside
     pub(super) fn bind(path: &Path, mode: u32) -> Result<(Self, UnixListener), ServeError> {
-        let refuse = |reason: String| ServeError::Socket { path: path.to_owned(), reason };
+        let refuse = |reason: String| ServeError::from(Failure::Socket { path: path.to_owned(), reason });
         remove_stale_socket(path).map_err(refuse)?;
         listen(path, mode)
             .and_then(|listener| {
@@ -75,7 +75,7 @@ impl Socket {
     /// gone too, it is tried again after each period.
     ///
     /// # Errors
-    /// [`ServeError::Socket`] when another process has put something there.
+    /// [`ServeError`] when another process has put something there.
     pub(super) async fn recreate(
         path: &Path,
         mode: u32,

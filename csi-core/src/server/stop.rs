@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::ServeError;
+use super::{Failure, ServeError};
 
 /// Counts the stop requests: the first ends accepting, the second ends the waiting for operations.
 #[derive(Clone)]
@@ -18,8 +18,8 @@ pub(crate) struct Stop {
 impl Stop {
     /// Stops at SIGTERM or SIGINT.
     pub(crate) fn signals() -> Result<Self, ServeError> {
-        let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Signals)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::Signals)?;
         let (ask, asked) = watch::channel(0_u8);
         let sender = ask.clone();
         tokio::spawn(async move {

@@ -13,18 +13,24 @@ use std::num::NonZeroU32;
 use std::pin::Pin;
 
 use async_trait::async_trait;
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 use tokio_stream::Stream;
 
 use crate::call::StreamCall;
 use crate::call::request::request;
-use crate::{Result, Rpc, Secrets, SnapshotId};
+use crate::error::Result;
+use crate::types::{Secrets, SnapshotId};
 use ranges::Ranges;
 
 /// SNAPSHOT_METADATA_SERVICE. Spec: "Snapshot Metadata Service RPCs".
 ///
 /// - spec: `snapshot-metadata.both-served`
 #[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `SnapshotMetadata`",
+    label = "needs `impl SnapshotMetadata for {Self}`",
+    note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
+)]
 pub trait SnapshotMetadata: Send + Sync + 'static {
     /// Returns all ranges of the snapshot that hold data.
     ///

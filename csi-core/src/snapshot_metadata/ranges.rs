@@ -2,12 +2,12 @@
 //! that end before the caller's offset, and puts at most as many ranges into a message as the caller
 //! accepts.
 
+use csi_proto::v1;
 use tokio_stream::StreamExt;
 
 use super::{BlockMetadata, BlockMetadataType, BlockRange};
+use crate::error::{Error, Result};
 use crate::types::volume::signed;
-use crate::{Error, Result};
-use csi_proto::v1;
 
 /// The number of ranges in a message if the caller sets no maximum.
 const MAX_RANGES: usize = 1024;

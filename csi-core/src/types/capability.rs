@@ -7,7 +7,7 @@ use v1::volume_capability::{AccessType as WireAccessType, access_mode::Mode};
 
 use super::id::{STRING_MAX, check_size};
 use super::wire::{FLAGS_MAX, check_total};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Who can use a volume at the same time, in the spec's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

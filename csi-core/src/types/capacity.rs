@@ -2,7 +2,7 @@
 
 use csi_proto::v1;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The sizes that the caller accepts, in bytes. Both ends are optional and inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,6 +66,34 @@ impl CapacityRange {
                 self.limit_bytes.map_or_else(|| "(none)".to_owned(), |limit| limit.to_string()),
             ).into())),
         }
+    }
+
+    /// Refuses a volume that was to be expanded and has this size; 0 is an unknown size.
+    // spec: controller-expand-volume.out-of-range, node-expand-volume.out-of-range
+    pub(crate) fn check_expanded(&self, bytes: u64) -> Result<()> {
+        match *self {
+            Self { limit_bytes: Some(limit), .. } if bytes > limit => Err(Error::OutOfRange(
+                format!(
+                    "capacity_range.limit_bytes: the volume already has {bytes} bytes, more than {limit}"
+                )
+                .into(),
+            )),
+            Self { required_bytes: Some(required), .. } if bytes != 0 && bytes < required => {
+                Err(Error::Unavailable(
+                    format!(
+                        "capacity_range.required_bytes: the volume has only {bytes} bytes, {required} are \
+                         required: its storage has to grow first"
+                    )
+                    .into(),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The range of an answer's request; any size if the request has none.
+    pub(crate) fn asked(wire: Option<&v1::CapacityRange>) -> Result<Self> {
+        wire.map_or_else(|| Ok(Self::default()), |range| Self::read("capacity_range", range))
     }
 
     /// Reads the proto's form; the spec requires at least one of the two ends, neither negative.

@@ -6,7 +6,7 @@ use csi_proto::v1;
 
 use super::id::STRING_MAX;
 use super::{VolumeCapability, VolumeId};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// How severe a volume's problem is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -202,11 +202,10 @@ fn check_reason(field: &str, reason: &str) -> Result<()> {
     let is_word = reason.starts_with(|c: char| c.is_ascii_uppercase())
         && reason.chars().all(|c| c.is_ascii_alphanumeric())
         && reason.len() <= STRING_MAX;
-    match is_word {
-        true => Ok(()),
-        false => {
-            Err(Error::broken(format!("{field} {reason:?} is not one CamelCase word of at most 128 bytes")))
-        }
+    if is_word {
+        Ok(())
+    } else {
+        Err(Error::broken(format!("{field} {reason:?} is not one CamelCase word of at most 128 bytes")))
     }
 }
 

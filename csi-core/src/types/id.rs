@@ -4,7 +4,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::percent;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 pub use crate::ids::{
     GroupSnapshotId, GroupSnapshotName, NodeId, SnapshotId, SnapshotName, Token, VolumeId, VolumeName,
@@ -123,7 +123,7 @@ macro_rules! file_names {
             /// so NOT_FOUND is the right answer.
             ///
             /// ```
-            #[doc = concat!("use csi_core::", stringify!($id), ";")]
+            #[doc = concat!("use csi_core::types::", stringify!($id), ";")]
             #[doc = concat!("assert_eq!(", stringify!($id), "::new(\"pvc-1\")?.as_file_name()?, \"pvc-1\");")]
             #[doc = concat!("assert!(", stringify!($id), "::new(\"../../etc\")?.as_file_name().is_err());")]
             /// # Ok::<(), csi_core::Error>(())

@@ -4,7 +4,8 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::percent;
-use crate::{Error, Result, VolumeId};
+use crate::error::{Error, Result};
+use crate::types::VolumeId;
 
 /// Types that can be the fields of an id: tuples of up to five parts that implement `Display` and
 /// `FromStr`, and any type for which a driver implements this trait.
@@ -52,7 +53,8 @@ tuples! {
 /// When the fields change, change the version, and read old ids with the old codec.
 ///
 /// ```
-/// use csi_core::{Error, IdCodec, VolumeId};
+/// use csi_core::types::IdCodec;
+/// use csi_core::{Error, VolumeId};
 ///
 /// /// Pool and number of a volume.
 /// const IDS: IdCodec<(String, u32)> = IdCodec::new("v1");

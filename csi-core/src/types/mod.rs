@@ -1,13 +1,14 @@
 //! The spec's values as types: checked once when they are made, valid from then on.
 //!
-//! [`VolumeCapability`], [`Volume`] and the ids are the central ones; `wire.rs` reads each kind of field
-//! through one trait. Helpers for drivers lie next to the values: [`IdCodec`] for ids, [`Place`] for
+//! [`VolumeCapability`], [`Volume`] and the ids are the central ones; `wire.rs` has the trait by which
+//! `fields.rs` reads each kind of field. Helpers for drivers lie next to the values: [`IdCodec`] for ids, [`Place`] for
 //! topology.
 //!
 //! It imports errors, ids, and the sets of offered capabilities, against which answers are checked.
 
 mod capability;
 mod capacity;
+mod fields;
 pub(crate) mod health;
 pub(crate) mod id;
 mod id_codec;
@@ -32,7 +33,7 @@ pub use id::{
     GroupSnapshotId, GroupSnapshotName, NodeId, SnapshotId, SnapshotName, Token, VolumeId, VolumeName,
 };
 pub use id_codec::{IdCodec, IdFields};
-pub use map::{MutableParameters, Parameters, PublishContext, Secrets, VolumeContext};
+pub use map::{MutableParameters, Parameters, PublishContext, Secrets, StringMap, VolumeContext};
 pub use path::{AbsolutePath, VolumePath};
 pub use place::Place;
 pub use snapshot::{Snapshot, VolumeGroupSnapshot};

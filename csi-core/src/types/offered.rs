@@ -1,8 +1,8 @@
 //! Checks of values that need a capability against what the plugin offers.
 
 use super::{Topology, VolumeCapability};
+use crate::error::{Error, Result};
 use crate::offer::{ControllerCapability, NodeCapability, Offer, PluginService};
-use crate::{Error, Result};
 
 impl Offer {
     /// Refuses a use of a volume for which the controller lacks the capability. `field` is the name for the
@@ -24,26 +24,34 @@ impl Offer {
         }
     }
 
-    /// Checks the topologies in a driver's answer: their keys and values, that all keys have the same
-    /// prefix, and that the plugin declares this service if the answer has any topologies.
+    /// Checks the topologies in a driver's answer by the rules of [`topology_fault`](Self::topology_fault).
     // spec: topology.one-prefix
     pub(crate) fn check_places(&self, field: &str, places: &[Topology], needs: PluginService) -> Result<()> {
+        let fault = self.topology_fault(places, needs);
+        fault.map_or(Ok(()), |fault| Err(Error::broken(format!("{field}{fault}"))))
+    }
+
+    /// What is wrong with these topologies of the plugin, to print after a name for them: a key or value that
+    /// the spec and Kubernetes do not allow, a second prefix, or a service that the plugin does not declare.
+    pub(crate) fn topology_fault(&self, places: &[Topology], needs: PluginService) -> Option<String> {
         if !places.is_empty() && !self.has_service(needs) {
             let needs = needs.as_str_name();
-            return Err(Error::broken(format!("{field} is set, but {needs} is not offered")));
+            return Some(format!(" is set, but {needs} is not offered"));
         }
         for place in places {
-            place.check().map_err(|reason| Error::broken(format!("{field}: {reason}")))?;
+            if let Err(reason) = place.check() {
+                return Some(format!(": {reason}"));
+            }
             for prefix in place.prefixes() {
                 let first = self.topology_prefix.get_or_init(|| prefix.to_owned());
                 if first != prefix {
-                    return Err(Error::broken(format!(
-                        "{field}: a key has the prefix {prefix}, another of this plugin's has {first}; all must have one"
-                    )));
+                    return Some(format!(
+                        ": a key has the prefix {prefix}, another of this plugin's has {first}; all must have one"
+                    ));
                 }
             }
         }
-        Ok(())
+        None
     }
 }
 

@@ -1,11 +1,12 @@
 //! Where to create a volume: the driver's places compared with the caller's topology requirement.
 
-use crate::{Error, Result, Topology, TopologyRequirement};
+use crate::error::{Error, Result};
+use crate::types::{Topology, TopologyRequirement};
 
 /// A place for volumes: a pool, a zone, a node.
 ///
 /// ```
-/// use csi_core::{Place, Topology, TopologyRequirement};
+/// use csi_core::types::{Place, Topology, TopologyRequirement};
 ///
 /// let zone = |name| Topology::new("example.org/zone", name);
 /// let pools = [
@@ -56,12 +57,16 @@ impl<T> Place<T> {
     /// # Errors
     /// [`Error::TopologyUnsatisfied`] when no place satisfies the requirement; [`Error::LimitReached`] when
     /// the places that do have too little capacity. Both are RESOURCE_EXHAUSTED, after which the caller can
-    /// choose another node.
+    /// choose another node. [`Error::Internal`] when Kubernetes can't carry the topology of a place: nothing is
+    /// created yet.
     pub fn candidates<'a>(
         places: &'a [Self],
         requirement: Option<&TopologyRequirement>,
         bytes: u64,
     ) -> Result<Vec<&'a Self>> {
+        if let Some(fault) = places.iter().find_map(|place| place.topology.check().err()) {
+            return Err(Error::Internal(format!("a place of this driver: {fault}").into()));
+        }
         let allowed = match requirement {
             None => places.iter().collect(),
             Some(requirement) => in_order(places, requirement),
@@ -72,8 +77,8 @@ impl<T> Place<T> {
                 places.len()
             ).into()));
         }
-        let (room, count) =
-            (|place: &&Self| place.available_bytes.is_none_or(|room| room >= bytes), allowed.len());
+        let room = |place: &&Self| place.available_bytes.is_none_or(|room| room >= bytes);
+        let count = allowed.len();
         let fitting: Vec<_> = allowed.into_iter().filter(room).collect();
         if fitting.is_empty() {
             return Err(Error::LimitReached(format!(
@@ -158,6 +163,14 @@ mod tests {
         assert!(matches!(Place::candidates(&places, Some(&required(1)), 10), Err(Error::LimitReached(_))));
         assert!(Place::candidates(&places, Some(&required(1)), 9).is_ok());
         assert!(matches!(Place::<()>::candidates(&[], None, 0), Err(Error::TopologyUnsatisfied(_))));
+    }
+
+    // spec: topology.values
+    #[test]
+    fn a_place_that_kubernetes_can_not_carry_is_refused_before_anything_is_created() {
+        let places = [Place::new(zone(1), ()), Place::new(Topology::new("zone", "a b"), ())];
+        let refused = Place::candidates(&places, None, 0).unwrap_err();
+        assert!(refused.to_string().contains("value \"a b\" of key zone"), "{refused}");
     }
 
     proptest! {

@@ -7,8 +7,8 @@ use prost_types::Timestamp;
 
 use super::volume::signed;
 use super::{GroupSnapshotId, SnapshotId, Topology, VolumeId};
+use crate::error::{Error, Result};
 use crate::offer::{Offer, PluginService};
-use crate::{Error, Result};
 
 /// An existing snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Snapshot {
     pub group_snapshot_id: Option<GroupSnapshotId>,
     /// From where the snapshot can be restored; empty means no constraint. Alpha.
     pub accessible_topology: Vec<Topology>,
+    /// The filesystem of the volume that the snapshot was taken of, if it is known. Not on the wire.
+    pub fs_type: Option<String>,
 }
 
 impl Snapshot {
@@ -41,6 +43,7 @@ impl Snapshot {
             ready_to_use: true,
             group_snapshot_id: None,
             accessible_topology: Vec::new(),
+            fs_type: None,
         }
     }
 }

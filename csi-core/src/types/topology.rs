@@ -6,7 +6,7 @@ use csi_proto::v1;
 use serde::{Deserialize, Serialize};
 
 use super::wire::check_map;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// A topology segment: keys and their values, all of which apply (`region=R1, zone=Z2`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -60,7 +60,10 @@ impl Topology {
                 return Err(format!("key {key:?} has a prefix that is not 1 to 63 of a-z 0-9 - ."));
             }
             if !is_label(value, "-_.") {
-                return Err(format!("value {value:?} of key {key} is not 1 to 63 of A-Z a-z 0-9 - _ ."));
+                return Err(format!(
+                    "value {value:?} of key {key} is not 1 to 63 of A-Z a-z 0-9 - _ . with a letter or digit at \
+                     both ends"
+                ));
             }
             if !seen.insert(key.to_lowercase()) {
                 return Err(format!("key {key} appears twice, in different case"));

@@ -4,7 +4,7 @@ use csi_proto::v1;
 use v1::volume_usage::Unit;
 
 use super::volume::signed;
-use crate::Result;
+use crate::error::Result;
 
 /// Usage in bytes or in inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use csi_proto::escape;
 use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor, value::MapDeserializer};
 
 use super::wire::Map;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// What happens to keys that a driver's struct does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,10 +22,25 @@ pub(crate) enum UnknownKeys {
 
 /// Parses the map into a `T`; `field` is the map's name for the error.
 pub(crate) fn from_map<T: DeserializeOwned>(field: &str, map: &Map, unknown: UnknownKeys) -> Result<T> {
-    T::deserialize(Values(map, unknown)).map_err(|Failure { key, reason }| {
-        let field = key.map_or_else(|| field.to_owned(), |key| format!("{field}[{key}]"));
-        Error::invalid(field, reason)
-    })
+    from_rest(field, map, &[], unknown)
+}
+
+/// Parses a map from which these keys have been taken.
+pub(super) fn from_rest<T: DeserializeOwned>(
+    field: &str,
+    map: &Map,
+    taken: &[&'static str],
+    unknown: UnknownKeys,
+) -> Result<T> {
+    T::deserialize(Values { map, taken, unknown }).map_err(|failure| failure.of(field))
+}
+
+/// The keys of a struct; none of another type.
+pub(super) fn keys_of<T: DeserializeOwned>() -> &'static [&'static str] {
+    let mut keys: &'static [&'static str] = &[];
+    // It only asks: a struct is never made.
+    let _ = T::deserialize(Keys(&mut keys));
+    keys
 }
 
 /// Why a map does not fit the driver's struct, and the key at fault, if any.
@@ -32,6 +48,13 @@ pub(crate) fn from_map<T: DeserializeOwned>(field: &str, map: &Map, unknown: Unk
 struct Failure {
     key: Option<String>,
     reason: String,
+}
+
+impl Failure {
+    fn of(self, field: &str) -> Error {
+        let field = self.key.map_or_else(|| field.to_owned(), |key| format!("{field}[{key}]"));
+        Error::invalid(field, self.reason)
+    }
 }
 
 impl fmt::Display for Failure {
@@ -52,11 +75,16 @@ impl de::Error for Failure {
     }
 }
 
-struct Values<'a>(&'a Map, UnknownKeys);
+struct Values<'a> {
+    map: &'a Map,
+    /// Keys that another struct has taken from the map.
+    taken: &'a [&'static str],
+    unknown: UnknownKeys,
+}
 
 impl<'a> Values<'a> {
     fn entries(&self) -> MapDeserializer<'a, impl Iterator<Item = (&'a str, Value<'a>)>, Failure> {
-        MapDeserializer::new(self.0.iter().map(|(key, text)| (key.as_str(), Value { key, text })))
+        MapDeserializer::new(self.map.iter().map(|(key, text)| (key.as_str(), Value { key, text })))
     }
 }
 
@@ -67,23 +95,14 @@ impl<'de> Deserializer<'de> for Values<'de> {
         visitor.visit_map(self.entries())
     }
 
-    /// A struct names the keys that it knows: any other key is a mistake in the parameters.
+    /// A struct names the keys that it knows: any other key is a mistake.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Failure> {
-        for key in self.0.keys().filter(|key| !fields.contains(&key.as_str())) {
-            let reason = || format!("is not a parameter of this driver; it knows: {}", fields.join(", "));
-            match self.1 {
-                UnknownKeys::Refused => return Err(Failure { key: Some(key.clone()), reason: reason() }),
-                UnknownKeys::Warned if is_new(key) => {
-                    tracing::warn!("parameters[{key}]: {}. It is ignored", reason());
-                }
-                UnknownKeys::Warned | UnknownKeys::Ignored => {}
-            }
-        }
+        refuse_unknown(self.map, &[fields, self.taken].concat(), self.unknown)?;
         visitor.visit_map(self.entries())
     }
 
@@ -91,6 +110,93 @@ impl<'de> Deserializer<'de> for Values<'de> {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
         unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
     }
+}
+
+/// Reads the keys of a struct, and fails.
+struct Keys<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for Keys<'_> {
+    type Error = Failure;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Failure> {
+        Err(de::Error::custom("only its keys are asked for"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        *self.0 = fields;
+        self.deserialize_any(visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+/// Refuses a map with keys other than these, or warns of it.
+pub(super) fn check_keys(field: &str, map: &Map, known: &[&str]) -> Result<()> {
+    refuse_unknown(map, known, UnknownKeys::Refused).map_err(|failure| failure.of(field))
+}
+
+fn refuse_unknown(map: &Map, known: &[&str], unknown: UnknownKeys) -> Result<(), Failure> {
+    for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
+        let near = nearest(key, known.iter().copied());
+        let advice = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        let reason = format!("is not a parameter of this driver; it knows: {}{advice}", known.join(", "));
+        match unknown {
+            // Sidecars add keys of their own to such a map, and none that looks like a key of the driver.
+            UnknownKeys::Warned if near.is_none() => {
+                if is_new(key) {
+                    let key = escape::message(key);
+                    tracing::warn!("parameters[{key}]: {reason}. It is ignored");
+                }
+            }
+            UnknownKeys::Refused | UnknownKeys::Warned => {
+                return Err(Failure { key: Some(key.clone()), reason });
+            }
+            UnknownKeys::Ignored => {}
+        }
+    }
+    Ok(())
+}
+
+/// The known key that this one is a misspelling of, if any: it has the same letters apart from their case and from
+/// dashes, or a third of them is wrong at most.
+pub(super) fn nearest<'k>(key: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    let plain = |text: &str| -> Vec<char> {
+        text.chars().filter(|one| one.is_alphanumeric()).flat_map(char::to_lowercase).take(64).collect()
+    };
+    let key = plain(key);
+    let distances = known.map(|known| {
+        let other = plain(known);
+        (distance(&key, &other), key.len().max(other.len()), known)
+    });
+    distances
+        .filter(|(wrong, length, _)| wrong * 3 <= *length)
+        .min_by_key(|(wrong, ..)| *wrong)
+        .map(|found| found.2)
+}
+
+/// How many letters must be added, removed, replaced or exchanged with the next one to make one text of the other.
+fn distance(one: &[char], other: &[char]) -> usize {
+    let mut rows = vec![(0..=other.len()).collect::<Vec<_>>()];
+    for (i, a) in one.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, b) in other.iter().enumerate() {
+            let mut least = (rows[i][j] + usize::from(a != b)).min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *a == other[j - 1] && one[i - 1] == *b {
+                least = least.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[one.len()][other.len()]
 }
 
 /// Whether no warning names this key yet. At most 64 keys are remembered, and there is no warning for others.
@@ -233,5 +339,41 @@ mod tests {
             message(&[("pool", "p"), ("fsTyp", "canary")]),
             "parameters[fsTyp]: is not a parameter of this driver; it knows: pool, replicas, thin, tier"
         );
+    }
+
+    #[test]
+    fn a_misspelt_key_is_refused_with_the_nearest_one_in_every_map() {
+        let map = |key: &str| {
+            Map::from([("pool".to_owned(), "p".to_owned()), (key.to_owned(), "canary".to_owned())])
+        };
+        for (key, near) in [
+            ("replica", "replicas"),
+            ("Replicas", "replicas"),
+            ("repilcas", "replicas"),
+            ("re-plicas", "replicas"),
+            ("thinn", "thin"),
+            ("teir", "tier"),
+            ("pol", "pool"),
+        ] {
+            for unknown in [UnknownKeys::Refused, UnknownKeys::Warned] {
+                let error = from_map::<Params>("secrets", &map(key), unknown).unwrap_err().to_string();
+                let due = format!(
+                    "secrets[{key}]: is not a parameter of this driver; it knows: pool, replicas, \
+                                   thin, tier; did you mean {near}?"
+                );
+                assert_eq!(error, due);
+            }
+            let error = check_keys("secrets", &map(key), &["pool", near]).unwrap_err().to_string();
+            assert!(
+                error.ends_with(&format!("did you mean {near}?")) && !error.contains("canary"),
+                "{error}"
+            );
+        }
+        // Nothing near: the sidecars' own keys are ignored where they are added.
+        from_map::<Params>("parameters", &map("deletionPolicy"), UnknownKeys::Warned).unwrap();
+        let error =
+            from_map::<Params>("parameters", &map("deletionPolicy"), UnknownKeys::Refused).unwrap_err();
+        assert!(!error.to_string().contains("did you mean"), "{error}");
+        from_map::<Params>("parameters", &map("replica"), UnknownKeys::Ignored).unwrap();
     }
 }

@@ -9,8 +9,8 @@ use v1::volume_content_source as wire_source;
 
 use super::wire::check_map;
 use super::{SnapshotId, Topology, VolumeId};
+use crate::error::{Error, Result};
 use crate::offer::{Offer, PluginService};
-use crate::{Error, Result};
 
 /// The source of a new volume's content.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -94,6 +94,9 @@ pub struct Volume {
     pub content_source: Option<ContentSource>,
     /// From where the volume can be used; empty means no constraint.
     pub accessible_topology: Vec<Topology>,
+    /// The filesystem that the volume has, or gets at its first stage; `None` if that is not known.
+    /// ValidateVolumeCapabilities confirms no other one. Not on the wire.
+    pub fs_type: Option<String>,
 }
 
 impl Volume {
@@ -105,6 +108,7 @@ impl Volume {
             volume_context: BTreeMap::new(),
             content_source: None,
             accessible_topology: Vec::new(),
+            fs_type: None,
         }
     }
 
@@ -126,6 +130,13 @@ impl Volume {
     #[must_use]
     pub fn accessible_from(mut self, topology: Topology) -> Self {
         self.accessible_topology.push(topology);
+        self
+    }
+
+    /// Sets the filesystem.
+    #[must_use]
+    pub fn fs_type(mut self, fs_type: impl Into<String>) -> Self {
+        self.fs_type = Some(fs_type.into());
         self
     }
 

@@ -1,165 +1,26 @@
-//! A driver in memory, served on a real socket, and clients of it.
+//! A plugin that is served on a real socket, calls of it, and requests for them.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
+use csi_core::client::{Client, VolumeUse};
+use csi_core::server::ServeError;
 use csi_core::*;
-use csi_proto::v1;
-use tokio::sync::{Semaphore, oneshot};
-use tonic::transport::Channel;
-use v1::controller_client::ControllerClient;
-use v1::identity_client::IdentityClient;
-use v1::node_client::NodeClient;
+use csi_proto::{RpcRequest, v1};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::{Code, Status};
 use v1::volume_capability::{AccessMode as WireMode, AccessType, BlockVolume, MountVolume};
-
-/// Volumes in memory. If `gate` is set, operations wait until a test adds permits.
-#[derive(Default)]
-pub struct Memory {
-    pub volumes: Mutex<BTreeMap<String, Volume>>,
-    pub gate: Option<Semaphore>,
-    pub begun: AtomicU32,
-    pub done: AtomicU32,
-}
-
-impl Memory {
-    pub fn gated() -> Arc<Self> {
-        Arc::new(Self { gate: Some(Semaphore::new(0)), ..Self::default() })
-    }
-
-    async fn work(&self) {
-        self.begun.fetch_add(1, Ordering::SeqCst);
-        if let Some(gate) = &self.gate {
-            gate.acquire().await.unwrap().forget();
-        }
-        self.done.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Waits, for a bounded time, until `count` operations have begun.
-    pub async fn until_begun(&self, count: u32) {
-        eventually("operations begin", || self.begun.load(Ordering::SeqCst) >= count).await;
-    }
-}
-
-#[async_trait]
-impl Controller for Memory {
-    async fn lookup(&self, volume_id: &VolumeId) -> Result<Option<Volume>> {
-        Ok(self.volumes.lock().unwrap().get(volume_id.as_str()).cloned())
-    }
-
-    fn supports(&self, capability: &VolumeCapability) -> bool {
-        capability.is_mount() && capability.access_mode != AccessMode::MultiNodeMultiWriter
-    }
-}
-
-#[async_trait]
-impl CreateDeleteVolume for Memory {
-    async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
-        self.work().await;
-        if request.name.as_str() == "panic" {
-            panic!("as the test asked");
-        }
-        let size = request.capacity_range.choose(1 << 20, 1)?;
-        let id = VolumeId::from_name(&request.name)?;
-        let mut volumes = self.volumes.lock().unwrap();
-        Ok(volumes
-            .entry(id.to_string())
-            .or_insert_with(|| Volume::new(id, size).context("made", "here"))
-            .clone())
-    }
-
-    async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
-        self.work().await;
-        let gone = self.volumes.lock().unwrap().remove(request.volume_id.as_str());
-        gone.map(drop).ok_or(Error::VolumeNotFound(request.volume_id))
-    }
-}
-
-#[async_trait]
-impl PublishUnpublishVolume for Memory {
-    async fn publish_volume(&self, _: ControllerPublishVolumeRequest) -> Result<Published> {
-        Ok(Published::new(BTreeMap::from([("device".to_owned(), "sdx".to_owned())])))
-    }
-
-    async fn unpublish_volume(&self, _: ControllerUnpublishVolumeRequest) -> Result<()> {
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl ControllerExpandVolume for Memory {
-    async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
-        Ok(Expanded::node_expansion_required(request.capacity_range.choose(0, 1)?))
-    }
-}
-
-#[async_trait]
-impl Node for Memory {
-    async fn info(&self) -> Result<NodeInfo> {
-        Ok(NodeInfo::new("node-1")?.max_volumes(7))
-    }
-
-    async fn publish_volume(&self, _: NodePublishVolumeRequest) -> Result<()> {
-        self.work().await;
-        Ok(())
-    }
-
-    async fn unpublish_volume(&self, _: NodeUnpublishVolumeRequest) -> Result<()> {
-        self.work().await;
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl StageUnstageVolume for Memory {
-    async fn stage_volume(&self, _: NodeStageVolumeRequest) -> Result<()> {
-        self.work().await;
-        Ok(())
-    }
-
-    async fn unstage_volume(&self, _: NodeUnstageVolumeRequest) -> Result<()> {
-        self.work().await;
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl NodeGetVolumeStats for Memory {
-    async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
-        match request.volume_path.is_absolute() {
-            true => Ok(VolumeStats::from_device_size(5)),
-            false => Err(Error::VolumeNotFound(request.volume_id)),
-        }
-    }
-}
-
-#[async_trait]
-impl NodeExpandVolume for Memory {
-    async fn expand_volume(&self, _: NodeExpandVolumeRequest) -> Result<u64> {
-        Ok(9)
-    }
-}
-
-/// A plugin with every capability that this driver implements.
-pub fn plugin(memory: Arc<Memory>) -> Plugin {
-    Plugin::new("memory.csi.example.org", "1.2.3")
-        .controller(
-            ControllerService::new(memory.clone())
-                .create_delete_volume()
-                .publish_unpublish_volume()
-                .expand_volume(Expansion::Online),
-        )
-        .node(NodeService::new(memory).stage_unstage_volume().get_volume_stats().expand_volume())
-}
 
 /// A plugin that is served until this value is dropped.
 pub struct Served {
-    pub channel: Channel,
+    pub client: Client,
     pub endpoint: Endpoint,
     pub directory: tempfile::TempDir,
     pub stop: Option<oneshot::Sender<()>>,
-    pub server: tokio::task::JoinHandle<Result<(), ServeError>>,
+    pub server: JoinHandle<Result<(), ServeError>>,
 }
 
 impl Served {
@@ -172,42 +33,63 @@ impl Served {
             async move { plugin.serve_until(&endpoint, async { drop(stopped.await) }).await }
         });
         eventually("the socket is there", || endpoint.path().exists()).await;
-        Self { channel: connect(&endpoint), endpoint, directory, stop: Some(stop), server }
+        Self { client: connect(&endpoint), endpoint, directory, stop: Some(stop), server }
     }
 
-    pub fn identity(&self) -> IdentityClient<Channel> {
-        IdentityClient::new(self.channel.clone())
+    pub async fn call<R: RpcRequest>(&self, request: R) -> Result<R::Answer, Status> {
+        self.client.call(request).await
     }
 
-    pub fn controller(&self) -> ControllerClient<Channel> {
-        ControllerClient::new(self.channel.clone())
+    /// The reasons in the health of a volume at its staging path and this target.
+    pub async fn health_reasons(&self, volume: &VolumeUse, target: &Path) -> Result<Vec<String>, Status> {
+        let publish = volume.node_publish_volume(target);
+        let request = v1::NodeGetVolumeHealthRequest {
+            volume_id: publish.volume_id,
+            volume_publish_path: publish.target_path,
+            staging_target_path: publish.staging_target_path,
+        };
+        let entries = self.call(request).await?.volume_health.unwrap().health_statuses;
+        Ok(entries.into_iter().map(|entry| entry.reason).collect())
     }
 
-    pub fn node(&self) -> NodeClient<Channel> {
-        NodeClient::new(self.channel.clone())
+    /// Makes a call on a task.
+    pub fn begin<R: RpcRequest>(&self, request: R) -> JoinHandle<Result<R::Answer, Status>> {
+        let client = self.client.clone();
+        tokio::spawn(async move { client.call(request).await })
     }
 }
 
-pub fn connect(endpoint: &Endpoint) -> Channel {
-    tonic::transport::Endpoint::from_shared(endpoint.to_string()).unwrap().connect_lazy()
+/// A client with its own connection. Its deadline is only for calls that would otherwise hang.
+pub fn connect(endpoint: &Endpoint) -> Client {
+    Client::new(endpoint).deadline(2 * PATIENCE)
 }
+
+/// Checks that a call was refused with this code. Returns its status.
+#[track_caller]
+pub fn refused<A>(outcome: Result<A, Status>, code: Code) -> Status {
+    let Err(status) = outcome else { panic!("not refused: {code:?} is due") };
+    assert_eq!(status.code(), code, "{status}");
+    status
+}
+
+/// How long an event can take on a machine that has other work. A test fails after this time and does not hang.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits, for a bounded time, until the condition holds.
 pub async fn eventually(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..2000 {
-        if holds() {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("not in ten seconds: {what}");
 }
 
 pub fn mount_capability(mode: i32) -> v1::VolumeCapability {
-    v1::VolumeCapability {
-        access_mode: Some(WireMode { mode }),
-        access_type: Some(AccessType::Mount(MountVolume::default())),
-    }
+    mount_with(mode, MountVolume::default())
+}
+
+pub fn mount_with(mode: i32, mount: MountVolume) -> v1::VolumeCapability {
+    v1::VolumeCapability { access_mode: Some(WireMode { mode }), access_type: Some(AccessType::Mount(mount)) }
 }
 
 pub fn block_capability(mode: i32) -> v1::VolumeCapability {
@@ -217,12 +99,21 @@ pub fn block_capability(mode: i32) -> v1::VolumeCapability {
     }
 }
 
+/// Secrets, parameters or a context.
+pub fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+    entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
 pub fn create(name: &str) -> v1::CreateVolumeRequest {
     v1::CreateVolumeRequest {
         name: name.to_owned(),
         volume_capabilities: vec![mount_capability(1)],
         ..Default::default()
     }
+}
+
+pub fn delete(volume_id: &str) -> v1::DeleteVolumeRequest {
+    v1::DeleteVolumeRequest { volume_id: volume_id.to_owned(), ..Default::default() }
 }
 
 /// A separate path per volume: two volumes at one staging path would exclude each other.
@@ -245,6 +136,22 @@ pub fn publish(volume_id: &str, target: &str) -> v1::NodePublishVolumeRequest {
         staging_target_path: staging(volume_id),
         target_path: target.to_owned(),
         volume_capability: Some(mount_capability(1)),
+        ..Default::default()
+    }
+}
+
+pub fn unstage(volume_id: &str) -> v1::NodeUnstageVolumeRequest {
+    (&stage(volume_id)).into()
+}
+
+pub fn unpublish(volume_id: &str, target: &str) -> v1::NodeUnpublishVolumeRequest {
+    (&publish(volume_id, target)).into()
+}
+
+pub fn stats(volume_id: &str, volume_path: &str) -> v1::NodeGetVolumeStatsRequest {
+    v1::NodeGetVolumeStatsRequest {
+        volume_id: volume_id.to_owned(),
+        volume_path: volume_path.to_owned(),
         ..Default::default()
     }
 }

@@ -1,16 +1,17 @@
 //! A plugin whose volumes are encrypted.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use csi_core::client::VolumeUse;
 use csi_core::*;
 use csi_mount::{Filesystem, LoopDevice, LoopOptions, Luks, LuksPbkdf};
 use csi_proto::v1;
+use tonic::Status;
 use v1::volume_capability::{AccessType, BlockVolume};
 
-use crate::common::{Served, mount_capability};
+use crate::common::{Served, map, mount_capability};
 
 pub(crate) const KEY: &str = "canary-of-the-key";
 
@@ -64,49 +65,29 @@ impl<'a> Volume<'a> {
         Self { place, served: Served::start(Plugin::new("luks.csi.example.org", "1").node(node)).await }
     }
 
-    pub(crate) fn path(&self, name: &str) -> String {
-        self.place.join(name).display().to_string()
+    pub(crate) fn used_as(&self, access: AccessType) -> VolumeUse {
+        let capability = v1::VolumeCapability { access_type: Some(access), ..mount_capability(1) };
+        let mut volume = VolumeUse::new("v", capability).staged_at(self.place.join("staging"));
+        volume.volume_context = map(&[("encrypted", "true")]);
+        volume
     }
 
     pub(crate) async fn stage(
         &self,
         secrets: &[(&str, &str)],
         access: AccessType,
-    ) -> std::result::Result<(), tonic::Status> {
-        let request = v1::NodeStageVolumeRequest {
-            volume_id: "v".into(),
-            staging_target_path: self.path("staging"),
-            volume_capability: Some(capability(access)),
-            secrets: map(secrets),
-            volume_context: map(&[("encrypted", "true")]),
-            ..Default::default()
-        };
-        self.served.node().node_stage_volume(request).await.map(drop)
+    ) -> Result<v1::NodeStageVolumeResponse, Status> {
+        let request = self.used_as(access).node_stage_volume();
+        self.served.call(v1::NodeStageVolumeRequest { secrets: map(secrets), ..request }).await
     }
 
-    pub(crate) async fn publish(&self, access: AccessType) -> std::result::Result<(), tonic::Status> {
-        let request = v1::NodePublishVolumeRequest {
-            volume_id: "v".into(),
-            staging_target_path: self.path("staging"),
-            target_path: self.path("pod"),
-            volume_capability: Some(capability(access)),
-            volume_context: map(&[("encrypted", "true")]),
-            ..Default::default()
-        };
-        self.served.node().node_publish_volume(request).await.map(drop)
+    pub(crate) async fn publish(&self, access: AccessType) -> Result<v1::NodePublishVolumeResponse, Status> {
+        self.served.call(self.used_as(access).node_publish_volume(&self.place.join("pod"))).await
     }
 
     pub(crate) fn is_zero(&self) -> bool {
         std::fs::read(self.place.join("v")).unwrap() == vec![0; 24 << 20]
     }
-}
-
-pub(crate) fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
-    entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-}
-
-pub(crate) fn capability(access: AccessType) -> v1::VolumeCapability {
-    v1::VolumeCapability { access_type: Some(access), ..mount_capability(1) }
 }
 
 pub(crate) fn mount() -> AccessType {

@@ -6,9 +6,9 @@ use std::process::Command;
 
 use csi_mount::mounts;
 use csi_proto::v1;
-use tonic::{Code, Response, Status};
+use tonic::Code;
 
-use crate::common::Served;
+use crate::common::{Served, refused};
 
 /// A tmpfs with data in it, on top of the existing mounts at the path.
 struct Foreign<'p> {
@@ -37,11 +37,6 @@ fn layers(path: &Path) -> usize {
     mounts().unwrap().iter().filter(|entry| entry.mount_point == path).count()
 }
 
-fn refused<T: std::fmt::Debug>(outcome: Result<Response<T>, Status>, code: Code, what: &str) {
-    let status = outcome.expect_err(what);
-    assert_eq!(status.code(), code, "{what}: {status}");
-}
-
 /// Runs all steps of a volume, each with a foreign mount at its place: before the volume's own mount, and
 /// on top of it.
 pub(crate) async fn mounts_are_refused_and_stay(
@@ -49,59 +44,41 @@ pub(crate) async fn mounts_are_refused_and_stay(
     stage: Option<v1::NodeStageVolumeRequest>,
     publish: v1::NodePublishVolumeRequest,
 ) {
-    let (staging, target) = (Path::new(&publish.staging_target_path), Path::new(&publish.target_path));
-    let volume_id = publish.volume_id.clone();
-    let staging_target_path = publish.staging_target_path.clone();
-    let unstage = v1::NodeUnstageVolumeRequest { volume_id: volume_id.clone(), staging_target_path };
-    let unpublish = v1::NodeUnpublishVolumeRequest { volume_id, target_path: publish.target_path.clone() };
-    let node = || served.node();
+    let staging = Path::new(&publish.staging_target_path);
+    let target = Path::new(&publish.target_path);
+    let unpublish = v1::NodeUnpublishVolumeRequest::from(&publish);
 
     if let Some(stage) = &stage {
+        let unstage = v1::NodeUnstageVolumeRequest::from(stage);
         let foreign = Foreign::over(staging);
-        refused(node().node_stage_volume(stage.clone()).await, Code::AlreadyExists, "stage");
-        refused(
-            node().node_publish_volume(publish.clone()).await,
-            Code::FailedPrecondition,
-            "publish from it",
-        );
-        refused(node().node_unstage_volume(unstage.clone()).await, Code::FailedPrecondition, "unstage");
+        refused(served.call(stage.clone()).await, Code::AlreadyExists);
+        refused(served.call(publish.clone()).await, Code::FailedPrecondition);
+        refused(served.call(unstage.clone()).await, Code::FailedPrecondition);
         foreign.assert_unchanged_and_unmount();
 
-        node().node_stage_volume(stage.clone()).await.unwrap();
+        served.call(stage.clone()).await.unwrap();
         let foreign = Foreign::over(staging);
-        refused(node().node_stage_volume(stage.clone()).await, Code::AlreadyExists, "stage beneath");
-        refused(
-            node().node_publish_volume(publish.clone()).await,
-            Code::FailedPrecondition,
-            "publish from above",
-        );
-        refused(
-            node().node_unstage_volume(unstage.clone()).await,
-            Code::FailedPrecondition,
-            "unstage beneath",
-        );
+        refused(served.call(stage.clone()).await, Code::AlreadyExists);
+        refused(served.call(publish.clone()).await, Code::FailedPrecondition);
+        refused(served.call(unstage.clone()).await, Code::FailedPrecondition);
         foreign.assert_unchanged_and_unmount();
     }
 
     let foreign = Foreign::over(target);
-    refused(node().node_publish_volume(publish.clone()).await, Code::AlreadyExists, "publish");
-    refused(node().node_unpublish_volume(unpublish.clone()).await, Code::FailedPrecondition, "unpublish");
+    refused(served.call(publish.clone()).await, Code::AlreadyExists);
+    refused(served.call(unpublish.clone()).await, Code::FailedPrecondition);
     foreign.assert_unchanged_and_unmount();
 
-    node().node_publish_volume(publish.clone()).await.unwrap();
+    served.call(publish.clone()).await.unwrap();
     let foreign = Foreign::over(target);
-    refused(node().node_publish_volume(publish.clone()).await, Code::AlreadyExists, "publish beneath");
-    refused(
-        node().node_unpublish_volume(unpublish.clone()).await,
-        Code::FailedPrecondition,
-        "unpublish beneath",
-    );
+    refused(served.call(publish.clone()).await, Code::AlreadyExists);
+    refused(served.call(unpublish.clone()).await, Code::FailedPrecondition);
     foreign.assert_unchanged_and_unmount();
 
-    node().node_unpublish_volume(unpublish).await.unwrap();
+    served.call(unpublish).await.unwrap();
     assert_eq!(layers(target), 0);
-    if stage.is_some() {
-        node().node_unstage_volume(unstage).await.unwrap();
+    if let Some(stage) = &stage {
+        served.call(v1::NodeUnstageVolumeRequest::from(stage)).await.unwrap();
         assert_eq!(layers(staging), 0);
     }
 }

@@ -35,6 +35,6 @@ impl CreateDeleteVolume for Vendor {
         {
             return Err(Error::InUse(format!("volume {id} is staged").into()));
         }
-        remove_tree(self.volume(request.volume_id.as_file_name()?)).await
+        remove_tree(request.host(), self.volume(request.volume_id.as_file_name()?)).await
     }
 }

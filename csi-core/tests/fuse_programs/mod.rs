@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use csi_core::mount::MountOptions;
 use csi_core::mount::flow::fuse::FuseDaemon;
+use csi_core::types::MountFlags;
 use csi_core::*;
 
-pub(crate) use servers::{Server, signal};
+pub(crate) use servers::Server;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
@@ -89,7 +90,8 @@ impl Vendor {
         for directory in ["volumes", "state"] {
             fs::create_dir(place.join(directory)).unwrap();
         }
-        let (state, volumes) = (place.join("state"), place.join("volumes"));
+        let state = place.join("state");
+        let volumes = place.join("volumes");
         let (server, secret) = match program {
             Program::Sshfs => {
                 let (server, key) = servers::sshd(&state);
@@ -225,7 +227,9 @@ impl Vendor {
     fn webdav(&self, id: &str, secret: &str, at: &Path) -> FuseDaemon {
         let server = self.server.as_ref().unwrap();
         let password = answered(Command::new("rclone").args(["obscure", "-"]), secret);
-        let (port, user, password) = (server.port, servers::USER, password.trim());
+        let port = server.port;
+        let user = servers::USER;
+        let password = password.trim();
         let configuration = format!(
             "[store]\ntype = webdav\nvendor = other\nurl = http://localhost:{port}\nuser = {user}\n\
              pass = {password}\n"
@@ -246,7 +250,8 @@ impl FuseFilesystems for Vendor {
 
     async fn daemon(&self, volume: &Attachment, flags: &MountFlags, at: &Path) -> Result<FuseDaemon> {
         self.lookup(&volume.volume_id).await?.ok_or(Error::VolumeNotFound(volume.volume_id.clone()))?;
-        let (id, secret) = (volume.volume_id.as_str(), volume.secrets.require("key")?);
+        let id = volume.volume_id.as_str();
+        let secret = volume.secrets.require("key")?;
         self.mounted.lock().unwrap().insert(id.to_owned(), at.to_owned());
         let source = self.volume(id);
         let daemon = match self.program {
@@ -261,7 +266,9 @@ impl FuseFilesystems for Vendor {
             Program::Bindfs => FuseDaemon::new("bindfs").arg("-f").arg(source).arg(at),
             Program::FuseOverlayfs => {
                 let [lower, upper, work] = ["lower", "upper", "work"].map(|part| source.join(part));
-                let (lower, upper, work) = (lower.display(), upper.display(), work.display());
+                let lower = lower.display();
+                let upper = upper.display();
+                let work = work.display();
                 let daemon = FuseDaemon::new("fuse-overlayfs")
                     .args(["-f", "-o", "allow_other", "-o"])
                     .arg(format!("lowerdir={lower},upperdir={upper},workdir={work}"));

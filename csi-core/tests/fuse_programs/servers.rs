@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use csi_core::mount::{Mount, Target};
 
+use crate::daemons::signal;
+
 pub(crate) const USER: &str = "vendor";
 /// The bucket with all volumes: a directory of the server's.
 pub(super) const BUCKET: &str = "volumes";
@@ -42,12 +44,6 @@ impl Drop for Server {
         self.signal("KILL");
         self.child.wait().unwrap();
     }
-}
-
-/// Sends a signal. A process that is gone is no error.
-pub(crate) fn signal(name: &str, processes: &[u32]) {
-    let numbers = processes.iter().map(u32::to_string);
-    Command::new("kill").args(["-s", name]).args(numbers).stderr(Stdio::null()).status().unwrap();
 }
 
 /// A process, its children, and theirs.

@@ -2,11 +2,12 @@
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 use std::path::Path;
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
+
+use crate::common::PATIENCE;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -84,7 +85,7 @@ impl Raw {
         }
         let data = [&[0], &(message.len() as u32).to_be_bytes()[..], message].concat();
         self.send(DATA, END_STREAM, stream, &data).await;
-        timeout(Duration::from_secs(10), self.answer(stream)).await.expect("an answer in ten seconds")
+        timeout(PATIENCE, self.answer(stream)).await.expect("an answer in time")
     }
 
     /// Whether the server still has the connection open. Data that it sent meanwhile is dropped.

@@ -32,7 +32,6 @@ pub fn allow_blocking<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Whether this thread is allowed to block.
 pub(crate) fn may_block() -> bool {
     MAY_BLOCK.get()
 }

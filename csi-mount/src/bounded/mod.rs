@@ -7,4 +7,3 @@
 
 pub(crate) mod allow_blocking;
 pub(crate) mod in_flight;
-pub(crate) mod place_key;

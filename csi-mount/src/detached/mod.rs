@@ -2,10 +2,9 @@
 //!
 //! [`Prepared`](prepared::Prepared) is a finished mount that waits to be moved to its place. On kernels
 //! without detached mounts it is in a [`Scratch`](scratch::Scratch) directory.
-//! [`DetachedMount`](guard::DetachedMount) stays detached until it is dropped.
+//! [`DetachedMount`](prepared::DetachedMount) stays detached until it is dropped.
 //!
 //! Imports from `path` and what is below it.
 
-pub(crate) mod guard;
 pub(crate) mod prepared;
 pub(crate) mod scratch;

@@ -15,37 +15,9 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, lstat};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-use crate::detached::prepared::Prepared;
-use crate::path::lookup;
-use crate::sys::fd_path::path_of;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::attributes::MountAttributes;
 use crate::sys::features::{self, Feature};
-use crate::sys::mount_api::Depth;
-use crate::{Error, ErrorKind, MountAttributes, Result};
-
-/// A bind of the source with all its attributes.
-pub(crate) fn bind(
-    path: &Path,
-    source: &OwnedFd,
-    depth: Depth,
-    attributes: MountAttributes,
-    file_type: FileType,
-) -> Result<Prepared> {
-    let operation = "bind";
-    if depth == Depth::Recursive && !attributes.is_empty() {
-        let reason = "attributes of a whole tree of mounts need Linux 5.12";
-        return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(path));
-    }
-    let scratch = Scratch::new(file_type)?;
-    let (from, onto) = (path_of(source), scratch.mount_path());
-    let bound = match depth {
-        Depth::Single => rustix::mount::mount_bind(&from, &onto),
-        Depth::Recursive => rustix::mount::mount_bind_recursive(&from, &onto),
-    };
-    let flags = MountFlags::BIND | mount_flags(attributes);
-    let made = bound.and_then(|()| rustix::mount::mount_remount(&onto, flags, c""));
-    made.map_err(|error| Error::os(operation, path, error))?;
-    scratch.into_prepared()
-}
 
 /// A private tmpfs on a directory that only this process's user can enter. Both are removed when it is
 /// dropped.
@@ -113,17 +85,8 @@ impl Scratch {
         }
     }
 
-    /// The path to mount on.
     pub(crate) fn mount_path(&self) -> PathBuf {
         self.directory.join("mount")
-    }
-
-    /// Opens what was mounted, and keeps it open.
-    pub(crate) fn into_prepared(self) -> Result<Prepared> {
-        let path = self.mount_path();
-        let fd = lookup::open_path(&path, OFlags::NOFOLLOW);
-        let fd = fd.map_err(|error| Error::os("open mount", path, error))?;
-        Ok(Prepared::InScratch(self, fd))
     }
 }
 
@@ -232,7 +195,8 @@ mod needs_root {
             let living = Scratch::on(place("living")).unwrap().unwrap();
             living.fill(FileType::Directory).unwrap();
             mount(&living.mount_path());
-            let (bare, prepared) = (place("bare"), place("prepared"));
+            let bare = place("bare");
+            let prepared = place("prepared");
             mount(&prepared);
             std::fs::create_dir(prepared.join("mount")).unwrap();
             mount(&prepared.join("mount"));

@@ -11,12 +11,14 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::device::sysfs::{DeviceIdentity, Rescan, Sysfs};
+use crate::error::{Error, ErrorKind, Result};
 use crate::path::paths;
+use crate::sys::descriptor::lock_within;
 use crate::sys::features::{self, Feature};
-use crate::sys::file_lock;
+use crate::sys::ids::DeviceNumber;
 use crate::sys::ioctl;
 use crate::sys::own_descriptors::with_own_descriptors;
-use crate::{DeviceNumber, Error, ErrorKind, Result};
 
 /// How long another program can hold a device's lock: udev takes a shared one while it probes a new device.
 const LOCK_TIME_LIMIT: Duration = Duration::from_secs(2);
@@ -126,6 +128,14 @@ impl BlockDevice {
         Ok(device)
     }
 
+    /// Not a device, for tests that only look at its path.
+    #[cfg(test)]
+    pub(crate) fn for_test() -> Self {
+        let path = PathBuf::from("/dev/null");
+        let file = File::open(&path).unwrap();
+        Self { file, path, number: DeviceNumber { major: 0, minor: 0 }, sequence: None }
+    }
+
     /// The device's node, with symbolic links resolved.
     pub fn path(&self) -> &Path {
         &self.path
@@ -134,6 +144,13 @@ impl BlockDevice {
     /// The device's number.
     pub fn number(&self) -> DeviceNumber {
         self.number
+    }
+
+    /// The number that no other disk gets until the next boot (`BLKGETDISKSEQ`), unlike the device's number. None
+    /// before Linux 5.15.
+    #[doc(alias = "BLKGETDISKSEQ")]
+    pub fn disk_sequence(&self) -> Option<u64> {
+        self.sequence
     }
 
     /// Returns the device's current size in bytes.
@@ -194,6 +211,42 @@ impl BlockDevice {
         self.same(&File::from(file))
     }
 
+    /// Returns the identity that the disk reports, from sysfs; for a partition that of its disk.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the device went away.
+    pub fn identity(&self) -> Result<DeviceIdentity> {
+        Sysfs::system().identity(self.number())
+    }
+
+    /// Returns the names of the devices that are built on this one (`dm-0`, `md0`). If there are any, this
+    /// one is in use.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the device went away.
+    pub fn holders(&self) -> Result<Vec<String>> {
+        Sysfs::system().holders(self.number())
+    }
+
+    /// Makes a SCSI or NVMe disk, or every path of a multipath device, report its size again, for example
+    /// after an expansion.
+    ///
+    /// The multipath daemon must be informed separately (`multipathd resize map`). The call can wait for a
+    /// disk that does not answer.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the device went away,
+    /// [`PermissionDenied`](ErrorKind::PermissionDenied) or [`ReadOnly`](ErrorKind::ReadOnly) if sysfs
+    /// can't be written, as in a container that is not privileged,
+    /// [`Unresponsive`](ErrorKind::Unresponsive) if a path of SCSI is in standby or unavailable (ALUA). The
+    /// kernel would give such a path the size 0.
+    pub fn rescan(&self) -> Result<Rescan> {
+        Sysfs::system().rescan(self.number())
+    }
+
     pub(crate) fn same(&self, other: &File) -> Result<()> {
         let metadata = other.metadata().map_err(|error| Error::os(OPEN, &self.path, error))?;
         self.same_as(&metadata, ioctl::disk_sequence(other.as_fd()).ok())
@@ -224,7 +277,7 @@ impl BlockDevice {
             .map_err(|error| Error::os(OPEN, &self.path, error))?;
         let file = File::from(file);
         self.same(&file)?;
-        match file_lock::take_within(&file, LOCK_TIME_LIMIT) {
+        match lock_within(&file, LOCK_TIME_LIMIT) {
             Ok(()) => Ok(DeviceLock { _file: file, _device: self }),
             Err(Errno::WOULDBLOCK) => {
                 Err(Error::new(ErrorKind::Busy, "lock", "another program has locked the device")

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::device::block_device::BlockDevice;
 use crate::device::sysfs::{Mapped, Sysfs};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sys::device_mapper::{self, Status};
-use crate::sys::fnv::fnv1a;
-use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+use crate::sys::hash::fnv1a;
+use crate::sys::ids::DeviceNumber;
 
 const CLOSE: &str = "close encrypted device";
 const FIND: &str = "find the mapping of an encrypted device";
@@ -64,13 +66,10 @@ impl Mapping {
         Ok(Some(Self { name: name.to_owned(), number, is_suspended, size, beneath }))
     }
 
-    /// The mapping with this device number.
-    #[cfg(feature = "luks")]
     pub(crate) fn find_by_number(number: DeviceNumber) -> Result<Option<Self>> {
         Self::find_where(|mapped| mapped.number == number)
     }
 
-    /// The mapping over this device.
     pub(crate) fn find_over(number: DeviceNumber) -> Result<Option<Self>> {
         Ok(Self::find_where(|mapped| mapped.beneath == Some(number))?.filter(|mapping| mapping.size > 0))
     }

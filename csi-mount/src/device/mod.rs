@@ -7,8 +7,8 @@
 //! Imports from `mounted` and the layers below it, and not from `mounting`.
 
 pub(crate) mod block_device;
-pub(crate) mod claimed;
-pub(crate) mod disk_source;
+pub(crate) mod exclusive;
+pub(crate) mod expected;
 pub(crate) mod loop_device;
 pub(crate) mod mapping;
 pub(crate) mod mount_places;

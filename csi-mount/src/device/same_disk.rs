@@ -1,14 +1,17 @@
 //! Whether two block devices are the same place of one disk, reached in two ways: paths that multipath did
 //! not combine, a disk that came back under another number, a file that is attached twice.
 
+use crate::device::loop_device::LoopDevice;
 use crate::device::sysfs::{DeviceIdentity, Sysfs};
-use crate::{DeviceNumber, LoopDevice, Result};
+use crate::error::Result;
+use crate::sys::ids::DeviceNumber;
 
 /// Whether both are the same, according to the identities that they report. Disks without a name count as
 /// different.
 pub(crate) fn is_same_disk(one: DeviceNumber, other: DeviceNumber) -> Result<bool> {
     let sysfs = Sysfs::system();
-    let (one, other) = (beneath_encryption(&sysfs, one)?, beneath_encryption(&sysfs, other)?);
+    let one = beneath_encryption(&sysfs, one)?;
+    let other = beneath_encryption(&sysfs, other)?;
     if one == other || LoopDevice::are_of_one_backing(one, other)? {
         return Ok(true);
     }
@@ -42,7 +45,8 @@ fn beneath_encryption(sysfs: &Sysfs, number: DeviceNumber) -> Result<DeviceNumbe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FakeDisk, FakeDisks};
+    use crate::testing::FakeDisk;
+    use crate::testing::disks::FakeDisks;
 
     #[test]
     fn identities_that_several_disks_can_share_prove_nothing() {

@@ -1,11 +1,17 @@
 //! Waiting for the right disk, identified by what the kernel reports and not by the name of a link.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::device::disk_source::{DiskSource, KernelDisks};
-use crate::device::sysfs::{DeviceIdentity, Rescan, Sysfs, is_same_hex};
-use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+use rustix::io::Errno;
+
+use crate::device::block_device::BlockDevice;
+use crate::device::expected::ExpectedDevice;
+use crate::device::sysfs::{DeviceIdentity, Sysfs};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::ids::DeviceNumber;
 
 const WAIT: &str = "wait for block device";
 const ATTACH: &str = "check whether it is attached to this node";
@@ -14,152 +20,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(5
 /// How long a wait takes by default.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// What identifies a disk that is expected, or that must be told apart from others, and how long to wait for
-/// it.
-///
-/// Links in `/dev/disk/by-id` are made by a daemon. They can be late, or stale after their number was given
-/// to another disk. sysfs is the kernel's own description. With several properties, the disk must have all.
-///
-/// A driver hands one value to its own wait and to
-/// [`StagePlan::expect`](crate::flow::block::StagePlan::expect), so that there is one limit.
-/// `testing::FakeDisks` finds it without root among the disks of a test.
-///
-/// ```no_run
-/// use csi_mount::ExpectedDevice;
-/// use std::time::Duration;
-///
-/// let expected = ExpectedDevice::new().serial("pvc-1").min_size(1 << 30).wait_limit(Duration::from_secs(60));
-/// let device = expected.wait_at("/dev/disk/by-id/virtio-pvc-1")?;
-///
-/// let by_lun = ExpectedDevice::new().lun(3).by_path("pci-0000:00:04.0-scsi-0:0:0:3");
-/// # Ok::<(), csi_mount::Error>(())
-/// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[must_use]
-pub struct ExpectedDevice {
-    wanted: Vec<Wanted>,
-    number: Option<DeviceNumber>,
-    min_size: u64,
-    limit: Option<Duration>,
-}
-
-/// A property that the kernel reports about a disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Wanted {
-    Serial(String),
-    Wwn(String),
-    Nguid(String),
-    Eui64(String),
-    Lun(u64),
-    ByPath(String),
-}
-
-impl Wanted {
-    /// Its name, the wanted value, and the value that the disk has.
-    fn description<'d>(&'d self, found: &'d DeviceIdentity) -> (&'static str, String, Option<String>) {
-        match self {
-            Self::Serial(wanted) => ("serial number", wanted.clone(), found.serial.clone()),
-            Self::Wwn(wanted) => ("world-wide name", wanted.clone(), found.wwn.clone()),
-            Self::Nguid(wanted) => ("NGUID", wanted.clone(), found.nguid.clone()),
-            Self::Eui64(wanted) => ("EUI-64", wanted.clone(), found.eui64.clone()),
-            Self::Lun(wanted) => ("LUN", wanted.to_string(), found.lun.map(|lun| lun.to_string())),
-            Self::ByPath(wanted) => ("path", wanted.clone(), found.by_path.clone()),
-        }
-    }
-
-    fn matches(&self, found: &DeviceIdentity) -> bool {
-        match self {
-            Self::Serial(wanted) => found.has_serial(wanted),
-            Self::Wwn(wanted) => found.has_wwn(wanted),
-            Self::Nguid(wanted) => found.nguid.as_deref().is_some_and(|known| is_same_hex(known, wanted)),
-            Self::Eui64(wanted) => found.eui64.as_deref().is_some_and(|known| is_same_hex(known, wanted)),
-            Self::Lun(wanted) => found.lun == Some(*wanted),
-            Self::ByPath(wanted) => found.has_by_path(wanted),
-        }
-    }
-}
-
 impl ExpectedDevice {
-    /// Any disk that has a size.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    fn with(mut self, wanted: Wanted) -> Self {
-        self.wanted.retain(|other| std::mem::discriminant(other) != std::mem::discriminant(&wanted));
-        self.wanted.push(wanted);
-        self
-    }
-
-    /// Requires this serial number.
-    ///
-    /// A virtio disk keeps only the first 20 bytes, so only these are compared: disks whose serial numbers
-    /// differ only after them can't be told apart.
-    pub fn serial(self, serial: impl Into<String>) -> Self {
-        self.with(Wanted::Serial(serial.into()))
-    }
-
-    /// Requires this world-wide name, in any notation: `wwn-0x5000…`, `naa.5000…`.
-    pub fn wwn(self, wwn: impl Into<String>) -> Self {
-        self.with(Wanted::Wwn(wwn.into()))
-    }
-
-    /// Requires this NGUID of an NVMe namespace: 16 bytes as hexadecimal digits, with or without separators.
-    pub fn nguid(self, nguid: impl Into<String>) -> Self {
-        self.with(Wanted::Nguid(nguid.into()))
-    }
-
-    /// Requires this EUI-64 of an NVMe namespace: 8 bytes as hexadecimal digits, with or without separators.
-    pub fn eui64(self, eui64: impl Into<String>) -> Self {
-        self.with(Wanted::Eui64(eui64.into()))
-    }
-
-    /// Requires this logical unit number of a SCSI disk.
-    ///
-    /// Each controller numbers its own disks. If more than one controller has such a disk, also give the
-    /// [path](Self::by_path).
-    pub fn lun(self, lun: u64) -> Self {
-        self.with(Wanted::Lun(lun))
-    }
-
-    /// Requires this way from the node to the disk, in the words of `/dev/disk/by-path`, with or without that
-    /// directory: `pci-0000:00:05.0` (virtio), `pci-0000:00:04.0-scsi-0:0:0:3`, `pci-0000:00:1f.0-nvme-1`,
-    /// `vmbus-GUID-lun-3`, `ip-10.0.0.1:3260-iscsi-iqn.2026-01.org.example:1-lun-0`.
-    ///
-    /// It is computed from sysfs, so no link is needed. For other buses (SAS, Fibre Channel, ATA, USB) it is
-    /// not known; use the link as the path there.
-    pub fn by_path(self, path: impl Into<String>) -> Self {
-        self.with(Wanted::ByPath(path.into()))
-    }
-
-    /// Requires this device number.
-    pub fn number(mut self, number: DeviceNumber) -> Self {
-        self.number = Some(number);
-        self
-    }
-
-    /// Requires at least this size in bytes.
-    pub fn min_size(mut self, bytes: u64) -> Self {
-        self.min_size = bytes;
-        self
-    }
-
-    /// Sets how long to wait. The default is 10 seconds.
-    pub fn wait_limit(mut self, limit: Duration) -> Self {
-        self.limit = Some(limit);
-        self
-    }
-
-    /// Sets the limit if none is set.
-    pub(crate) fn or_wait_limit(mut self, limit: Option<Duration>) -> Self {
-        self.limit = self.limit.or(limit);
-        self
-    }
-
-    pub(crate) fn limit(&self) -> Option<Duration> {
-        self.limit
-    }
-
     /// Waits until the disk at this path exists, has a size and is the expected one, and opens it.
     ///
     /// If the path leads to another disk or nowhere, the disk with the wanted properties is searched in
@@ -234,7 +95,8 @@ impl ExpectedDevice {
         }
         match self.find_in(disks)? {
             Some(disk) => {
-                let (error, found) = (unfit.error, S::path(&disk).display());
+                let error = unfit.error;
+                let found = S::path(&disk).display();
                 tracing::info!(%error, %found, "the disk was found at another path");
                 Ok(disk)
             }
@@ -260,7 +122,7 @@ impl ExpectedDevice {
             self.number.is_none_or(|wanted| wanted == *number)
                 && self.wanted.iter().all(|wanted| wanted.matches(found))
         };
-        let found: Vec<_> = disks.sysfs().disks()?.into_iter().filter(matching).collect();
+        let found: Vec<_> = disks.disks()?.into_iter().filter(matching).collect();
         match found.as_slice() {
             [] => Ok(None),
             [(number, _)] => {
@@ -268,7 +130,8 @@ impl ExpectedDevice {
             }
             several => {
                 let numbers: Vec<String> = several.iter().map(|(number, _)| number.to_string()).collect();
-                let (count, numbers) = (several.len(), numbers.join(", "));
+                let count = several.len();
+                let numbers = numbers.join(", ");
                 let reason = format!("{count} disks have {}: {numbers}", self.description());
                 Err(Error::new(ErrorKind::WrongDevice, WAIT, reason)
                     .hint("add the path; for several paths to one disk, use the multipath device"))
@@ -290,7 +153,7 @@ impl ExpectedDevice {
             return refuse(ErrorKind::WrongDevice, format!("it is {number}, not {wanted}"), false);
         }
         if !self.wanted.is_empty() {
-            let found = disks.sysfs().identity(number)?;
+            let found = disks.identity(number)?;
             if let Some(wanted) = self.wanted.iter().find(|wanted| !wanted.matches(&found)) {
                 let (what, wanted, is) = wanted.description(&found);
                 let is_final = is.is_some();
@@ -311,15 +174,6 @@ impl ExpectedDevice {
         let error = Error::new(ErrorKind::NotFound, WAIT, format!("no disk has {}", self.description()));
         error.at(PathBuf::from("/sys/block")).hint(ATTACH)
     }
-
-    /// What identifies the disk, as text.
-    fn description(&self) -> String {
-        let none = DeviceIdentity::default();
-        let wanted = self.wanted.iter().map(|wanted| wanted.description(&none));
-        let wanted = wanted.map(|(what, wanted, _)| format!("the {what} {wanted}"));
-        let number = self.number.map(|number| format!("the number {number}"));
-        wanted.chain(number).collect::<Vec<_>>().join(" and ")
-    }
 }
 
 /// Why a disk is not the expected one.
@@ -335,40 +189,104 @@ impl From<Error> for Unfit {
     }
 }
 
-impl BlockDevice {
-    /// Returns the identity that the disk reports, from sysfs; for a partition that of its disk.
-    ///
-    /// # Errors
-    ///
-    /// [`NotFound`](ErrorKind::NotFound) if the device went away.
-    pub fn identity(&self) -> Result<DeviceIdentity> {
-        Sysfs::system().identity(self.number())
+/// Where a disk is looked up: the kernel, or the disks of a test.
+pub(crate) trait DiskSource {
+    type Disk;
+
+    /// All disks, each with what it reports about itself.
+    fn disks(&self) -> Result<Vec<(DeviceNumber, DeviceIdentity)>>;
+    fn identity(&self, number: DeviceNumber) -> Result<DeviceIdentity>;
+    fn open(&self, path: &Path) -> Result<Self::Disk>;
+    fn open_number(&self, number: DeviceNumber) -> Result<Self::Disk>;
+    /// Whether the path is a symbolic link, which can be changed to lead to another disk.
+    fn is_link(&self, path: &Path) -> bool;
+
+    fn number(disk: &Self::Disk) -> DeviceNumber;
+    fn path(disk: &Self::Disk) -> &Path;
+    /// In bytes.
+    fn size(disk: &Self::Disk) -> Result<u64>;
+}
+
+struct KernelDisks {
+    sysfs: Sysfs,
+}
+
+impl KernelDisks {
+    fn new() -> Self {
+        Self { sysfs: Sysfs::system() }
+    }
+}
+
+impl DiskSource for KernelDisks {
+    type Disk = BlockDevice;
+
+    fn disks(&self) -> Result<Vec<(DeviceNumber, DeviceIdentity)>> {
+        self.sysfs.disks()
     }
 
-    /// Returns the names of the devices that are built on this one (`dm-0`, `md0`). If there are any, this
-    /// one is in use.
-    ///
-    /// # Errors
-    ///
-    /// [`NotFound`](ErrorKind::NotFound) if the device went away.
-    pub fn holders(&self) -> Result<Vec<String>> {
-        Sysfs::system().holders(self.number())
+    fn identity(&self, number: DeviceNumber) -> Result<DeviceIdentity> {
+        self.sysfs.identity(number)
     }
 
-    /// Makes a SCSI or NVMe disk, or every path of a multipath device, report its size again, for example
-    /// after an expansion.
-    ///
-    /// The multipath daemon must be informed separately (`multipathd resize map`). The call can wait for a
-    /// disk that does not answer.
-    ///
-    /// # Errors
-    ///
-    /// [`NotFound`](ErrorKind::NotFound) if the device went away,
-    /// [`PermissionDenied`](ErrorKind::PermissionDenied) or [`ReadOnly`](ErrorKind::ReadOnly) if sysfs
-    /// can't be written, as in a container that is not privileged,
-    /// [`Unresponsive`](ErrorKind::Unresponsive) if a path of SCSI is in standby or unavailable (ALUA). The
-    /// kernel would give such a path the size 0.
-    pub fn rescan(&self) -> Result<Rescan> {
-        Sysfs::system().rescan(self.number())
+    fn open(&self, path: &Path) -> Result<BlockDevice> {
+        BlockDevice::open(path).map_err(|error| explain_missing_driver(error, path))
+    }
+
+    fn open_number(&self, number: DeviceNumber) -> Result<BlockDevice> {
+        BlockDevice::from_number(number)
+    }
+
+    fn is_link(&self, path: &Path) -> bool {
+        path.is_symlink()
+    }
+
+    fn number(disk: &BlockDevice) -> DeviceNumber {
+        disk.number()
+    }
+
+    fn path(disk: &BlockDevice) -> &Path {
+        disk.path()
+    }
+
+    fn size(disk: &BlockDevice) -> Result<u64> {
+        disk.size()
+    }
+}
+
+/// A node whose number belongs to no driver: the kernel has tried to load one when the node was opened, so
+/// waiting does not help.
+fn explain_missing_driver(error: Error, path: &Path) -> Error {
+    let has_no_device = [Errno::NXIO, Errno::NODEV].map(|number| Some(number.raw_os_error()));
+    if !has_no_device.contains(&error.raw_os_error()) {
+        return error;
+    }
+    let (Ok(metadata), Ok(drivers)) = (fs::metadata(path), fs::read_to_string("/proc/devices")) else {
+        return error;
+    };
+    let major = DeviceNumber::from_dev_t(metadata.rdev()).major;
+    if has_driver(&drivers, major) {
+        return error;
+    }
+    error
+        .with_kind(ErrorKind::Unsupported)
+        .add_reason(format_args!("the kernel has no driver for block devices with the number {major}"))
+        .hint("load the module of the driver on the node")
+}
+
+/// Whether `/proc/devices` lists a driver of block devices with this major number.
+fn has_driver(drivers: &str, major: u32) -> bool {
+    let block = drivers.lines().skip_while(|line| *line != "Block devices:");
+    block.filter_map(|line| line.split_whitespace().next()?.parse().ok()).any(|known: u32| known == major)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_drivers_of_block_devices_count() {
+        let drivers = "Character devices:\n  1 mem\n 43 x\n\nBlock devices:\n  7 loop\n259 blkext\n";
+        let known = [1, 7, 43, 259].map(|major| has_driver(drivers, major));
+        assert_eq!(known, [false, true, false, true]);
     }
 }

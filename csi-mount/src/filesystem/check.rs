@@ -3,14 +3,16 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
+use crate::device::block_device::BlockDevice;
 use crate::device::users::{self, Tolerated};
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::kind::Filesystem;
 use crate::filesystem::tool::{Bounds, OpenFile, Output, Tool, ToolInput};
 use crate::sys::memory;
-use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
 
 /// How long a check can take by default: 6 hours. A large damaged filesystem needs time, and half a repair
 /// is useless.
-pub const CHECK_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
+pub(crate) const CHECK_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 const CHECK: &str = "check the filesystem on";
 
@@ -32,7 +34,7 @@ pub struct CheckLimits {
 }
 
 impl Default for CheckLimits {
-    /// [`CHECK_TIME_LIMIT`], and half of the memory that this process can have: half of the smallest limit
+    /// Six hours, and half of the memory that this process can have: half of the smallest limit
     /// among its control groups and the node.
     fn default() -> Self {
         Self { time: CHECK_TIME_LIMIT, memory: None }
@@ -86,9 +88,9 @@ pub enum CheckReport {
     Repaired,
 }
 
-/// Checks the filesystem on a device that is mounted nowhere, within the limits of
-/// [`CheckLimits::default`].
+/// Checks the filesystem on a device that is mounted nowhere.
 ///
+/// The limits are [`CheckLimits`], whose default is meant for a server, or a [`Duration`] for the time alone.
 /// A check can be cut short by a limit, by the kernel when memory runs out, or by a crash. It never counts
 /// as clean then, and the next call repeats it: `e2fsck` clears the flag that requires a check last.
 ///
@@ -101,16 +103,7 @@ pub enum CheckReport {
 /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
 ///   [`Unresponsive`](ErrorKind::Unresponsive): the program is missing, fails, or exceeds its time limit.
 /// - [`OutOfMemory`](ErrorKind::OutOfMemory): the program needs more memory than its limit.
-pub fn check(device: &BlockDevice, filesystem: Filesystem, policy: CheckPolicy) -> Result<CheckReport> {
-    check_within(device, filesystem, policy, CheckLimits::default())
-}
-
-/// As [`check`], with other limits. A [`Duration`] sets only the time limit.
-///
-/// # Errors
-///
-/// As for [`check`].
-pub fn check_within(
+pub fn check(
     device: &BlockDevice,
     filesystem: Filesystem,
     policy: CheckPolicy,
@@ -136,7 +129,7 @@ pub fn check_within(
         Verdict::Damaged => Err(tool
             .failed(device.path(), &output)
             .with_kind(ErrorKind::Damaged)
-            .hint(format!("unmount it everywhere and repair it with {program}"))),
+            .hint(format!("unmount it everywhere, copy the device, and repair it with {program}"))),
         Verdict::Failed => Err(tool.failed(device.path(), &output)),
     }
 }
@@ -193,13 +186,14 @@ fn verdict(filesystem: Filesystem, code: Option<i32>) -> Verdict {
     const REBOOT: i32 = 2;
     const UNCORRECTED: i32 = 4;
     match (filesystem, code) {
+        (_, None) => Verdict::Failed,
         (_, Some(0)) => Verdict::Clean,
         (Filesystem::Ext4, Some(bits)) if bits & !(CORRECTED | REBOOT | UNCORRECTED) != 0 => Verdict::Failed,
         (Filesystem::Ext4, Some(bits)) if bits & UNCORRECTED != 0 => Verdict::Damaged,
         // The reboot bit is about a mounted root filesystem; an unmounted device needs no reboot.
         (Filesystem::Ext4, Some(_)) => Verdict::Repaired,
         (Filesystem::Xfs | Filesystem::Btrfs, Some(1)) => Verdict::Damaged,
-        _ => Verdict::Failed,
+        (Filesystem::Xfs | Filesystem::Btrfs, Some(_)) => Verdict::Failed,
     }
 }
 

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::device::block_device::BlockDevice;
 use crate::device::users::{self, Tolerated};
-use crate::filesystem::check::run_within;
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::check::{CheckLimits, CheckPolicy, check, run_within};
+use crate::filesystem::kind::Filesystem;
+use crate::filesystem::probe::{Probe, Signature};
 use crate::filesystem::tool::Tool;
+use crate::sys::ids::DeviceNumber;
 use crate::sys::ioctl::{self, BtrfsDevice};
-use crate::{
-    BlockDevice, CheckLimits, CheckPolicy, DeviceNumber, Error, ErrorKind, Filesystem, Probe, Result,
-    Signature, check_within,
-};
 
 const GROW: &str = "grow the filesystem on";
 /// `resize2fs` writes the metadata of the new part. If it is killed, the filesystem needs a repair.
@@ -211,35 +212,24 @@ fn node_number(path: &Path) -> Result<DeviceNumber> {
     Ok(DeviceNumber::from_dev_t(metadata.rdev()))
 }
 
-/// Grows a filesystem that is mounted nowhere to its device's size, within the limits of
-/// [`CheckLimits::default`].
+/// Grows a filesystem that is mounted nowhere to its device's size.
 ///
-/// It runs `e2fsck -f -p`, which `resize2fs` requires, and then `resize2fs`.
+/// It runs `e2fsck -f -p`, which `resize2fs` requires, and then `resize2fs`. The memory limit holds for both
+/// programs, the time limit for the check. `resize2fs` always has six hours: if it is killed earlier, the
+/// filesystem needs a repair.
 ///
 /// # Errors
 ///
 /// - [`Unsupported`](ErrorKind::Unsupported): XFS and btrfs, which grow only while mounted.
 /// - [`Busy`](ErrorKind::Busy): the device is mounted, in any namespace.
 /// - [`Damaged`](ErrorKind::Damaged), and the errors of programs, as for [`check()`](crate::check()).
-pub fn grow_unmounted(device: &BlockDevice, filesystem: Filesystem) -> Result<Grown> {
-    grow_unmounted_within(device, filesystem, CheckLimits::default())
-}
-
-/// As [`grow_unmounted`], with other limits. The memory limit holds for both programs, the time limit for
-/// the check.
-///
-/// `resize2fs` always has six hours: if it is killed earlier, the filesystem needs a repair.
-///
-/// # Errors
-///
-/// As for [`grow_unmounted`].
-pub fn grow_unmounted_within(
+pub fn grow_unmounted(
     device: &BlockDevice,
     filesystem: Filesystem,
     limits: impl Into<CheckLimits>,
 ) -> Result<Grown> {
     const TOOL: Tool = Tool { program: "resize2fs", package: "e2fsprogs" };
-    if filesystem != Filesystem::Ext4 {
+    if !filesystem.is_maintained_unmounted() {
         let reason = format!("{filesystem} grows only while it is mounted");
         return Err(Error::new(ErrorKind::Unsupported, GROW, reason).at(device.path()));
     }
@@ -252,7 +242,7 @@ pub fn grow_unmounted_within(
     }
     TOOL.find()?;
     let limits = limits.into();
-    check_within(device, filesystem, CheckPolicy::Preen, limits)?;
+    check(device, filesystem, CheckPolicy::Preen, limits)?;
     let limits = limits.time(RESIZE_TIME_LIMIT);
     let output = run_within(TOOL, &[], device, limits)?;
     if !output.status.success() {

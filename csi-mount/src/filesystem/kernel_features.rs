@@ -4,8 +4,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::kind::Filesystem;
 use crate::filesystem::probe::blocks;
-use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
 
 /// A kernel version, to the precision that features depend on: 6.18.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::error::{Error, ErrorKind};
 use crate::filesystem::tool::Tool;
-use crate::{Error, ErrorKind};
 
 /// A filesystem that [`Format`](crate::Format) makes and the flows mount.
 ///
@@ -69,7 +69,7 @@ impl Filesystem {
 
     /// Finds its [`tools`](Self::tools) on `PATH` and in the system's directories, and returns their paths.
     ///
-    /// Use it to check for them before a driver or program starts. [`self_check`](crate::self_check())
+    /// Use it to check for them before a driver or program starts. [`preflight`](crate::preflight())
     /// looks for them too.
     ///
     /// # Errors

@@ -3,8 +3,9 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::tool::{Bounds, OpenFile, Output, Tool, ToolInput};
-use crate::{Error, ErrorKind, LuksKey, Result};
+use crate::luks::LuksKey;
 
 pub(super) const CRYPTSETUP: Tool = Tool { program: "cryptsetup", package: "cryptsetup-bin" };
 
@@ -73,6 +74,7 @@ mod tests {
     use std::process::ExitStatus;
 
     use super::*;
+    use crate::luks::LUKS_TIME_LIMIT;
 
     #[test]
     fn exit_statuses_have_different_error_kinds() {
@@ -90,7 +92,7 @@ mod tests {
                 text: "says so".to_owned(),
                 stdout: Vec::new(),
             };
-            let bounds = Bounds { time: crate::LUKS_TIME_LIMIT, memory: Some(1 << 20) };
+            let bounds = Bounds { time: LUKS_TIME_LIMIT, memory: Some(1 << 20) };
             let error = failure("open", Path::new("/dev/x"), &output, bounds);
             assert_eq!(error.kind(), expected, "{status}: {error}");
         }

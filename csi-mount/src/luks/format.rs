@@ -4,24 +4,26 @@ use std::os::fd::AsFd as _;
 
 use super::command::{CRYPTSETUP, run};
 use super::{HEADER, Luks, LuksKey, LuksPbkdf};
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::format::disk_image::DiskImage;
 use crate::filesystem::format::record::FormatKind;
 use crate::filesystem::format::refuse_unwritable;
+use crate::filesystem::probe::{BlankProof, Probe};
 use crate::sys::ioctl::{self, Topology};
-use crate::{BlankProof, BlockDevice, Error, ErrorKind, Probe, Result};
 
 const FORMAT: &str = "encrypt";
 /// The headers, and 1 MiB of content.
 const MIN_SIZE_BYTES: u64 = HEADER + (1 << 20);
-/// Room for key slots in KiB: everything before the content except 512 KiB, a hole for the record of a
-/// format.
-const KEY_SLOTS: u64 = (HEADER >> 10) - 512;
+/// Room for key slots in KiB: everything before the content except 1 MiB, a hole for the record of a format,
+/// whose manifest takes a thirtieth of them.
+const KEY_SLOTS: u64 = (HEADER >> 10) - 1024;
 
 impl Luks {
     /// Encrypts the device that the proof is for: `cryptsetup luksFormat`.
     ///
     /// It follows the rules of [`Format::run`](crate::Format::run): `cryptsetup` makes the headers in
-    /// memory. They are copied under the device's lock, over zeros only, the first header last. A run that
+    /// memory. They are copied under the device's lock, over zeros only, the first sector last. A run that
     /// is killed can be started again ([`Probe::Interrupted`]). The content is not written: it reads as
     /// noise.
     ///
@@ -104,7 +106,8 @@ impl Luks {
 /// The unit of encryption that `cryptsetup` chooses by itself for a disk. For a file it can't find out the
 /// sector sizes.
 fn sector_for(topology: Topology, size: u64) -> u32 {
-    let (logical, physical) = (topology.logical_sector, topology.physical_sector);
+    let logical = topology.logical_sector;
+    let physical = topology.physical_sector;
     let sector = if (1024..=4096).contains(&physical) && physical.is_multiple_of(logical) {
         physical
     } else {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::tool::INPUT;
-use crate::{Error, ErrorKind, Result};
 
 /// The key of an encrypted device: a passphrase or random bytes, used exactly as given, including a newline
 /// at the end.
@@ -78,7 +78,8 @@ mod tests {
         let key = LuksKey::new(bytes).unwrap();
         // The allocator can write to the start of freed memory.
         let end = &key.bytes()[16..];
-        let (place, end) = (end.as_ptr().addr() as u64, end.to_vec());
+        let place = end.as_ptr().addr() as u64;
+        let end = end.to_vec();
         let memory = std::fs::File::open("/proc/self/mem").unwrap();
         let has_it = || {
             let mut there = vec![0; end.len()];

@@ -17,7 +17,7 @@ pub use self::key::LuksKey;
 pub(crate) use self::open::{OpenRequest, OpenedDevice, device_for, grow};
 
 /// How long one run of `cryptsetup` can take by default: 5 minutes.
-pub const LUKS_TIME_LIMIT: Duration = Duration::from_secs(300);
+pub(crate) const LUKS_TIME_LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) use crate::device::mapping::LUKS_HEADER as HEADER;
 
@@ -125,7 +125,7 @@ impl Luks {
     }
 
     /// Sets how long one run of `cryptsetup` can take before it is killed. The default is
-    /// [`LUKS_TIME_LIMIT`].
+    /// five minutes.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time = Some(limit);
         self

@@ -4,13 +4,16 @@ use super::command::{CRYPTSETUP, run};
 use super::format::refuse_small;
 use super::untouched::Beneath;
 use super::{HEADER, LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey};
-use crate::device::claimed::{AlignedBuffer, pieces, with_claim};
+use crate::device::block_device::{BlockDevice, DeviceAccess};
+use crate::device::exclusive::{AlignedBuffer, pieces, with_claim};
 use crate::device::mapping::{self, Mapping};
+use crate::device::mount_places::MountPlace;
 use crate::device::users::{self, Tolerated};
-use crate::filesystem::probe::{self, places};
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::kind::Filesystem;
+use crate::filesystem::probe::{self, Probe, places};
 use crate::filesystem::tool::{Bounds, OpenFile};
 use crate::sys::memory;
-use crate::{BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, MountPlace, Probe, Result};
 
 const OPEN: &str = "open encrypted device";
 const GROW: &str = "grow the content of encrypted device";
@@ -66,7 +69,8 @@ pub(crate) fn device_for(request: &OpenRequest<'_>) -> Result<OpenedDevice> {
 /// it is half made: it is opened again, with the key and settings of this call.
 fn existing_mapping(request: &OpenRequest<'_>) -> Result<Option<Mapping>> {
     let Some(mapping) = Mapping::find(&request.name)? else { return Ok(None) };
-    let (number, beneath) = (request.device.number(), mapping.beneath());
+    let number = request.device.number();
+    let beneath = mapping.beneath();
     if let Some(other) = beneath.filter(|beneath| *beneath != number) {
         let reason = format!("its mapping {} belongs to {other}, not to {number}", request.name);
         return Err(Error::new(ErrorKind::WrongDevice, OPEN, reason)
@@ -114,7 +118,7 @@ fn make_headers(request: &OpenRequest<'_>) -> Result<()> {
             let refusal = other.refusal(OPEN, device);
             return Err(match refusal.kind() {
                 ErrorKind::NotBlank => refusal
-                    .hint("to use its content, stage it without encryption; the device was not changed"),
+                    .hint("check whether this is the volume's device: its content was written without encryption; the device was not changed"),
                 _ => refusal,
             });
         }
@@ -128,7 +132,9 @@ fn make_headers(request: &OpenRequest<'_>) -> Result<()> {
 
 fn unformatted_error(device: &BlockDevice) -> Error {
     let reason = "the device is blank, and a read-only stage does not format it";
-    Error::new(ErrorKind::ReadOnly, OPEN, reason).at(device.path()).hint("stage it read-write once")
+    Error::new(ErrorKind::ReadOnly, OPEN, reason)
+        .at(device.path())
+        .hint("check whether this is the volume's device; only a stage for writing encrypts it")
 }
 
 impl OpenRequest<'_> {
@@ -168,7 +174,7 @@ impl OpenRequest<'_> {
     }
 }
 
-/// Makes noise that nobody wrote zero: all that the prober reads, or for raw use the ends of the device.
+/// Zeroes never-written blocks, which decrypt to noise: what the probe reads, or both ends of the device for raw use.
 ///
 /// This is done only on a mapping that this call has opened, after a second check under its lock while it
 /// is held exclusively. A call that is killed in between leaves noise and zeros, which again count as noise

@@ -2,17 +2,21 @@
 
 use std::ops::Range;
 
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::format::disk_image::Blankness;
 use crate::filesystem::probe::{self, Reader, Unread, places};
-use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+use crate::sys::ids::DeviceNumber;
 
 const LOOK: &str = "look for data inside encrypted device";
-const BLOCK: usize = 4096;
+/// The smallest unit of encryption, and what a disk writes whole or not at all. Of a larger unit that a disk
+/// tore, each sector is still content or zeros beneath: XTS decrypts every 16 bytes alone.
+const SECTOR: usize = 512;
 
 /// The encrypted device beneath a mapping, and where in it the content begins.
 ///
 /// Data written inside is noise beneath, and zeros beneath are noise inside. So neither side alone shows
-/// whether a block holds data: a block that is zero on either side holds none.
+/// whether a sector holds data: a sector that is zero on either side holds none.
 #[derive(Debug)]
 pub(crate) struct Beneath {
     device: BlockDevice,
@@ -72,13 +76,13 @@ enum PartContent {
 }
 
 fn compare(above: &[u8], below: &[u8]) -> PartContent {
-    const ZEROS: &[u8] = &[0; BLOCK];
-    let is_zero = |block: &[u8]| *block == ZEROS[..block.len()];
+    const ZEROS: &[u8] = &[0; SECTOR];
+    let is_zero = |sector: &[u8]| *sector == ZEROS[..sector.len()];
     if above.len() != below.len() {
         return PartContent::Written;
     }
     let mut found = PartContent::Zeros;
-    for (above, below) in above.chunks(BLOCK).zip(below.chunks(BLOCK)) {
+    for (above, below) in above.chunks(SECTOR).zip(below.chunks(SECTOR)) {
         match (is_zero(above), is_zero(below)) {
             (true, _) => {}
             (false, true) => found = PartContent::Noise,
@@ -99,14 +103,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_that_is_noise_on_both_sides_was_written() {
-        let (zeros, noise) = (vec![0; 3 * BLOCK], vec![7; 3 * BLOCK]);
+    fn a_sector_that_is_noise_on_both_sides_was_written() {
+        let zeros = vec![0; 3 * SECTOR];
+        let noise = vec![7; 3 * SECTOR];
         assert_eq!(compare(&noise, &zeros), PartContent::Noise, "never written");
         assert_eq!(compare(&zeros, &noise), PartContent::Zeros, "zeros were written");
         assert_eq!(compare(&zeros, &zeros), PartContent::Zeros);
         assert_eq!(compare(&noise, &noise), PartContent::Written);
         let mut one = zeros.clone();
-        one[2 * BLOCK + 1] = 1;
+        one[2 * SECTOR + 1] = 1;
         assert_eq!(compare(&one, &zeros), PartContent::Noise);
         assert_eq!(compare(&noise, &one), PartContent::Written);
         assert_eq!(compare(&zeros, &zeros[1..]), PartContent::Written, "a part is missing");

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::bounded::in_flight::{self, Subject, Unanswered};
-use crate::sys::child::Question;
+use crate::error::{Error, Result};
+use crate::sys::child::ChildCall;
 use crate::sys::ioctl;
 use crate::table::details::Details;
-use crate::{Error, Result};
 
 const FREEZE: &str = "freeze the filesystem at";
 const THAW: &str = "thaw the filesystem at";
@@ -70,20 +70,19 @@ pub(crate) fn is_frozen(root: BorrowedFd<'_>, details: &Details) -> bool {
         return false;
     }
     let subject = Subject::Frozen(details.id);
-    match in_flight::ask(subject.clone(), Question::WaitForThaw(root), MAX_SNAPSHOT_FREEZE) {
+    match in_flight::ask(subject.clone(), ChildCall::WaitForThaw(root), MAX_SNAPSHOT_FREEZE) {
         Ok(_) => false,
         Err(Unanswered::Failed(error)) => {
             tracing::warn!(%error, "a filesystem counts as not frozen, because no child process could \
                                     check it");
             false
         }
-        Err(Unanswered::TimedOut(_) | Unanswered::Stuck | Unanswered::QueueTooLong) => {
+        Err(Unanswered::TimedOut(_) | Unanswered::Stuck | Unanswered::Silent | Unanswered::QueueTooLong) => {
             in_flight::stuck_child(&subject).is_some_and(waits_for_thaw)
         }
     }
 }
 
-/// Whether a process waits for a filesystem to thaw.
 fn waits_for_thaw(process: i32) -> bool {
     let read = |file| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
     is_wait_for_thaw(&read("wchan"), &read("stack"), &read("stat"))
@@ -127,7 +126,8 @@ mod tests {
 
     #[test]
     fn only_the_question_waits_for_a_thaw() {
-        let (waiting, running) = ("7 (csi) D 1 7", "7 (R) R 1 7");
+        let waiting = "7 (csi) D 1 7";
+        let running = "7 (R) R 1 7";
         assert!(is_wait_for_thaw("percpu_rwsem_wait", ASKING, waiting));
         assert!(is_wait_for_thaw("percpu_rwsem_wait", "", waiting), "without privileges");
         assert!(is_wait_for_thaw("0", ASKING, waiting), "on an older kernel");

@@ -10,14 +10,15 @@ use std::time::Duration;
 use nix::libc;
 use rustix::fs::OFlags;
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::mounted::freeze;
 use crate::mounted::stats::{self, STATS_TIME_LIMIT};
-use crate::path::lookup;
-use crate::path::paths;
-use crate::place::target::OpenTarget;
-use crate::sys::child::Question;
+use crate::path::{lookup, paths};
+use crate::place::target::{OpenTarget, Target};
+use crate::sys::attributes::MountAttributes;
+use crate::sys::child::ChildCall;
+use crate::sys::ids::DeviceNumber;
 use crate::table::details::Details;
-use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountState, Result, Target};
 
 const OPERATION: &str = "check the health of the mount at";
 /// The block devices that the kernel has, by number.
@@ -82,7 +83,7 @@ impl fmt::Display for MountHealth {
     }
 }
 
-/// Returns the health of the mount at an absolute path; waits at most [`STATS_TIME_LIMIT`] for the
+/// Returns the health of the mount at an absolute path; waits at most five seconds for the
 /// filesystem.
 ///
 /// The cost does not grow with the number of mounts (`statmount(2)`; before Linux 6.13 the mount table is
@@ -124,16 +125,9 @@ pub fn health_within(path: impl AsRef<Path>, limit: Duration) -> Result<MountHea
     }
 }
 
-/// Whether the filesystem that is mounted at the target is frozen.
 pub(crate) fn is_frozen_at(target: &Target) -> Result<bool> {
-    let opened = match target.open(OPERATION) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        opened => opened?,
-    };
-    match Details::from_fd(&opened.fd, OPERATION, target.path())? {
-        Some(details) if opened.facts.is_mount_root => Ok(freeze::is_frozen(opened.fd.as_fd(), &details)),
-        _ => Ok(false),
-    }
+    let mounted = target.open_mounted(OPERATION)?;
+    Ok(mounted.is_some_and(|(opened, details)| freeze::is_frozen(opened.fd.as_fd(), &details)))
 }
 
 /// Returns the health of the filesystem that contains an absolute path, which need not be a mount point.
@@ -198,18 +192,7 @@ pub(crate) fn refuse_unresponsive(
 
 /// The health and the details of what is mounted at the target. None if nothing is mounted.
 pub(crate) fn health_and_details(target: &Target, limit: Duration) -> Result<Option<(MountHealth, Details)>> {
-    if !matches!(target.state()?, MountState::Mounted(_)) {
-        return Ok(None);
-    }
-    let opened = match target.open(OPERATION) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    // None: it was unmounted since.
-    let Some(details) = Details::from_fd(&opened.fd, OPERATION, target.path())? else { return Ok(None) };
-    if !opened.facts.is_mount_root {
-        return Ok(None);
-    }
+    let Some((opened, details)) = target.open_mounted(OPERATION)? else { return Ok(None) };
     let health = health_of_mount(&opened.fd, &details, target.path(), limit)?;
     Ok(Some((health, details)))
 }
@@ -222,7 +205,7 @@ fn health_of_mount(fd: &OwnedFd, details: &Details, path: &Path, limit: Duration
     if has_lost(Path::new(BLOCK_DEVICES), details.device) {
         return Ok(MountHealth::Dead(libc::ENODEV));
     }
-    let answer = match stats::ask(Question::Health, OPERATION, path, fd, Some(details), limit) {
+    let answer = match stats::ask(ChildCall::Health, OPERATION, path, fd, Some(details), limit) {
         Err(error) if error.kind() == ErrorKind::Unresponsive => return Ok(MountHealth::Unresponsive),
         answer => answer?,
     };

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
-use crate::Root;
 use crate::bounded::in_flight::{self, Subject};
-use crate::path::lookup;
-use crate::path::paths;
-use crate::sys::child::{self, Answer, Question};
+use crate::error::{Error, Result};
+use crate::path::{lookup, paths};
+use crate::place::root::Root;
+use crate::sys::child::{self, ChildCall, ChildReply};
 use crate::table::details::Details;
 use crate::table::facts;
-use crate::{Error, Result};
 
 /// How long [`stats`] waits for a filesystem.
 pub const STATS_TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -23,7 +22,7 @@ const USAGE: &str = "read the usage of";
 /// An amount of bytes, or of inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Usage {
+pub struct FilesystemUsage {
     /// The total amount.
     pub total: u64,
     /// The amount in use.
@@ -33,7 +32,7 @@ pub struct Usage {
     pub available: u64,
 }
 
-impl Usage {
+impl FilesystemUsage {
     /// A usage of these amounts.
     pub const fn new(total: u64, used: u64, available: u64) -> Self {
         Self { total, used, available }
@@ -45,20 +44,20 @@ impl Usage {
 #[non_exhaustive]
 pub struct Stats {
     /// In bytes.
-    pub bytes: Usage,
+    pub bytes: FilesystemUsage,
     /// In inodes. None if the filesystem creates inodes on demand (btrfs, vfat, many network filesystems), or
     /// does not say how many are free (CephFS).
-    pub inodes: Option<Usage>,
+    pub inodes: Option<FilesystemUsage>,
 }
 
 impl Stats {
     /// A usage in bytes, and in inodes if the filesystem has a number of them.
-    pub const fn new(bytes: Usage, inodes: Option<Usage>) -> Self {
+    pub const fn new(bytes: FilesystemUsage, inodes: Option<FilesystemUsage>) -> Self {
         Self { bytes, inodes }
     }
 }
 
-/// Returns the usage of the filesystem at an absolute path; waits at most [`STATS_TIME_LIMIT`].
+/// Returns the usage of the filesystem at an absolute path; waits at most five seconds.
 ///
 /// `statfs(2)` on a filesystem with a dead daemon or server does not return and cannot always be interrupted.
 /// So a child process makes the call, and is killed at the time limit. Only ext4, XFS and tmpfs need no
@@ -101,7 +100,7 @@ pub fn stats_within(path: impl AsRef<Path>, limit: Duration) -> Result<Stats> {
 /// As [`stats`], for the filesystem of an open descriptor.
 pub(crate) fn usage_of(path: &Path, fd: &OwnedFd, limit: Duration) -> Result<Stats> {
     let details = Details::from_statmount(fd).ok().flatten();
-    let answer = ask(Question::Usage, USAGE, path, fd, details.as_ref(), limit)?;
+    let answer = ask(ChildCall::Usage, USAGE, path, fd, details.as_ref(), limit)?;
     match answer.error {
         0 => Ok(Stats::from(answer)),
         number => Err(Error::os(USAGE, path, io::Error::from_raw_os_error(number as i32))),
@@ -110,13 +109,13 @@ pub(crate) fn usage_of(path: &Path, fd: &OwnedFd, limit: Duration) -> Result<Sta
 
 /// Asks the filesystem of an open descriptor, in a child process unless it is known to answer from memory.
 pub(crate) fn ask<'a>(
-    question: impl FnOnce(BorrowedFd<'a>) -> Question<'a>,
+    question: impl FnOnce(BorrowedFd<'a>) -> ChildCall<'a>,
     operation: &'static str,
     path: &Path,
     fd: &'a OwnedFd,
     details: Option<&Details>,
     limit: Duration,
-) -> Result<Answer> {
+) -> Result<ChildReply> {
     if details.is_some_and(Details::answers_from_memory) {
         in_flight::reap_exited();
         return Ok(child::usage_from_memory(fd.as_fd()));
@@ -128,16 +127,16 @@ pub(crate) fn ask<'a>(
     })
 }
 
-impl From<Answer> for Stats {
-    fn from(answer: Answer) -> Self {
+impl From<ChildReply> for Stats {
+    fn from(answer: ChildReply) -> Self {
         let bytes = |blocks: u64| blocks.saturating_mul(answer.block_size);
-        let inodes = Usage {
+        let inodes = FilesystemUsage {
             total: answer.inodes,
             used: answer.inodes.saturating_sub(answer.inodes_free),
             available: answer.inodes_free,
         };
         Self {
-            bytes: Usage {
+            bytes: FilesystemUsage {
                 total: bytes(answer.blocks),
                 used: bytes(answer.blocks.saturating_sub(answer.blocks_free)),
                 available: bytes(answer.blocks_available),
@@ -164,22 +163,22 @@ mod tests {
 
     #[test]
     fn what_is_reserved_for_root_is_neither_used_nor_available() {
-        let answer = Answer {
+        let answer = ChildReply {
             block_size: 10,
             blocks: 100,
             blocks_free: 40,
             blocks_available: 35,
-            ..Answer::default()
+            ..ChildReply::default()
         };
         let stats = Stats::from(answer);
-        assert_eq!(stats.bytes, Usage { total: 1000, used: 600, available: 350 });
+        assert_eq!(stats.bytes, FilesystemUsage { total: 1000, used: 600, available: 350 });
         assert_eq!(stats.inodes, None);
     }
 
     #[test]
     fn more_free_inodes_than_all_are_no_number() {
-        let stats = |inodes_free| Stats::from(Answer { inodes: 7, inodes_free, ..Answer::default() });
-        assert_eq!(stats(7).inodes, Some(Usage { total: 7, used: 0, available: 7 }));
+        let stats = |inodes_free| Stats::from(ChildReply { inodes: 7, inodes_free, ..ChildReply::default() });
+        assert_eq!(stats(7).inodes, Some(FilesystemUsage { total: 7, used: 0, available: 7 }));
         assert_eq!(stats(u64::MAX).inodes, None);
     }
 }

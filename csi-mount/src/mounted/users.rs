@@ -1,18 +1,25 @@
 //! Finds who uses a mount, so that an error can name the users.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 
-use crate::place::target::OpenTarget;
-use crate::table::facts::FdInfo;
-use crate::table::{mountinfo, smb_root};
-use crate::{DeviceNumber, MountEntry, MountId, MountState, Result, Target, parse_mountinfo};
+use crate::error::Result;
+use crate::path::lookup;
+use crate::place::target::{OpenTarget, Target};
+use crate::sys::exec::Program;
+use crate::sys::ids::{DeviceNumber, MountId};
+use crate::table::facts::MountState;
+use crate::table::fd_info::FdInfo;
+use crate::table::mountinfo::{self, MountEntry, parse_mountinfo};
+use crate::table::smb_root;
 
 /// The time limit of the scan: some users of many are better than a late answer.
 const SCAN_TIME_LIMIT: Duration = Duration::from_secs(1);
@@ -64,11 +71,11 @@ pub fn mount_users(target: &Target) -> Result<Vec<MountUser>> {
     let MountState::Mounted(_) = target.state()? else { return Ok(Vec::new()) };
     let opened = target.open("look for users of")?;
     let mut users: Vec<_> = mounts_below(&opened)?.into_iter().map(MountUser::Mount).collect();
-    users.extend(loop_devices(target.path()));
-    users.extend(swap_files(target.path()));
-    let (mount, device) = (opened.facts.mount, opened.facts.device);
-    let root = mountinfo::mount_by_id(mount)?.map(|entry| entry.root).unwrap_or_default();
-    let place = MountRoot { mount, device, root };
+    users.extend(loop_devices(&opened, target.path()));
+    users.extend(swap_files(&opened));
+    let mount = opened.facts.mount;
+    let device = opened.facts.device;
+    let place = MountRoot { mount, device, entry: mountinfo::mount_by_id(mount)? };
     // Close our own descriptor, so that this process does not count as a user.
     drop(opened);
     users.truncate(MAX_NAMED);
@@ -86,8 +93,8 @@ pub(crate) fn mounts_below(opened: &OpenTarget) -> Result<Vec<PathBuf>> {
 struct MountRoot {
     mount: MountId,
     device: DeviceNumber,
-    /// The part of the filesystem that is mounted.
-    root: PathBuf,
+    /// The mount's row in the table.
+    entry: Option<MountEntry>,
 }
 
 /// Adds the processes on this mount. If there are none, adds those on other mounts of the same directory:
@@ -95,12 +102,16 @@ struct MountRoot {
 fn processes(place: &MountRoot, max: usize, users: &mut Vec<MountUser>) {
     let deadline = Instant::now() + SCAN_TIME_LIMIT;
     let Ok(all) = fs::read_dir("/proc") else { return };
-    let (mut on_mount, mut on_copy) = (Vec::new(), Vec::new());
+    let mut on_mount = Vec::new();
+    let mut on_copy = Vec::new();
     for entry in all.flatten() {
         if Instant::now() > deadline || on_mount.len() >= max {
             break;
         }
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if Program::of(id) == Program::InExec {
+            continue;
+        }
         let process = entry.path();
         // The command line is not read: that waits for the memory of the process, which can wait for the
         // filesystem.
@@ -124,7 +135,7 @@ enum Distance {
 fn nearest(place: &MountRoot, process: &Path) -> Option<Distance> {
     let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|file| file.path());
     let others = ["cwd", "root", "exe"].map(|name| process.join(name));
-    let on_smb = if smb_root::can_exist() { smb_mounts(process) } else { Vec::new() };
+    let on_smb = smb_mounts(process);
     let mount = |link: PathBuf| match on_smb.is_empty() {
         true => mount_on_device(place, &link),
         // Their server is not asked.
@@ -142,7 +153,8 @@ fn nearest(place: &MountRoot, process: &Path) -> Option<Distance> {
     }
     // Other mounts of the same filesystem can have many users. Only mounts of the same directory count.
     let table = parse_mountinfo(&fs::read(process.join("mountinfo")).ok()?).ok()?;
-    let is_copy = |entry: &MountEntry| mounts.contains(&entry.id) && entry.root == place.root;
+    let of_place = |entry: &MountEntry| place.entry.as_ref().is_some_and(|place| entry.shows_same(place));
+    let is_copy = |entry: &MountEntry| mounts.contains(&entry.id) && of_place(entry);
     table.iter().any(is_copy).then_some(Distance::Copy)
 }
 
@@ -155,15 +167,25 @@ fn mount_on_device(place: &MountRoot, link: &Path) -> Option<MountId> {
     (knows_mount && device == place.device).then_some(MountId(found.stx_mnt_id))
 }
 
-/// The SMB mounts of a process's namespace.
-fn smb_mounts(process: &Path) -> Vec<MountEntry> {
+/// The SMB mounts of a process's namespace, whose server would be asked about their files.
+pub(crate) fn smb_mounts(process: &Path) -> Vec<MountEntry> {
+    if !smb_root::can_exist() {
+        return Vec::new();
+    }
     let table = fs::read(process.join("mountinfo")).ok().and_then(|table| parse_mountinfo(&table).ok());
     table.into_iter().flatten().filter(|entry| smb_root::is_smb(&entry.fs_type)).collect()
 }
 
+/// Whether a process's file is on one of these mounts.
+pub(crate) fn is_on_any(mounts: &[MountEntry], link: &Path) -> bool {
+    !mounts.is_empty()
+        && mount_in_proc(link).is_some_and(|mount| mounts.iter().any(|entry| entry.id == mount))
+}
+
 /// The mount of a process's file, as /proc reports it.
 fn mount_in_proc(link: &Path) -> Option<MountId> {
-    let (directory, name) = (link.parent()?, link.file_name()?);
+    let directory = link.parent()?;
+    let name = link.file_name()?;
     if directory.ends_with("fd") {
         let text = fs::read_to_string(directory.with_file_name("fdinfo").join(name)).ok()?;
         return Some(FdInfo::parse(&text).ok()?.mount);
@@ -173,18 +195,32 @@ fn mount_in_proc(link: &Path) -> Option<MountId> {
     Some(FdInfo::read(file.as_fd()).ok()?.mount)
 }
 
-fn loop_devices(mount_point: &Path) -> Vec<MountUser> {
+/// The loop devices whose file's path, as the kernel shows it, is on this mount. They are only named.
+fn loop_devices(opened: &OpenTarget, mount_point: &Path) -> Vec<MountUser> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let on_mount = devices.filter(|device| {
-        let file = fs::read_to_string(device.path().join("loop/backing_file"));
-        file.is_ok_and(|file| Path::new(file.trim_end()).starts_with(mount_point))
+        let Ok(file) = fs::read(device.path().join("loop/backing_file")) else { return false };
+        let file = Path::new(OsStr::from_bytes(file.strip_suffix(b"\n").unwrap_or(&file)));
+        let is_deleted = file.as_os_str().as_bytes().ends_with(b" (deleted)");
+        file.starts_with(mount_point) && (is_deleted || is_on(opened, file))
     });
     on_mount.map(|device| MountUser::LoopDevice(Path::new("/dev").join(device.file_name()))).collect()
 }
 
-fn swap_files(mount_point: &Path) -> Vec<MountUser> {
-    let swap_spaces = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let files =
-        swap_spaces.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(PathBuf::from);
-    files.filter(|file| file.starts_with(mount_point)).map(MountUser::Swap).collect()
+fn swap_files(opened: &OpenTarget) -> Vec<MountUser> {
+    swap_spaces().into_iter().filter(|file| is_on(opened, file)).map(MountUser::Swap).collect()
+}
+
+/// Whether the file at a path is on this mount, as far as the kernel's cache shows: a path that the kernel
+/// writes can be one of another mount namespace.
+fn is_on(opened: &OpenTarget, file: &Path) -> bool {
+    lookup::cached_mount(file) == Some(opened.facts.mount)
+}
+
+/// The paths in `/proc/swaps`.
+pub(crate) fn swap_spaces() -> Vec<PathBuf> {
+    let table = fs::read("/proc/swaps").unwrap_or_default();
+    let lines = table.split(|byte| *byte == b'\n').skip(1);
+    let paths = lines.filter_map(|line| line.split(|byte| b" \t".contains(byte)).next());
+    paths.filter(|path| !path.is_empty()).map(|path| mountinfo::unescaped(path).into()).collect()
 }

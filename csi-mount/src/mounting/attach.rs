@@ -15,16 +15,16 @@ use rustix::mount::UnmountFlags;
 
 use crate::detached::prepared::Prepared;
 use crate::detached::scratch;
+use crate::error::{Error, ErrorKind, Result};
 use crate::mounted::health;
-use crate::mounting::bind::Outcome;
 use crate::place::mark::MarkedMount;
-use crate::place::target::OpenTarget;
+use crate::place::target::{OpenTarget, Target};
 use crate::place::target_lock::{Purpose, TargetLock};
-use crate::sys::fd_path::path_of;
-use crate::sys::file_lock;
+use crate::sys::attributes::MountAttributes;
+use crate::sys::descriptor::{lock_within, path_of};
 use crate::table::details::{Basics, Details};
 use crate::table::facts;
-use crate::{Error, ErrorKind, MountAttributes, Result, Target, mounts};
+use crate::table::mountinfo::mounts;
 
 /// How many times a target is retried while mounts appear and disappear there.
 const MAX_ATTEMPTS: u32 = 5;
@@ -33,6 +33,15 @@ const WITHDRAWAL_TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long to wait for another user of this crate to attach its mount, which takes microseconds.
 const LOCK_TIME_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a mount call did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It mounted.
+    Mounted,
+    /// The same thing was mounted there already, with the same attributes.
+    AlreadyMounted,
+}
 
 /// Whether the new mount is the one that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +93,9 @@ pub(crate) fn mount_once(
 /// The error for a target where something else than the requested mount is mounted.
 pub(crate) fn refuse(operation: &'static str, target: &Target, found: &Details, difference: &str) -> Error {
     let reason = format!("{difference}; the existing mount is {found}");
-    Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()).hint("unmount it first")
+    Error::new(ErrorKind::AlreadyMounted, operation, reason)
+        .at(target.path())
+        .hint("find out whose mount it is; if nothing needs it, unpublish or unmount it first")
 }
 
 /// Moves a prepared mount onto what was seen at the target, and verifies it.
@@ -137,7 +148,7 @@ fn lock(opened: &OpenTarget) -> Option<OwnedFd> {
         _ => return None,
     };
     let fd = file.ok()?;
-    file_lock::take_within(&fd, LOCK_TIME_LIMIT).ok().map(|()| fd)
+    lock_within(&fd, LOCK_TIME_LIMIT).ok().map(|()| fd)
 }
 
 /// Removes this mount wherever it is, and nothing else. It leaves a mount that is no longer attached, and one

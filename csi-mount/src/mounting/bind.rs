@@ -7,27 +7,18 @@ use std::path::Path;
 use rustix::fs::{FileType, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-use crate::detached::prepared::Prepared;
-use crate::detached::scratch;
-use crate::mounting::attach::{self, Attached};
-use crate::path::lookup;
-use crate::path::paths;
+use crate::detached::prepared::{self, Prepared};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounting::attach::{self, Attached, Outcome};
+use crate::mounting::id_map::IdMap;
+use crate::path::{lookup, paths};
 use crate::place::nesting::{MountedDirectory, Nesting, nesting};
-use crate::place::target::{OpenTarget, name_of};
+use crate::place::target::{OpenTarget, Target, name_of};
+use crate::sys::attributes::MountAttributes;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, Depth, StatMountBasic};
 use crate::table::details::{Basics, Details, statmount_basics};
 use crate::table::facts::{self, Facts};
-use crate::{Error, ErrorKind, IdMap, MountAttributes, Result, Target};
-
-/// What a mount call did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// It mounted.
-    Mounted,
-    /// The same thing was mounted there already, with the same attributes.
-    AlreadyMounted,
-}
 
 /// Builder for a bind mount: a file or directory shown at a second place, with its own attributes there.
 ///
@@ -174,7 +165,7 @@ impl Source<'_> {
             );
             return Err(error.at(self.path).hint("it needs Linux 5.12"));
         } else {
-            scratch::bind(self.path, &self.fd, self.depth, attributes, opened.facts.file_type)?
+            prepared::bind(self.path, &self.fd, self.depth, attributes, opened.facts.file_type)?
         };
         attach::attach(BIND, mount, target, opened, attributes)
     }
@@ -241,7 +232,8 @@ fn check_pair(source: &Source<'_>, target: &Target, opened: &OpenTarget) -> Resu
         let reason = format!("{why} the source {}", source.path.display());
         Err(Error::new(ErrorKind::InvalidInput, BIND, reason).at(target.path()))
     };
-    let (from, onto) = (source.facts.file_type, opened.facts.file_type);
+    let from = source.facts.file_type;
+    let onto = opened.facts.file_type;
     if (from == FileType::Directory) != (onto == FileType::Directory) {
         let reason = format!("it is {}, and {} {}", name_of(onto), source.path.display(), name_of(from));
         return Err(Error::new(ErrorKind::InvalidInput, BIND, reason).at(target.path()));

@@ -7,12 +7,19 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::libc;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::mounting::mount::MOUNT;
+use crate::error::{Error, ErrorKind};
+use crate::mounting::MOUNT;
+use crate::mounting::options::{FsOption, MountOptions};
+use crate::path::lookup;
 use crate::place::on_device::block_device_at;
-use crate::table::mountinfo;
-use crate::{DeviceNumber, Error, ErrorKind, FsOption, MountEntry, MountOptions, Target};
+use crate::place::target::Target;
+use crate::sys::descriptor::path_of;
+use crate::sys::ids::DeviceNumber;
+use crate::table::facts;
+use crate::table::mountinfo::{self, MountEntry};
 
 /// The messages that a filesystem left in its context (`ext4: Unknown parameter 'x'`), with the values of
 /// options hidden.
@@ -67,6 +74,23 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
             .add_reason(format_args!("the device {} is read-only", source.display()))
             .hint("ask for a read-only mount, or make the device writable");
     }
+    if let Some(device) = device
+        && options.is_read_only()
+        && is_read_only(device)
+        && needs_replay(number, source, device)
+    {
+        return error
+            .with_kind(ErrorKind::ReadOnly)
+            .add_reason(format_args!(
+                "its log must be replayed, and the device {} is read-only",
+                source.display()
+            ))
+            .hint(
+                "mount it once from a writable device, or without the newest changes: with noload (ext4), \
+                 norecovery (XFS), rescue=nologreplay (btrfs)",
+            );
+    }
+    let has_nouuid = options.filesystem().iter().any(|option| option.key() == "nouuid");
     match (number, device) {
         (Some(libc::EBUSY), Some(_)) => {
             error.add_reason(format_args!("the device {} is in use", source.display())).hint(
@@ -74,29 +98,74 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
                  exclusively",
             )
         }
-        (Some(libc::EINVAL), Some(device)) => match mount_with_same_uuid(source, device) {
+        (Some(libc::EINVAL), Some(device)) => match mount_with_same_uuid(source, device)
+            .filter(|_| !has_nouuid)
+        {
             Some(twin) => error
                 .with_kind(ErrorKind::Busy)
                 .add_reason(format_args!(
                     "{} is mounted and has the same XFS UUID",
                     Path::new(&twin.source).display()
                 ))
-                .hint("mount a clone with the option nouuid, or give it its own UUID (StagePlan::own_uuid)"),
+                .hint("mount a clone with the option nouuid, or give a writable one its own UUID (StagePlan::own_uuid)"),
             None => error
                 .hint("read the kernel's log; the type or an option can be wrong, or the filesystem damaged"),
         },
         (Some(libc::EEXIST), Some(_)) => error
             .with_kind(ErrorKind::Busy)
             .add_reason("another btrfs with its UUID is mounted")
-            .hint("use Linux 6.7 or later for clones, or give the clone its own UUID (StagePlan::own_uuid)"),
-        (Some(libc::ENOTBLK), _) => error
-            .with_kind(ErrorKind::InvalidInput)
-            .add_reason(format_args!("{} is not a block device", source.display())),
+            .hint("use Linux 6.7 or later for clones, or give a writable one its own UUID (StagePlan::own_uuid)"),
+        (Some(libc::ENOTBLK), _) => {
+            error.add_reason(format_args!("{} is not a block device", source.display()))
+        }
         (Some(libc::ENOENT), _) => error.hint("check whether the device is attached to the node"),
-        (Some(libc::EUCLEAN), _) => error.hint("check the filesystem"),
+        (Some(libc::EUCLEAN | libc::EBADMSG), _) => error.hint("check the filesystem"),
         (Some(libc::EPERM), _) => error.hint("the process needs CAP_SYS_ADMIN"),
         _ => error,
     }
+}
+
+/// Whether a read-only mount of a read-only device failed with this number because of its log. ext4 and XFS
+/// return EROFS then, and for nothing else; btrfs returns EIO.
+fn needs_replay(number: Option<i32>, source: &Path, device: DeviceNumber) -> bool {
+    match number {
+        Some(libc::EROFS) => true,
+        Some(libc::EIO) => has_btrfs_log(source, device).unwrap_or(false),
+        _ => false,
+    }
+}
+
+/// Whether a btrfs superblock, at 64 KiB, has the address of a log: at byte 96; the magic number is at byte 64.
+fn has_btrfs_log(path: &Path, device: DeviceNumber) -> io::Result<bool> {
+    let mut block = [0; 104];
+    open_device(path, device)?.read_exact_at(&mut block, 64 << 10)?;
+    Ok(&block[64..72] == b"_BHRfS_M" && block[96..] != [0; 8])
+}
+
+/// The error for an option that the filesystem refused by its name.
+pub(crate) fn option_refused(error: Error, key: &str) -> Error {
+    use ErrorKind::{OutOfMemory, PermissionDenied, Unresponsive};
+    match error.kind() {
+        OutOfMemory | PermissionDenied | Unresponsive => error.hint(format!("while it got the option {key}")),
+        _ => error
+            .with_kind(ErrorKind::InvalidOption)
+            .hint(format!("the filesystem does not accept the option {key} with this value")),
+    }
+}
+
+/// Options with which a filesystem can be mounted if anything at all can mount it, and without a write to its
+/// device. None if they are not known.
+pub(crate) fn options_without_writes(fs_type: &str, given: &MountOptions) -> Option<MountOptions> {
+    let flags: &[&str] = match fs_type {
+        "ext3" | "ext4" => &["noload"],
+        "xfs" => &["norecovery", "nouuid"],
+        "btrfs" => &["rescue=nologreplay"],
+        "tmpfs" | "ramfs" => &[],
+        // The given mount would also have replayed its log.
+        _ if !given.is_read_only() => &[],
+        _ => return None,
+    };
+    MountOptions::parse(flags).ok().map(MountOptions::read_only)
 }
 
 fn is_read_only(device: DeviceNumber) -> bool {
@@ -105,18 +174,31 @@ fn is_read_only(device: DeviceNumber) -> bool {
 
 /// A mount of another device with the same UUID: XFS refuses to mount both.
 pub(crate) fn mount_with_same_uuid(source: &Path, device: DeviceNumber) -> Option<MountEntry> {
-    let uuid = xfs_uuid(source).ok()??;
+    let uuid = xfs_uuid(source, device).ok()??;
     let others = mountinfo::mounts().ok()?.into_iter();
     let mut others = others.filter(|entry| entry.fs_type == "xfs" && entry.device != device);
-    others.find(|entry| xfs_uuid(Path::new(&entry.source)).is_ok_and(|found| found == Some(uuid)))
+    // The path of the source can lead to another device here, which is then not opened.
+    let uuid_of = |entry: &MountEntry| xfs_uuid(Path::new(&entry.source), entry.device).ok().flatten();
+    others.find(|entry| uuid_of(entry) == Some(uuid))
 }
 
 /// The UUID in an XFS superblock: at byte 32; the magic number is at byte 0.
-fn xfs_uuid(device: &Path) -> io::Result<Option<[u8; 16]>> {
+fn xfs_uuid(path: &Path, device: DeviceNumber) -> io::Result<Option<[u8; 16]>> {
     let mut block = [0; 48];
-    File::open(device)?.read_exact_at(&mut block, 0)?;
+    open_device(path, device)?.read_exact_at(&mut block, 0)?;
     let uuid = <[u8; 16]>::try_from(&block[32..]).ok();
     Ok(uuid.filter(|_| block.starts_with(b"XFSB")))
+}
+
+/// Opens a block device by a path that must lead to it. The path can be from a mount table, and can lead to
+/// anything meanwhile, also to a pipe that would block the open.
+fn open_device(path: &Path, device: DeviceNumber) -> io::Result<File> {
+    let place = lookup::open_path(path, OFlags::empty())?;
+    if facts::from_fd(&place)?.block_device() != Some(device) {
+        return Err(Errno::NODEV.into());
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(path_of(&place), flags, Mode::empty())?))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::sys::user_namespace;
-use crate::{Error, ErrorKind, Result};
 
 const MAKE: &str = "create a user namespace for the id map of";
 /// The largest number of ranges that the kernel takes in one direction.
@@ -61,8 +61,9 @@ impl IdMap {
         Ok(self)
     }
 
-    /// The owner and group that the mount shows for these on the disk.
-    pub(crate) fn shown(&self, (user, group): (u32, u32)) -> (u32, u32) {
+    /// Returns the user and the group that the mount shows for these on the disk. A map swaps ids, so for those that
+    /// the mount shows it returns the ones on the disk.
+    pub fn shown(&self, (user, group): (u32, u32)) -> (u32, u32) {
         let of = |pairs: &IdPairs, id| pairs.get(&id).copied().unwrap_or(id);
         (of(&self.users, user), of(&self.groups, group))
     }
@@ -109,7 +110,8 @@ fn add_pair(pairs: &mut IdPairs, on_disk: u32, shown: u32) -> Result<()> {
 
 /// The format of `uid_map` in `user_namespaces(7)`: first id on the disk, first id shown, count.
 fn lines(pairs: &IdPairs) -> String {
-    let (mut text, mut next) = (String::new(), 0);
+    let mut text = String::new();
+    let mut next = 0;
     let mut line = |from: u32, to: u32, count: u32| {
         if count > 0 {
             text.push_str(&format!("{from} {to} {count}\n"));

@@ -1,5 +1,5 @@
 //! Mounting with one `mount(2)` call that takes the attributes and one string of options: before Linux 5.2,
-//! and for `nosymfollow` before 5.12.
+//! and for the few options that a filesystem context gets wrong.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -11,11 +11,13 @@ use rustix::mount::MountFlags;
 use crate::bounded::in_flight;
 use crate::detached::prepared::Prepared;
 use crate::detached::scratch::{Scratch, mount_flags};
-use crate::mounting::diagnose;
-use crate::mounting::mount::{self, MOUNT, MountRunner};
-use crate::sys::child::Question;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounting::options::{FsOption, MountOptions};
+use crate::mounting::runner::{MountRunner, unanswered_error};
+use crate::mounting::{MOUNT, diagnose};
+use crate::place::target::Target;
+use crate::sys::child::ChildCall;
 use crate::sys::new_mount::{MountMethod, NewMount};
-use crate::{Error, ErrorKind, FsOption, MountOptions, Result, Target};
 
 /// Options that are flags of `mount(2)`, not text for the filesystem.
 const FLAGS: [(&str, MountFlags); 4] = [
@@ -37,7 +39,7 @@ pub(crate) fn prepare(
         options.filesystem().iter().partition(|option| flag_of(option).is_some());
     let flags = flags.into_iter().filter_map(flag_of);
     let flags = flags.fold(mount_flags(options.attributes()), |all, flag| all | flag);
-    let refuse = |reason| Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path());
+    let refuse = |reason| Error::new(ErrorKind::InvalidOption, MOUNT, reason).at(target.path());
     let data = data(&words).map_err(refuse)?;
     let scratch = Scratch::new(FileType::Directory)?;
     let place = scratch.mount_path();
@@ -45,8 +47,11 @@ pub(crate) fn prepare(
         MountRunner::Caller => rustix::mount::mount(source, &place, fs_type, flags, &*data),
         MountRunner::Child { queue, limit } => {
             let text = |text: &Path| in_flight::c_string(text).map_err(|error| target.error(MOUNT, error));
-            let (source, place, fs_type) = (text(source)?, text(&place)?, text(fs_type.as_ref())?);
-            let (flags, options_text) = (flags.bits().into(), &*data);
+            let source = text(source)?;
+            let place = text(&place)?;
+            let fs_type = text(fs_type.as_ref())?;
+            let flags = flags.bits().into();
+            let options_text = &*data;
             let method = MountMethod::Path {
                 source: &source,
                 place: &place,
@@ -54,10 +59,10 @@ pub(crate) fn prepare(
                 flags,
                 options: options_text,
             };
-            let named = mount::named_descriptors(options);
-            let question = Question::Mount(NewMount { method, named: &named });
+            let named = options.named_descriptors();
+            let question = ChildCall::Mount(NewMount { method, named: &named });
             let (answer, _) = in_flight::ask(queue.clone(), question, *limit)
-                .map_err(|unanswered| mount::unanswered_error(unanswered).at(target.path()))?;
+                .map_err(|unanswered| unanswered_error(unanswered).at(target.path()))?;
             match answer.error {
                 0 => Ok(()),
                 number => Err(Errno::from_raw_os_error(number as i32)),

@@ -12,4 +12,8 @@ pub(crate) mod id_map;
 pub(crate) mod legacy;
 pub(crate) mod mount;
 pub(crate) mod options;
+pub(crate) mod runner;
 pub(crate) mod unmount;
+
+/// The operation of a mount, as errors name it.
+pub(crate) const MOUNT: &str = "mount at";

@@ -1,6 +1,6 @@
 //! Mounting a filesystem: configured option by option, created detached, and then moved onto the target.
 
-use std::ffi::{CString, c_int};
+use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Component, Path};
 use std::time::Duration;
@@ -13,19 +13,22 @@ use rustix::mount::{
 
 use crate::bounded::in_flight::{self, Subject, Unanswered};
 use crate::detached::prepared::Prepared;
-use crate::mounting::attach::{self, Attached};
-use crate::mounting::diagnose;
-use crate::mounting::legacy;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounting::attach::{self, Attached, Outcome};
+use crate::mounting::options::{FsOption, MountOptions};
+use crate::mounting::runner::{MountRunner, unanswered_error};
+use crate::mounting::{MOUNT, diagnose, legacy};
 use crate::path::paths;
 use crate::place::on_device::block_device_at;
-use crate::place::target::{OpenTarget, name_of};
-use crate::sys::child::Question;
+use crate::place::target::{OpenTarget, Target, name_of};
+use crate::sys::attributes::MountAttributes;
+use crate::sys::child::ChildCall;
 use crate::sys::features::{self, Feature};
 use crate::sys::new_mount::{MountMethod, NewMount, Setting};
 use crate::table::details::{self, Details};
-use crate::{Error, ErrorKind, FsOption, MountAttributes, MountOptions, Outcome, Result, Target};
 
-pub(crate) const MOUNT: &str = "mount at";
+/// The setting of a filesystem context that is no option of the user.
+const SOURCE: &str = "source";
 
 /// Builder for a mount of a filesystem; [`at`](Self::at) makes it.
 ///
@@ -57,7 +60,7 @@ pub struct Mount<'a> {
 }
 
 /// How long a mount waits for a server or daemon by default: half of what the kubelet waits for a stage.
-pub const MOUNT_TIME_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const MOUNT_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 impl<'a> Mount<'a> {
     /// A mount of this type of filesystem (`"ext4"`, `"tmpfs"`) from this source.
@@ -76,7 +79,7 @@ impl<'a> Mount<'a> {
 
     /// Sets how long to wait for the filesystem.
     ///
-    /// The default is [`MOUNT_TIME_LIMIT`] for filesystems that have or can have a server or daemon, and no
+    /// The default is one minute for filesystems that have or can have a server or daemon, and no
     /// limit for those that the kernel serves alone.
     ///
     /// A child process makes a mount that has a limit, and is killed at the limit. At most one such mount
@@ -99,10 +102,13 @@ impl<'a> Mount<'a> {
     /// - [`ErrorKind::AlreadyMounted`]: something else is mounted at the target, or the same with other
     ///   attributes.
     /// - [`ErrorKind::NotFound`]: the device, or the directory to mount on, does not exist.
-    /// - [`ErrorKind::InvalidInput`]: the filesystem does not take an option, the source is not a block
-    ///   device or does not hold such a filesystem, or the target is a symbolic link.
+    /// - [`ErrorKind::InvalidOption`]: the filesystem does not take an option, or not with this value. If its
+    ///   error number does not say so, a filesystem without a server is mounted again without the options,
+    ///   read-only, without a replay of its log and visible nowhere.
+    /// - [`ErrorKind::InvalidInput`]: the source is not a block device or does not hold such a filesystem, or
+    ///   the target is a symbolic link.
     /// - [`ErrorKind::Unsupported`]: the kernel does not have this filesystem.
-    /// - [`ErrorKind::ReadOnly`]: the device is read-only, or the filesystem mounted there turned read-only.
+    /// - [`ErrorKind::ReadOnly`]: the device is read-only and the mount or its log needs writes, or the filesystem mounted there turned read-only.
     /// - [`ErrorKind::Busy`]: the device is in use in a way that conflicts with this mount, or other
     ///   processes mount and unmount at the target at the same time.
     /// - [`ErrorKind::Damaged`]: the filesystem needs a check.
@@ -164,10 +170,36 @@ impl<'a> Mount<'a> {
             None => MountRunner::Caller,
             Some(limit) => MountRunner::Child { queue: self.queue(target), limit },
         };
-        match self.uses_fs_context() {
-            true => self.detached(target, &runner).map(Prepared::Detached),
-            false => legacy::prepare(self.fs_type, self.source, &self.options, target, &runner),
+        let made = if self.uses_fs_context() {
+            self.detached(target, &runner).map(Prepared::Detached)
+        } else {
+            legacy::prepare(self.fs_type, self.source, &self.options, target, &runner)
+        };
+        made.map_err(|error| self.with_options_blamed(error, target))
+    }
+
+    /// Finds out whether an error is the options' fault. Some filesystems look at options only when they are
+    /// mounted, and return the same numbers as for a missing device or a damaged filesystem. So the
+    /// filesystem is mounted without the options, where nobody sees it and without a write to the device.
+    fn with_options_blamed(&self, error: Error, target: &Target) -> Error {
+        use ErrorKind::{InvalidInput, Io, NotFound, OutOfRange, Unsupported};
+        let is_possible = matches!(error.kind(), InvalidInput | Io | NotFound | OutOfRange | Unsupported)
+            && !self.options.filesystem().is_empty()
+            && !details::is_remote(self.fs_type);
+        let options = diagnose::options_without_writes(self.fs_type, &self.options);
+        let Some(options) = options.filter(|options| is_possible && *options != self.options) else {
+            return error;
+        };
+        let plain = Mount { options, ..self.clone() };
+        if plain.prepared(target).is_err() {
+            return error;
         }
+        let keys: Vec<&str> = self.options.filesystem().iter().map(FsOption::key).collect();
+        let reason = format!("the filesystem can be mounted without the options {}", keys.join(", "));
+        error
+            .with_kind(ErrorKind::InvalidOption)
+            .add_reason(reason)
+            .hint("correct or remove the wrong option")
     }
 
     /// The key under which mounts run one after the other.
@@ -180,12 +212,16 @@ impl<'a> Mount<'a> {
         Subject::Mount(queue)
     }
 
-    /// From Linux 5.10 to 5.13 only `mount(2)` supports `nosymfollow`. `fsmount` learned it at about the time
-    /// of `mount_setattr`.
+    /// Whether `fsopen(2)` can make this mount. Some mounts need `mount(2)`:
+    /// - `nosymfollow` from Linux 5.10 to 5.13: `fsmount` learned it at about the time of `mount_setattr`.
+    /// - A read-only XFS before 6.8, the release of `statmount`: XFS does not notice there that a filesystem
+    ///   context is read-only, and refuses `norecovery` (commit d8d222e09dab in the kernel).
     fn uses_fs_context(&self) -> bool {
+        let is_nosymfollow = self.options.attributes().contains(MountAttributes::NOSYMFOLLOW);
+        let is_read_only_xfs = self.fs_type == "xfs" && self.options.is_read_only();
         features::has(Feature::FsContext)
-            && (features::has(Feature::MountSetattr)
-                || !self.options.attributes().contains(MountAttributes::NOSYMFOLLOW))
+            && (features::has(Feature::MountSetattr) || !is_nosymfollow)
+            && (features::has(Feature::Statmount) || !is_read_only_xfs)
     }
 
     /// Makes the mount in no namespace, with its attributes.
@@ -202,10 +238,8 @@ impl<'a> Mount<'a> {
             let error =
                 diagnose::context_log(&context, &self.options).into_iter().fold(error, Error::add_reason);
             match option {
-                None => diagnose::explained(error, self.source, &self.options),
-                Some(key) => {
-                    error.hint(format!("the filesystem does not accept the option {key} with this value"))
-                }
+                Some(key) if key != SOURCE => diagnose::option_refused(error, &key),
+                _ => diagnose::explained(error, self.source, &self.options),
             }
         })
     }
@@ -227,8 +261,8 @@ impl<'a> Mount<'a> {
             return fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(refused);
         };
         let method = MountMethod::Context { context: context.as_fd(), settings: &settings, attributes };
-        let named = named_descriptors(&self.options);
-        let question = Question::Mount(NewMount { method, named: &named });
+        let named = self.options.named_descriptors();
+        let question = ChildCall::Mount(NewMount { method, named: &named });
         let (answer, mount) = in_flight::ask(queue.clone(), question, *limit).map_err(unanswered_failure)?;
         mount.ok_or_else(|| {
             let option =
@@ -242,7 +276,7 @@ impl<'a> Mount<'a> {
     fn settings(&self) -> std::result::Result<Vec<Setting>, Errno> {
         let text = |text: &[u8]| CString::new(text).map_err(|_| Errno::INVAL);
         let source = text(self.source.as_os_str().as_encoded_bytes())?;
-        let mut settings = vec![Setting { key: c"source".to_owned(), value: Some(source) }];
+        let mut settings = vec![Setting { key: text(SOURCE.as_bytes())?, value: Some(source) }];
         if self.options.is_read_only() {
             settings.push(Setting { key: c"ro".to_owned(), value: None });
         }
@@ -271,15 +305,6 @@ pub(crate) fn check(fs_type: &str, source: &Path, target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Who makes a mount.
-#[derive(Debug)]
-pub(crate) enum MountRunner {
-    /// The calling thread.
-    Caller,
-    /// A child process, at most one per queue, which is killed at the limit.
-    Child { queue: Subject, limit: Duration },
-}
-
 /// Why the mount failed. It never contains the value of an option.
 enum MountFailure {
     /// The kernel refused the option of this name, or the filesystem as a whole.
@@ -296,17 +321,4 @@ fn name(setting: &Setting) -> String {
 
 fn unanswered_failure(unanswered: Unanswered) -> MountFailure {
     MountFailure::Unanswered(unanswered_error(unanswered))
-}
-
-/// The error for a mount that its child process did not make.
-pub(crate) fn unanswered_error(unanswered: Unanswered) -> Error {
-    Error::os("wait for the server of", "", std::io::Error::from(unanswered))
-        .hint("check whether the server can be reached")
-}
-
-/// The descriptors that options of FUSE and 9p name by number.
-pub(crate) fn named_descriptors(options: &MountOptions) -> Vec<c_int> {
-    let is_descriptor = |option: &&FsOption| ["fd", "rfdno", "wfdno"].contains(&option.key());
-    let named = options.filesystem().iter().filter(is_descriptor);
-    named.filter_map(|option| option.value()?.parse().ok()).collect()
 }

@@ -1,9 +1,10 @@
 //! Mount options, split into attributes of the mount, options of the filesystem, and refused words.
 
+use std::ffi::c_int;
 use std::fmt;
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::sys::attributes::MountAttributes;
-use crate::{Error, ErrorKind, Result};
 
 /// One option of a filesystem: a flag (`nouuid`) or a key with a value (`commit=30`).
 ///
@@ -91,7 +92,7 @@ impl MountOptions {
     /// ignored.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`], naming the option but never its value: an empty option, one with a NUL, a
+    /// [`ErrorKind::InvalidOption`], naming the option but never its value: an empty option, one with a NUL, a
     /// flag that contains a comma, and words that ask for another operation (`bind`, `remount`, `rshared` …).
     pub fn parse<I>(flags: I) -> Result<Self>
     where
@@ -137,7 +138,7 @@ impl MountOptions {
     /// Adds the filesystem option `key=value`. It replaces an option with the same key.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`], as for [`parse`](Self::parse).
+    /// [`ErrorKind::InvalidOption`], as for [`parse`](Self::parse).
     pub fn with_option(mut self, key: &str, value: &str) -> Result<Self> {
         check(key, Some(value))?;
         self.push(key, Some(value));
@@ -147,10 +148,18 @@ impl MountOptions {
     /// Adds a filesystem flag, such as `nouuid`. Words for mount attributes are accepted too.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`], as for [`parse`](Self::parse).
+    /// [`ErrorKind::InvalidOption`], as for [`parse`](Self::parse).
     pub fn with_flag_option(self, flag: &str) -> Result<Self> {
         check(flag, None)?;
         self.with_flag(flag)
+    }
+
+    /// Adds an option of the filesystem, unless the options have it or its opposite.
+    pub(crate) fn with_default(mut self, key: &str, opposite: &str, value: Option<&str>) -> Self {
+        if !self.filesystem.iter().any(|option| [key, opposite].contains(&option.key())) {
+            self.push(key, value);
+        }
+        self
     }
 
     /// The attributes of the mount.
@@ -161,6 +170,13 @@ impl MountOptions {
     /// The options of the filesystem, in the given order.
     pub fn filesystem(&self) -> &[FsOption] {
         &self.filesystem
+    }
+
+    /// The descriptors that options of FUSE and 9p name by number.
+    pub(crate) fn named_descriptors(&self) -> Vec<c_int> {
+        let is_descriptor = |option: &&FsOption| ["fd", "rfdno", "wfdno"].contains(&option.key());
+        let named = self.filesystem.iter().filter(is_descriptor);
+        named.filter_map(|option| option.value()?.parse().ok()).collect()
     }
 
     /// Whether the mount is read-only.
@@ -180,7 +196,7 @@ fn unquoted(value: &str) -> &str {
 }
 
 fn check(key: &str, value: Option<&str>) -> Result<()> {
-    let refuse = |reason: String| Err(Error::new(ErrorKind::InvalidInput, "read mount option", reason));
+    let refuse = |reason: String| Err(Error::new(ErrorKind::InvalidOption, "read mount option", reason));
     if key.is_empty() {
         return refuse("an option is empty".into());
     }
@@ -239,7 +255,7 @@ mod tests {
             ("source=/dev/sda", "source"),
         ] {
             let error = MountOptions::parse([flag]).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{flag:?}");
+            assert_eq!(error.kind(), ErrorKind::InvalidOption, "{flag:?}");
             assert!(error.to_string().contains(named), "{flag:?}: {error}");
         }
     }

@@ -8,14 +8,16 @@ use rustix::mount::UnmountFlags;
 
 use crate::bounded::in_flight::{self, FinishPolicy, Subject, Unanswered};
 use crate::detached::scratch;
-use crate::mounted::health;
+use crate::error::{Error, ErrorKind, Result};
 use crate::mounted::stats::STATS_TIME_LIMIT;
-use crate::mounted::users;
+use crate::mounted::{health, users};
+use crate::place::target::Target;
 use crate::place::target_lock::{Purpose, TargetLock};
-use crate::sys::child::Question;
+use crate::sys::child::ChildCall;
+use crate::sys::ids::MountId;
 use crate::table::details::Details;
-use crate::table::siblings::siblings;
-use crate::{Error, ErrorKind, MountId, MountState, Result, Target, mounts};
+use crate::table::facts::MountState;
+use crate::table::mountinfo::{mounts, siblings};
 
 const UNMOUNT: &str = "unmount";
 
@@ -107,7 +109,7 @@ impl Unmount {
     /// Sets how long the filesystem has to answer before it counts as dead, and how long a forced unmount
     /// then has to return.
     ///
-    /// The default is [`STATS_TIME_LIMIT`].
+    /// The default is five seconds.
     pub fn answer_time_limit(mut self, limit: Duration) -> Self {
         self.answer_limit = limit;
         self
@@ -140,9 +142,9 @@ impl Unmount {
     /// - [`ErrorKind::NotOwned`]: a mount is not known to be the owner's; the message names it. Nothing was
     ///   unmounted.
     /// - [`ErrorKind::Protected`]: the target is a directory of the system.
-    /// - [`ErrorKind::Busy`]: the mount is in use; the message names the visible users (see
-    ///   [`mount_users`](crate::mount_users)). Or, for a target with an owner, another mount appeared at the
-    ///   target during the call.
+    /// - [`ErrorKind::Busy`]: the mount is in use; the message names up to eight visible users. A driver in a
+    ///   container needs `hostPID` to see the processes of pods, and before Linux 5.8 none is seen. Or, for a
+    ///   target with an owner, another mount appeared at the target during the call.
     /// - [`ErrorKind::Unresponsive`]: the filesystem delays the unmount, or has not finished, and is not to
     ///   be detached. Retry.
     /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
@@ -291,7 +293,7 @@ impl Unmount {
     fn unmount_in_child(self, target: &Target, flags: UnmountFlags, mount: MountId) -> Result<Attempt> {
         let name =
             in_flight::c_string(target.name().as_ref()).map_err(|error| target.error(UNMOUNT, error))?;
-        let question = Question::Unmount(target.parent(UNMOUNT)?, &name, flags.bits().cast_signed());
+        let question = ChildCall::Unmount(target.parent(UNMOUNT)?, &name, flags.bits().cast_signed());
         // A detach does not wait again for a server that did not answer.
         let is_plain = flags == UnmountFlags::NOFOLLOW;
         let policy = FinishPolicy {
@@ -312,7 +314,7 @@ impl Unmount {
                 Err(target.error(UNMOUNT, std::io::Error::from(failed)))
             }
             // The mount leaves the tree at once; the remaining work waits for the server.
-            Err(Unanswered::TimedOut(_) | Unanswered::Stuck) => {
+            Err(Unanswered::TimedOut(_) | Unanswered::Stuck | Unanswered::Silent) => {
                 Ok(if is_detached_now()? { Attempt::Unfinished } else { Attempt::Unanswered })
             }
         }
@@ -420,7 +422,9 @@ fn still_mounted_error(target: &Target, answer_limit: Duration) -> Error {
     let users: Vec<_> = users.iter().map(ToString::to_string).collect();
     let error = match (health, users.is_empty()) {
         (Some((health, _)), _) => {
-            return error.add_reason(health).hint("allow to detach it (Detach::IfUnresponsive)");
+            return error
+                .add_reason(health)
+                .hint("allow to detach it (Detach::IfUnresponsive) if its unwritten data is not needed");
         }
         (None, true) => {
             return error.hint("find the processes that use it on the host; none is visible from here");
@@ -449,10 +453,12 @@ mod needs_root {
             let memory = vec![1_u8; 256 << 20];
             let root = std::fs::File::open("/").unwrap();
             let ask = |number| {
-                let (subject, limit) = (Subject::Usage(MountId(u64::MAX - number)), UNMOUNT_TIME_LIMIT);
-                in_flight::ask(subject, Question::Usage(root.as_fd()), limit).unwrap();
+                let subject = Subject::Usage(MountId(u64::MAX - number));
+                let limit = UNMOUNT_TIME_LIMIT;
+                in_flight::ask(subject, ChildCall::Usage(root.as_fd()), limit).unwrap();
             };
-            let (query, other) = (|| ask(100), || ask(101));
+            let query = || ask(100);
+            let other = || ask(101);
             let program = || {
                 let mut sleep = std::process::Command::new("sleep");
                 descriptor_copies::spawn(sleep.arg("0")).unwrap().wait().unwrap();

@@ -5,20 +5,19 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::bounded::allow_blocking::may_block;
-use crate::bounded::in_flight::{self, LOOKUP_TIME_LIMIT, PathStart, Subject};
+use crate::bounded::in_flight::{self, LOOKUP_TIME_LIMIT, PathStart, Repeat, Subject, Unanswered};
 use crate::path::paths;
-use crate::sys::child::Open;
+use crate::sys::child::{ChildCall, Open};
 use crate::sys::features::{self, Feature};
+use crate::sys::ids::{DeviceNumber, MountId};
 use crate::table::details::Details;
-use crate::table::facts::{self, Facts};
+use crate::table::facts::{self, Facts, MountState};
 use crate::table::smb_root;
-use crate::{DeviceNumber, MountId, MountState};
 
 /// The facts of the file with that name in a directory, or of what is mounted over it. A symbolic link is not
 /// followed.
@@ -119,23 +118,53 @@ pub(crate) fn cached_node(path: &Path) -> Option<DeviceNumber> {
     facts::from_fd(fd).ok()?.block_device()
 }
 
-/// As [`cached_node`], for an absolute path or one below a directory. None if the kernel's cache does not
-/// have the answer; `Some(None)` if it shows that no block device is there.
-pub(crate) fn cached_node_state(directory: BorrowedFd<'_>, path: &Path) -> Option<Option<DeviceNumber>> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match open_cached(directory, path, flags, ResolveFlags::empty())? {
-        Ok(fd) => facts::from_fd(fd).ok().map(|facts| facts.block_device()),
-        Err(error) => is_absent(&error).then_some(None),
+/// The mount that the file at an absolute path is on, if the kernel's cache has it. Asks no filesystem.
+pub(crate) fn cached_mount(path: &Path) -> Option<MountId> {
+    let fd = open_cached(CWD, path, OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::empty())?.ok()?;
+    Some(facts::from_fd(fd).ok()?.mount)
+}
+
+/// What a mount shows at its mount point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShownNode {
+    /// The node of this block device, or no such node.
+    Node(Option<DeviceNumber>),
+    /// The path leads to another mount.
+    Covered,
+    /// The kernel's cache does not have the answer.
+    Unknown,
+}
+
+impl ShownNode {
+    fn new(facts: &Facts, mount: MountId) -> Self {
+        if facts.mount == mount { Self::Node(facts.block_device()) } else { Self::Covered }
     }
 }
 
-/// The device of the node at an absolute path. Waits up to the limit for the filesystems along the path.
-pub(crate) fn node_within(path: &Path, limit: Duration) -> io::Result<Option<DeviceNumber>> {
-    let text = in_flight::c_string(path)?;
+/// What this mount shows at its mount point, an absolute path or one below a directory.
+pub(crate) fn cached_node_state(directory: BorrowedFd<'_>, path: &Path, mount: MountId) -> ShownNode {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match open_cached(directory, path, flags, ResolveFlags::empty()) {
+        Some(Ok(fd)) => facts::from_fd(fd).map_or(ShownNode::Unknown, |facts| ShownNode::new(&facts, mount)),
+        Some(Err(error)) if is_absent(&error) => ShownNode::Node(None),
+        _ => ShownNode::Unknown,
+    }
+}
+
+/// As [`cached_node_state`], for an absolute path that leads through foreign filesystems that must be asked.
+pub(crate) fn node_of_foreign(path: &Path, mount: MountId, repeat: Repeat) -> Result<ShownNode, Unanswered> {
+    let text = in_flight::c_string(path).map_err(Unanswered::Failed)?;
     let flags = (OFlags::CLOEXEC | OFlags::NOFOLLOW).bits().cast_signed();
     let place = Open { directory: None, path: &text, flags, resolve: 0 };
-    let fd = in_flight::open(subject(None, path)?, place, limit)?;
-    Ok(facts::from_fd(fd)?.block_device())
+    let subject = subject(None, path).map_err(Unanswered::Failed)?;
+    let (_, fd) = in_flight::ask_foreign(subject, ChildCall::Open(place), repeat)?;
+    let facts = fd.map(facts::from_fd).transpose().map_err(Unanswered::Failed)?;
+    Ok(facts.map_or(ShownNode::Unknown, |facts| ShownNode::new(&facts, mount)))
+}
+
+/// Whether a foreign filesystem on the path that was silent before is to be asked again now.
+pub(crate) fn takes_next_turn(path: &Path) -> bool {
+    subject(None, path).is_ok_and(|subject| in_flight::takes_next_turn(&subject))
 }
 
 /// The longest prefix of an absolute path, possibly all of it, that is in the kernel's cache.
@@ -153,9 +182,10 @@ fn open_in_child(
     if may_block() {
         let directory = directory.unwrap_or(CWD);
         // Only a caller that has `openat2` passes resolve flags.
-        return match resolve.is_empty() {
-            true => Ok(rustix::fs::openat(directory, path, flags, Mode::empty())?),
-            false => Ok(rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve)?),
+        return if resolve.is_empty() {
+            Ok(rustix::fs::openat(directory, path, flags, Mode::empty())?)
+        } else {
+            Ok(rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve)?)
         };
     }
     let subject = subject(directory, path)?;
@@ -171,9 +201,10 @@ fn open_in_child(
 fn subject(directory: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Subject> {
     if let Some(directory) = directory {
         let facts = facts::from_fd(directory)?;
-        return Ok(match is_remote(directory) {
-            true => Subject::Lookup(facts.mount),
-            false => Subject::Path(PathStart::Directory(facts.mount, facts.inode), path.to_owned()),
+        return Ok(if is_remote(directory) {
+            Subject::Lookup(facts.mount)
+        } else {
+            Subject::Path(PathStart::Directory(facts.mount, facts.inode), path.to_owned())
         });
     }
     let end = path.parent().and_then(known_end).filter(|end| is_remote(end.as_fd()));

@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The longest path that the kernel takes, without the final NUL (`PATH_MAX`).
 const MAX_PATH_BYTES: usize = 4095;

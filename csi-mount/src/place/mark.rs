@@ -13,14 +13,17 @@ use rustix::fs::{FileType, XattrFlags, getxattr, removexattr, setxattr};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-use crate::detached::prepared::Prepared;
-use crate::detached::scratch;
+use crate::detached::prepared::{self, Prepared};
+use crate::error::{Error, ErrorKind, Result};
 use crate::path::lookup;
-use crate::sys::fd_path::path_of;
+use crate::place::owner::OwnerId;
+use crate::place::target::Target;
+use crate::sys::attributes::MountAttributes;
+use crate::sys::descriptor::path_of;
 use crate::sys::features::{self, Feature};
+use crate::sys::ids::DeviceNumber;
 use crate::sys::mount_api::Depth;
 use crate::table::facts::{self, Facts};
-use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, OwnerId, Result, Target};
 
 const NAMES: [&str; 2] = ["trusted.csi-mount.owner", "user.csi-mount.owner"];
 const NEVER_WRITTEN: [&str; 2] = ["trusted.csi-mount.none", "user.csi-mount.none"];
@@ -28,10 +31,8 @@ const VERSION: &str = "1";
 /// The size limit of a mark. From an orchestrator, a driver's name has at most 63 bytes and a volume id 128.
 const MAX_MARK_BYTES: usize = 1024;
 
-/// What a mark says is mounted on its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MarkedMount {
-    /// Nothing yet.
     NotYet,
     /// A file or directory: the number of its filesystem and its inode number.
     Root(DeviceNumber, u64),
@@ -125,7 +126,7 @@ fn open_covered(target: &Target, operation: &'static str) -> io::Result<(Option<
     } else {
         let parent = parent.try_clone_to_owned()?;
         let none = MountAttributes::empty();
-        scratch::bind(target.path(), &parent, Depth::Single, none, FileType::Directory)
+        prepared::bind(target.path(), &parent, Depth::Single, none, FileType::Directory)
             .map_err(io::Error::other)?
     };
     let place = lookup::open_at(above.fd(), target.name())?;
@@ -169,6 +170,17 @@ impl Target {
         let Some(owner) = self.owner() else { return Ok(()) };
         let mark = Mark { owner: owner.id.clone(), mounted };
         mark.write(place).map_err(|error| self.error(operation, error))
+    }
+
+    /// Marks a new place as its owner's, so that another process can remove it if this one is killed.
+    pub(crate) fn mark_new(&self, operation: &'static str) -> Result<()> {
+        self.set_made_here();
+        if self.owner().is_none() {
+            return Ok(());
+        }
+        let place = lookup::open_at(self.parent(operation)?, self.name());
+        let place = place.map_err(|error| self.error(operation, error))?;
+        self.set_mark(operation, &place, MarkedMount::NotYet)
     }
 
     /// Marks the place beneath an existing mount as its owner's. Refuses a place that has the mark of another

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::DeviceNumber;
 use crate::path::lookup;
+use crate::sys::ids::DeviceNumber;
 use crate::sys::mount_api::{self, StatMountBasic};
 use crate::table::facts::{self, Facts};
 use crate::table::mountinfo;
@@ -22,7 +22,6 @@ pub(crate) enum Nesting {
     Contains,
 }
 
-/// A directory and its mount.
 pub(crate) struct MountedDirectory<'a> {
     on_mount: BorrowedFd<'a>,
     facts: &'a Facts,
@@ -121,7 +120,8 @@ pub(crate) fn ancestry(
     is_known: impl Fn(&Facts) -> bool,
 ) -> io::Result<Vec<Facts>> {
     let mut way = vec![facts];
-    let (mut facts, mut fd) = (facts, None::<OwnedFd>);
+    let mut facts = facts;
+    let mut fd = None::<OwnedFd>;
     while !is_known(&facts) {
         let here = fd.as_ref().map_or(directory, AsFd::as_fd);
         let up = lookup::open_at(here, "..".as_ref())?;

@@ -1,70 +1,63 @@
 //! Mounts on a place in other mount namespaces. The kernel's rmdir detaches them all silently.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::sys::fd_path::path_of;
+use crate::error::{Error, ErrorKind, Result};
+use crate::place::target::Target;
+use crate::sys::ids::MountId;
 use crate::table::mount_namespaces::{self, NamespaceTable};
-use crate::{DeviceNumber, Error, ErrorKind, MountEntry, MountId, Result, Target, mounts, parse_mountinfo};
+use crate::table::mountinfo::{CoveredDirectory, MountEntry, mounts, parse_mountinfo};
 
 /// The time limit for the scan of all processes.
 const SCAN_TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// Returns what is mounted on the target in a mount namespace other than this thread's.
-///
-/// It finds only namespaces that have a visible process.
-///
-/// # Errors
-/// [`ErrorKind::Unresponsive`] if there are more namespaces than it can read in two seconds.
-pub(crate) fn mounted_elsewhere(target: &Target, operation: &'static str) -> Result<Option<String>> {
-    let Some(place) = place_of(target, operation)? else { return Ok(None) };
-    let deadline = Instant::now() + SCAN_TIME_LIMIT;
-    for namespace in mount_namespaces::others()? {
-        if Instant::now() > deadline {
-            let reason = "not all mount namespaces could be searched for mounts on it in time";
-            return Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()));
+impl Target {
+    /// Returns what is mounted on the target in a mount namespace other than this thread's.
+    ///
+    /// It finds only namespaces that have a visible process.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unresponsive`] if there are more namespaces than it can read in two seconds.
+    pub(crate) fn mounted_elsewhere(&self, operation: &'static str) -> Result<Option<String>> {
+        let Some(place) = self.covered_directory(operation)? else { return Ok(None) };
+        let deadline = Instant::now() + SCAN_TIME_LIMIT;
+        for namespace in mount_namespaces::others()? {
+            if Instant::now() > deadline {
+                let reason = "not all mount namespaces could be searched for mounts on it in time";
+                return Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(self.path()));
+            }
+            let Some(NamespaceTable { process, text }) = namespace.table() else { continue };
+            let Ok(table) = parse_mountinfo(&text) else { continue };
+            if let Some(found) = on_place(&table, &place) {
+                let fs_type = &found.fs_type;
+                let source = Path::new(&found.source).display();
+                return Ok(Some(format!(
+                    "{fs_type} from {source}, in the mount namespace of process {process}"
+                )));
+            }
         }
-        let Some(NamespaceTable { process, text }) = namespace.table() else { continue };
-        let Ok(table) = parse_mountinfo(&text) else { continue };
-        if let Some(found) = on_place(&table, &place) {
-            let (fs_type, source) = (&found.fs_type, Path::new(&found.source).display());
-            return Ok(Some(format!("{fs_type} from {source}, in the mount namespace of process {process}")));
-        }
+        Ok(None)
     }
-    Ok(None)
-}
 
-/// A name in a directory of a filesystem, independent of the path that leads there.
-#[derive(Debug, PartialEq, Eq)]
-struct DevicePath {
-    device: DeviceNumber,
-    path: PathBuf,
-}
-
-fn place_of(target: &Target, operation: &'static str) -> Result<Option<DevicePath>> {
-    let os = |error: std::io::Error| target.error(operation, error);
-    let parent = target.parent(operation)?;
-    let mount = target.directory().map_err(os)?.mount;
-    let path = rustix::fs::readlink(path_of(parent), Vec::new()).map_err(|error| os(error.into()))?;
-    let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
-    let table = mounts()?;
-    let Some(entry) = table.iter().find(|entry| entry.id == mount) else { return Ok(None) };
-    let Ok(below) = path.strip_prefix(&entry.mount_point) else { return Ok(None) };
-    Ok(Some(DevicePath { device: entry.device, path: entry.root.join(below).join(target.name()) }))
+    fn covered_directory(&self, operation: &'static str) -> Result<Option<CoveredDirectory>> {
+        let path = self.resolved_parent(operation)?;
+        let mount = self.directory().map_err(|error| self.error(operation, error))?.mount;
+        let table = mounts()?;
+        let Some(entry) = table.iter().find(|entry| entry.id == mount) else { return Ok(None) };
+        let Ok(below) = path.strip_prefix(&entry.mount_point) else { return Ok(None) };
+        Ok(Some(CoveredDirectory { device: entry.device, path: entry.root.join(below).join(self.name()) }))
+    }
 }
 
 /// The mount on that place. Its mount point has the place's name, so most mounts are skipped at once.
-fn on_place<'t>(table: &'t [MountEntry], place: &DevicePath) -> Option<&'t MountEntry> {
+fn on_place<'t>(table: &'t [MountEntry], place: &CoveredDirectory) -> Option<&'t MountEntry> {
     let name = place.path.file_name();
     let by_id: HashMap<MountId, &MountEntry> = table.iter().map(|entry| (entry.id, entry)).collect();
     table.iter().filter(|entry| entry.mount_point.file_name() == name).find(|entry| {
         by_id.get(&entry.parent).is_some_and(|below| {
-            let relative = entry.mount_point.strip_prefix(&below.mount_point);
-            below.device == place.device
-                && relative.is_ok_and(|relative| below.root.join(relative) == place.path)
+            below.device == place.device && CoveredDirectory::of(entry, below).as_ref() == Some(place)
         })
     })
 }
@@ -72,6 +65,7 @@ fn on_place<'t>(table: &'t [MountEntry], place: &DevicePath) -> Option<&'t Mount
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::ids::DeviceNumber;
 
     #[test]
     fn a_mount_is_found_by_the_directory_that_it_covers() {
@@ -82,7 +76,7 @@ mod tests {
         )
         .unwrap();
         let place =
-            |path: &str| DevicePath { device: DeviceNumber { major: 8, minor: 1 }, path: path.into() };
+            |path: &str| CoveredDirectory { device: DeviceNumber { major: 8, minor: 1 }, path: path.into() };
         assert_eq!(on_place(&table, &place("/host/pods/target")).unwrap().source, "theirs");
         assert_eq!(on_place(&table, &place("/pods/target")), None);
         assert_eq!(on_place(&table, &place("/host/pods/targe")), None);

@@ -2,12 +2,15 @@
 
 use rustix::fs::FileType;
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::path::lookup;
 use crate::place::mark::MarkedMount;
-use crate::place::target::OpenTarget;
-use crate::table::details::Details;
+use crate::place::owner::Evidence;
+use crate::place::target::{OpenTarget, Target};
+use crate::sys::ids::MountId;
+use crate::table::details::{Details, is_fuse};
 use crate::table::facts;
-use crate::{Error, ErrorKind, Evidence, MountId, Result, Target, mounts};
+use crate::table::mountinfo::mounts;
 
 impl Target {
     /// Refuses a place with a mount that is not known to be its owner's.
@@ -25,25 +28,44 @@ impl Target {
         }
     }
 
+    /// Marks what is mounted at the target as its owner's: a mount that an earlier driver made for the volume. The
+    /// caller vouches for it.
+    ///
+    /// Returns whether a mark was written. Nothing is, if nothing is mounted there, or the mount has the owner's mark
+    /// already.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyMounted`]: the place has the mark of another volume. [`ErrorKind::NotOwned`]: mounts of
+    /// different directories lie on each other there. [`ErrorKind::Unsupported`]: the filesystem of the path stores no
+    /// marks.
+    pub fn adopt(&self) -> Result<bool> {
+        const OPERATION: &str = "adopt";
+        let Some(owner) = self.owner() else { return Ok(false) };
+        let Some((opened, top)) = self.open_mounted(OPERATION)? else { return Ok(false) };
+        if let Some(found) = self.mark(OPERATION)?
+            && found.owner.is_same(&owner.id)
+            && is_marked(found.mounted, &opened, &top)
+        {
+            return Ok(false);
+        }
+        self.layers(OPERATION, &opened, &top)?;
+        self.mark_existing(OPERATION, &opened.facts)?;
+        if self.mark(OPERATION)?.is_none() {
+            let reason =
+                "its filesystem stores no extended attributes, so it can't be marked as the volume's";
+            return Err(Error::new(ErrorKind::Unsupported, OPERATION, reason).at(self.path()));
+        }
+        Ok(true)
+    }
+
     /// Every mount at the target, if each is known to be its owner's. None if the target has no owner.
     ///
     /// # Errors
     /// [`ErrorKind::NotOwned`], naming the first mount that is not.
     pub(crate) fn require_own(&self, operation: &'static str) -> Result<Option<Vec<MountId>>> {
         let Some(owner) = self.owner() else { return Ok(None) };
-        if self.state()?.mount_point().is_none() {
-            return Ok(Some(Vec::new()));
-        }
+        let Some((opened, top)) = self.open_mounted(operation)? else { return Ok(Some(Vec::new())) };
         let mark = self.mark(operation)?;
-        let opened = match self.open(operation) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some(Vec::new())),
-            opened => opened?,
-        };
-        let Some(top) =
-            Details::from_fd(&opened.fd, operation, self.path())?.filter(|_| opened.facts.is_mount_root)
-        else {
-            return Ok(Some(Vec::new()));
-        };
         if let Some(found) = mark.as_ref().filter(|found| !found.owner.is_same(&owner.id)) {
             return Err(self.refuse_mount(operation, &top, &format!("the path belongs to {}", found.owner)));
         }
@@ -58,10 +80,12 @@ impl Target {
             };
             return Err(self.refuse_mount(operation, &top, why));
         }
-        if owner.is_gone && !owner.has_root_above(self) {
-            let why = "the volume no longer exists, and the path is not in a directory where its mounts \
-                       are still unmounted";
-            return Err(self.refuse_mount(operation, &top, why));
+        if owner.is_gone && !self.is_in_roots_of(owner) {
+            let roots = &owner.roots;
+            let why = format!("the volume no longer exists, and no volume root is above the path: {roots:?}");
+            let hint = "if it is a target of this node, name a directory above it in the volume roots \
+                        (Owner::roots; --volume-roots of a driver)";
+            return Err(self.refuse_mount(operation, &top, &why).hint(hint));
         }
         self.layers(operation, &opened, &top).map(Some)
     }
@@ -78,7 +102,7 @@ impl Target {
         let mut next = top.parent;
         while next != opened.directory.mount {
             let (Some(proven), Some(layer)) = (proven, entry(next)) else { break };
-            if (layer.device, &layer.root, &layer.fs_type) != (proven.device, &proven.root, &proven.fs_type) {
+            if !layer.shows_same(proven) || layer.fs_type != proven.fs_type {
                 let layer = Details::from(layer.clone());
                 return Err(self.refuse_mount(operation, &layer, "it lies beneath the volume's own mount"));
             }
@@ -101,7 +125,7 @@ impl Target {
 fn is_marked(mounted: MarkedMount, opened: &OpenTarget, top: &Details) -> bool {
     match mounted {
         MarkedMount::NotYet => false,
-        MarkedMount::Fuse => top.fs_type == "fuse" || top.fs_type.starts_with("fuse."),
+        MarkedMount::Fuse => is_fuse(&top.fs_type),
         // A filesystem that shut down does not report even the inode number of its root.
         MarkedMount::Root(device, _) if opened.facts.is_broken() => top.is_on(device),
         MarkedMount::Root(device, inode) => (device, inode) == (opened.facts.device, opened.facts.inode),

@@ -1,27 +1,27 @@
 //! The owner of a place: the driver and the volume, and what proves that a mount is that volume's.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::path::lookup;
-use crate::sys::fd_path::path_of;
-use crate::{DeviceNumber, Target};
+use crate::sys::ids::DeviceNumber;
 
 /// The volume that a target or staging directory belongs to, and the driver of that volume.
 ///
-/// Mounting on a [`Target`] with an owner marks the place. Later steps with a target of the same owner, also
-/// in other processes, unmount and remove only what has this mark or is known by [`Evidence`] of the volume.
+/// Mounting on a [`Target`](crate::Target) with an owner marks the place. Later steps with a target of the same
+/// owner, also in other processes, unmount and remove only what has this mark or is known by [`Evidence`] of the
+/// volume.
 ///
 /// ```no_run
 /// # fn main() -> csi_mount::Result<()> {
-/// use csi_mount::flow::block::{publish, unpublish};
-/// use csi_mount::{ErrorKind, MountAttributes, Owner, Target};
+/// use csi_mount::{ErrorKind, Host, IdMap, MountAttributes, OwnedPath, Owner};
 ///
 /// let path = "/var/lib/kubelet/pods/1/volumes/kubernetes.io~csi/vol-1/mount";
-/// let owned_by = |volume| Ok::<_, csi_mount::Error>(Target::new(path)?.owned_by(Owner::new("block.example.org", volume)));
+/// let owned_by = |volume| OwnedPath::new(path, Owner::new("block.example.org", volume));
 ///
-/// publish("/var/lib/kubelet/staging", &owned_by("vol-1")?, MountAttributes::empty())?;
-/// assert_eq!(unpublish(&owned_by("vol-2")?).unwrap_err().kind(), ErrorKind::NotOwned);
-/// unpublish(&owned_by("vol-1")?)?;
+/// let host = Host::kernel();
+/// let staging = "/var/lib/kubelet/staging".as_ref();
+/// host.block().publish(staging, &owned_by("vol-1"), MountAttributes::empty(), IdMap::new())?;
+/// assert_eq!(host.block().unpublish(&owned_by("vol-2")).unwrap_err().kind(), ErrorKind::NotOwned);
+/// host.block().unpublish(&owned_by("vol-1"))?;
 /// # Ok(())
 /// # }
 /// ```
@@ -97,20 +97,6 @@ impl Owner {
 
     pub(crate) fn volume(&self) -> &str {
         &self.id.volume
-    }
-
-    pub(crate) fn has_root_above(&self, target: &Target) -> bool {
-        let resolved = |path: &Path, flags| {
-            let fd = lookup::open_path(path, flags).ok()?;
-            rustix::fs::readlink(path_of(&fd), Vec::new()).ok()
-        };
-        let Ok(parent) = target.parent("look at") else { return false };
-        let Ok(place) = rustix::fs::readlink(path_of(parent), Vec::new()) else { return false };
-        let place = PathBuf::from(String::from_utf8_lossy(place.as_bytes()).into_owned());
-        self.roots.iter().any(|root| {
-            let root = resolved(root, rustix::fs::OFlags::DIRECTORY);
-            root.is_some_and(|root| place.starts_with(String::from_utf8_lossy(root.as_bytes()).as_ref()))
-        })
     }
 }
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use crate::path::lookup;
-use crate::path::paths;
+use crate::error::{Error, ErrorKind, Result};
+use crate::path::{lookup, paths};
 use crate::place::nesting::{ancestry, is_same_place};
+use crate::place::target::Target;
 use crate::table::facts::{self, Facts};
-use crate::{Error, ErrorKind, Result, Target};
 
 /// Directories of the system in which no volume can be placed at any depth.
 pub const SYSTEM_TREES: [&str; 12] = [
@@ -178,10 +178,23 @@ impl ProtectedPaths {
     }
 }
 
+impl Target {
+    /// The last check against a directory of the system, on the resolved path. Callers check the given path
+    /// before.
+    pub(crate) fn refuse_system(&self, operation: &'static str) -> Result<()> {
+        if !self.has_parent() {
+            return Ok(());
+        }
+        let place = self.resolved_parent(operation)?.join(self.name());
+        ProtectedPaths::system().check_text(&place).map_err(|error| error.at(self.path()))
+    }
+}
+
 /// Whether a clean absolute path is the directory or is in it. Faster than `Path::starts_with`, which splits
 /// both.
 fn is_at_or_below(path: &Path, directory: &Path) -> bool {
-    let (path, directory) = (path.as_os_str().as_bytes(), directory.as_os_str().as_bytes());
+    let path = path.as_os_str().as_bytes();
+    let directory = directory.as_os_str().as_bytes();
     match path.strip_prefix(directory) {
         Some(rest) => rest.is_empty() || rest[0] == b'/' || directory == b"/",
         None => false,

@@ -3,7 +3,8 @@
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::{Error, ErrorKind, Result, Target};
+use crate::error::{Error, ErrorKind, Result};
+use crate::place::target::Target;
 
 const RENAME: &str = "rename";
 const MODE: &str = "change the mode of";
@@ -19,7 +20,8 @@ impl Target {
     /// - [`ErrorKind::NotFound`]: there is nothing to rename.
     #[doc(alias = "renameat2")]
     pub fn rename_to(&self, to: &Target) -> Result<()> {
-        let (from, onto) = (self.parent(RENAME)?, to.parent(RENAME)?);
+        let from = self.parent(RENAME)?;
+        let onto = to.parent(RENAME)?;
         let taken = || Error::new(ErrorKind::Busy, RENAME, "something exists there already").at(to.path());
         let renamed =
             match rustix::fs::renameat_with(from, self.name(), onto, to.name(), RenameFlags::NOREPLACE) {
@@ -62,7 +64,8 @@ impl Target {
 /// The fallback without `RENAME_NOREPLACE`. A file is hard-linked to its new name, because a link replaces
 /// nothing.
 fn rename_looking(from: &Target, onto: &Target) -> Result<rustix::io::Result<()>> {
-    let (directory, other) = (from.parent(RENAME)?, onto.parent(RENAME)?);
+    let directory = from.parent(RENAME)?;
+    let other = onto.parent(RENAME)?;
     let Some(facts) = from.facts(RENAME)? else { return Ok(Err(Errno::NOENT)) };
     if onto.facts(RENAME)?.is_some() {
         return Ok(Err(Errno::EXIST));
@@ -77,7 +80,7 @@ fn rename_looking(from: &Target, onto: &Target) -> Result<rustix::io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Root;
+    use crate::place::root::Root;
 
     /// As on NFS, which has no `RENAME_NOREPLACE`.
     #[test]

@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use crate::detached::guard::DetachedMount;
-use crate::detached::prepared::Prepared;
-use crate::path::lookup;
-use crate::path::paths;
+use crate::detached::prepared::{DetachedMount, Prepared};
+use crate::error::{Error, ErrorKind, Result};
+use crate::path::{lookup, paths};
+use crate::place::target::{Created, Target};
 use crate::sys::features::{self, Feature};
-use crate::{Created, Error, ErrorKind, Result, Target};
 
 /// A directory that the caller trusts, opened once.
 ///

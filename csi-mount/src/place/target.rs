@@ -1,27 +1,23 @@
 //! The place to mount on: a directory that is held open, and a name in it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::bounded::place_key::PlaceKey;
-use crate::path::lookup;
-use crate::path::paths;
-use crate::place::mark::MarkedMount;
-use crate::place::other_namespaces::mounted_elsewhere;
+use crate::bounded::in_flight::TargetKey;
+use crate::error::{Error, ErrorKind, Result};
+use crate::path::{lookup, paths};
 use crate::place::owner::Owner;
-use crate::place::protected::ProtectedPaths;
-use crate::sys::fd_path::path_of;
-use crate::table::facts::{self, Facts};
-use crate::table::mountinfo;
-use crate::{Error, ErrorKind, MountEntry, MountState, Result};
+use crate::sys::descriptor::path_of;
+use crate::table::details::Details;
+use crate::table::facts::{self, Facts, MountState};
+use crate::table::mountinfo::{self, MountEntry};
 
 /// A place to mount on: its parent directory, held open, and the last path component, which is never
 /// followed.
@@ -106,7 +102,8 @@ impl Target {
             Err(error) if lookup::is_absent(&error) => None,
             Err(error) => return Err(Error::os(OPEN, path, error)),
         };
-        let (directory, name) = (OnceLock::new(), name.to_owned());
+        let directory = OnceLock::new();
+        let name = name.to_owned();
         Ok(Self { parent, directory, name, path, owner: None, is_made_here: AtomicBool::new(false) })
     }
 
@@ -162,6 +159,45 @@ impl Target {
         self.created(operation, make, FileType::RegularFile)
     }
 
+    /// Creates the directory or file that a publish mounts on. An existing one must be empty, or a mount: a mount
+    /// over content would hide it, and the unpublish could not remove the place.
+    pub(crate) fn create_for_publish(&self, wanted: FileType) -> Result<Created> {
+        let created = match wanted {
+            FileType::Directory => self.create_dir()?,
+            _ => self.create_file()?,
+        };
+        match self.content(PUBLISH)? {
+            None => Ok(created),
+            Some(content) => Err(self.filled(PUBLISH, content)),
+        }
+    }
+
+    /// The error for a place with content that no call of ours made.
+    fn filled(&self, operation: &'static str, content: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Busy, operation, content)
+            .at(&self.path)
+            .hint("move what is there to another place; nothing was changed")
+    }
+
+    /// Why [`remove`](Self::remove) refuses an unmounted place, if it does.
+    fn content(&self, operation: &'static str) -> Result<Option<String>> {
+        let opened = match self.open(operation) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        if opened.facts.is_mount_root {
+            return Ok(None);
+        }
+        Ok(match opened.facts.file_type {
+            FileType::Directory => {
+                let is_empty = is_empty(&opened.fd).map_err(|error| self.error(operation, error))?;
+                (!is_empty).then(|| "the directory is not empty".to_owned())
+            }
+            FileType::RegularFile => (opened.facts.size > 0).then(|| "the file is not empty".to_owned()),
+            other => Some(format!("it is {}", name_of(other))),
+        })
+    }
+
     fn created(
         &self,
         operation: &'static str,
@@ -191,17 +227,6 @@ impl Target {
         Err(Error::new(ErrorKind::Busy, operation, reason).at(&self.path))
     }
 
-    /// Marks a new place as its owner's, so that another process can remove it if this one is killed.
-    fn mark_new(&self, operation: &'static str) -> Result<()> {
-        self.set_made_here();
-        if self.owner.is_none() {
-            return Ok(());
-        }
-        let place = lookup::open_at(self.parent(operation)?, &self.name);
-        let place = place.map_err(|error| self.error(operation, error))?;
-        self.set_mark(operation, &place, MarkedMount::NotYet)
-    }
-
     /// Removes the directory or the empty file. Never deletes data, or anything below the target.
     ///
     /// A target with an [`Owner`] is removed if one of these holds; otherwise it is [`Kept`](Removed::Kept):
@@ -229,19 +254,18 @@ impl Target {
         let flags = match facts.file_type {
             FileType::Directory => AtFlags::REMOVEDIR,
             FileType::RegularFile if facts.size == 0 => AtFlags::empty(),
-            FileType::RegularFile => return refuse(ErrorKind::Busy, "the file is not empty"),
+            FileType::RegularFile => return Err(self.filled(operation, "the file is not empty")),
             other => return refuse(ErrorKind::InvalidInput, &format!("it is {}", name_of(other))),
         };
         self.refuse_system(operation)?;
         if !self.may_remove(operation)? {
-            tracing::info!(place = %self.path.display(), "is not removed: it is not known to be made for \
-                                                          the volume");
+            tracing::info!(place = %self.path.display(), "target kept: it has no mark of this volume");
             return Ok(Removed::Kept);
         }
         match rustix::fs::unlinkat(self.parent(operation)?, &self.name, flags) {
             Ok(()) => Ok(Removed::Removed),
             Err(Errno::NOENT) => Ok(Removed::WasAbsent),
-            Err(Errno::NOTEMPTY | Errno::EXIST) => refuse(ErrorKind::Busy, "the directory is not empty"),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Err(self.filled(operation, "the directory is not empty")),
             Err(error) => Err(self.error(operation, error)),
         }
     }
@@ -254,10 +278,10 @@ impl Target {
         }
         match self.mark(operation)? {
             Some(mark) if !owner.has_id(&mark.owner) => return Ok(false),
-            None if !owner.has_root_above(self) => return Ok(false),
+            None if !self.is_in_roots_of(owner) => return Ok(false),
             _ => {}
         }
-        match mounted_elsewhere(self, operation)? {
+        match self.mounted_elsewhere(operation)? {
             None => Ok(true),
             Some(found) => {
                 let reason = format!("{found} is mounted on it");
@@ -266,16 +290,6 @@ impl Target {
                     .hint("unmount it there first"))
             }
         }
-    }
-
-    /// The last check against a directory of the system, on the resolved path. Callers check the given path
-    /// before.
-    pub(crate) fn refuse_system(&self, operation: &'static str) -> Result<()> {
-        let Some(parent) = &self.parent else { return Ok(()) };
-        let parent = rustix::fs::readlink(path_of(parent), Vec::new());
-        let parent = parent.map_err(|error| self.error(operation, error))?;
-        let place = Path::new(OsStr::from_bytes(parent.as_bytes())).join(&self.name);
-        ProtectedPaths::system().check_text(&place).map_err(|error| error.at(&self.path))
     }
 
     /// Returns what is mounted at the target now; see [`mount_state`](crate::mount_state).
@@ -287,6 +301,10 @@ impl Target {
         Ok(facts.map_or(MountState::Absent, |facts| MountState::from_facts(&facts)))
     }
 
+    pub(crate) fn is_mounted(&self) -> Result<bool> {
+        Ok(self.state()?.mount_point().is_some())
+    }
+
     /// Returns the mount table's row for the topmost mount at the target.
     ///
     /// The time grows with the number of mounts. To find out only whether something is mounted use
@@ -296,7 +314,7 @@ impl Target {
     /// Those of [`state`](Self::state) and [`mounts`](crate::mounts).
     pub fn mounted(&self) -> Result<Option<MountEntry>> {
         let operation = "look for a mount at";
-        if !matches!(self.state()?, MountState::Mounted(_)) {
+        if !self.is_mounted()? {
             return Ok(None);
         }
         let opened = self.open(operation)?;
@@ -354,6 +372,19 @@ impl Target {
         Ok(opened)
     }
 
+    /// Opens the root of the topmost mount. None if nothing is mounted, or it was unmounted in the meantime.
+    pub(crate) fn open_mounted(&self, operation: &'static str) -> Result<Option<(OpenTarget, Details)>> {
+        if !self.is_mounted()? {
+            return Ok(None);
+        }
+        let opened = match self.open(operation) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let details = Details::from_fd(&opened.fd, operation, &self.path)?;
+        Ok(details.filter(|_| opened.facts.is_mount_root).map(|details| (opened, details)))
+    }
+
     /// Whether the parent directory existed when the target was opened.
     pub(crate) fn has_parent(&self) -> bool {
         self.parent.is_some()
@@ -364,11 +395,24 @@ impl Target {
         &self.name
     }
 
-    /// The parent directory.
     pub(crate) fn parent(&self, operation: &'static str) -> Result<BorrowedFd<'_>> {
         self.parent.as_ref().map(AsFd::as_fd).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, operation, "its parent directory does not exist").at(&self.path)
         })
+    }
+
+    /// The parent directory's path now, without symbolic links.
+    pub(crate) fn resolved_parent(&self, operation: &'static str) -> Result<PathBuf> {
+        path_of(self.parent(operation)?).read_link().map_err(|error| self.error(operation, error))
+    }
+
+    pub(crate) fn is_in_roots_of(&self, owner: &Owner) -> bool {
+        let Ok(place) = self.resolved_parent("look at") else { return false };
+        let resolved = |root: &PathBuf| {
+            let root = lookup::open_path(root, OFlags::DIRECTORY).ok()?;
+            path_of(&root).read_link().ok()
+        };
+        owner.roots.iter().filter_map(resolved).any(|root| place.starts_with(root))
     }
 
     /// The facts of the parent directory that do not change.
@@ -381,9 +425,9 @@ impl Target {
         Ok(*self.directory.get_or_init(|| facts))
     }
 
-    pub(crate) fn place(&self) -> PlaceKey {
+    pub(crate) fn place(&self) -> TargetKey {
         let directory = self.directory().ok().map(|facts| (facts.device, facts.inode));
-        PlaceKey { directory, name: self.name.clone() }
+        TargetKey { directory, name: self.name.clone() }
     }
 
     /// The path through the open parent, for system calls that take no descriptor. The last component is not
@@ -406,8 +450,21 @@ pub(crate) struct OpenTarget {
 }
 
 const OPEN: &str = "open target";
+const PUBLISH: &str = "publish";
 /// How many times a target is created again while another process removes it.
 const MAX_ATTEMPTS: u32 = 100;
+
+/// Whether an open directory has no entries. The descriptor leads to the directory itself, also if something is
+/// mounted on it since.
+fn is_empty(directory: &OwnedFd) -> rustix::io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    for entry in Dir::new(rustix::fs::openat(directory, ".", flags, Mode::empty())?)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
 
 /// The name of a file type with its article.
 pub(crate) fn name_of(file_type: FileType) -> &'static str {
@@ -421,6 +478,41 @@ pub(crate) fn name_of(file_type: FileType) -> &'static str {
         FileType::Socket => "a socket",
         FileType::Unknown => "a file of unknown type",
     }
+}
+
+/// Returns what is mounted at an absolute path. A symbolic link as the last component is not followed.
+///
+/// It never asks the filesystem there, so it returns on a mount whose daemon or server is dead. It uses one
+/// `openat2(2)` with `RESOLVE_CACHED` and one `statx(2)` with `AT_STATX_DONT_SYNC`; before Linux 5.8
+/// `/proc/self/fdinfo` instead of `statx`.
+///
+/// ```
+/// # fn main() -> csi_mount::Result<()> {
+/// use csi_mount::{MountState, mount_state};
+///
+/// assert!(matches!(mount_state("/proc")?, MountState::Mounted(_)));
+/// assert_eq!(mount_state("/no/such/path")?, MountState::Absent);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// An error never counts as "not mounted".
+/// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the path can never work.
+/// - [`PermissionDenied`](crate::ErrorKind::PermissionDenied): an ancestor cannot be searched.
+pub fn mount_state(path: impl AsRef<Path>) -> Result<MountState> {
+    let operation = "look for a mount at";
+    if let Some(state) = lookup::quick_state(path.as_ref()) {
+        return Ok(state);
+    }
+    let path = paths::absolute(operation, path.as_ref())?;
+    if path.parent().is_some() {
+        return Target::new(path)?.state();
+    }
+    let root = lookup::open_path(&path, OFlags::DIRECTORY).and_then(facts::from_fd);
+    let facts = root.map_err(|error| Error::os(operation, &path, error))?;
+    // Before Linux 5.8 nothing reports whether "/" is the root of a mount. It always is, except in a chroot.
+    Ok(MountState::from_facts(&Facts { is_mount_root: true, ..facts }))
 }
 
 #[cfg(test)]

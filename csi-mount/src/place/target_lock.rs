@@ -9,7 +9,7 @@ use std::hash::BuildHasher as _;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::Target;
+use crate::place::target::Target;
 
 /// The held keys are spread over this many lists. Threads at different targets rarely share a list, and they
 /// wait for one only while it is searched.

@@ -1,16 +1,19 @@
-//! The calls that wait for a target or a disk: each is made by a child process, with a limit.
+//! The calls that wait for a target or a disk, each made by a child process with a limit; and reads of sysfs that
+//! the kernel answers from memory.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::libc;
 
 use crate::bounded::in_flight::{self, Subject, Unanswered};
-use crate::sys::child::{Answer, Question};
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::child::{ChildCall, ChildReply};
 use crate::sys::device_call::DeviceCall;
-use crate::{BlockDevice, Error, ErrorKind, Result};
 
 const FLUSH: &str = "flush";
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
@@ -21,23 +24,25 @@ pub(super) fn ask(
     what: &Path,
     call: DeviceCall<'_>,
     limit: Duration,
-) -> Result<Answer> {
+) -> Result<ChildReply> {
     let subject = Subject::RemoteDisk(Path::new(operation).join(what));
     let unresponsive = |reason: String| Error::new(ErrorKind::Unresponsive, operation, reason).at(what);
-    match in_flight::ask(subject, Question::Device(call), limit) {
+    match in_flight::ask(subject, ChildCall::Device(call), limit) {
         Ok((answer, _)) => Ok(answer),
         Err(Unanswered::TimedOut(limit)) => Err(unresponsive(format!("no answer within {limit:?}"))),
-        Err(Unanswered::Stuck) => Err(unresponsive("an earlier call is not answered yet".to_owned())),
+        Err(Unanswered::Stuck | Unanswered::Silent) => {
+            Err(unresponsive("an earlier call is not answered yet".to_owned()))
+        }
         Err(Unanswered::QueueTooLong) => Err(unresponsive("too many other calls wait for it".to_owned())),
         Err(Unanswered::Failed(error)) => Err(Error::os(operation, what, error)),
     }
 }
 
-pub(super) fn number_of(answer: &Answer) -> i32 {
+pub(super) fn number_of(answer: &ChildReply) -> i32 {
     i32::try_from(answer.error).unwrap_or(libc::EIO)
 }
 
-pub(super) fn checked(operation: &'static str, what: &Path, answer: &Answer) -> Result<()> {
+pub(super) fn checked(operation: &'static str, what: &Path, answer: &ChildReply) -> Result<()> {
     match number_of(answer) {
         0 => Ok(()),
         number => Err(Error::os(operation, what, std::io::Error::from_raw_os_error(number))),
@@ -62,4 +67,21 @@ pub(super) fn write(operation: &'static str, switch: &Path, bytes: &[u8], limit:
 pub(super) fn flush(device: &BlockDevice) -> Result<()> {
     let answer = ask(FLUSH, device.path(), DeviceCall::Sync(device.as_fd()), FLUSH_LIMIT)?;
     checked(FLUSH, device.path(), &answer)
+}
+
+/// An attribute without the white space around it. Returns `None` if it can't be read: its device is gone.
+pub(super) fn text(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// The entries of a class or bus, in the order of their names. It has none if its module is not loaded.
+pub(super) fn entries(operation: &'static str, class: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |error| Error::os(operation, class, error);
+    let entries = match fs::read_dir(class) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut paths = entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    Ok(paths)
 }

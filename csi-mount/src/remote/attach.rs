@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::disk::Disk;
-use super::record::{Kind, Portal, Record, Recorded, boot};
-use super::{RemoteDisks, RemoteTarget, fc, iscsi, nvme, rbd, scsi};
-use crate::{BlockDevice, Error, ErrorKind, Result};
+use super::record::{Portal, Record, Recorded, boot};
+use super::{RemoteDisks, RemoteTarget};
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind, Result};
 
 pub(super) const ATTACH: &str = "attach";
 pub(super) const REFRESH: &str = "read the new size of";
@@ -17,6 +18,29 @@ pub(super) const REFRESH_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) fn failed(kind: ErrorKind, name: &str, reason: impl Into<String>) -> Error {
     Error::new(kind, ATTACH, reason).at(name)
+}
+
+/// The error for a target none of whose portals answers.
+pub(super) fn all_failed(name: &str, errors: Vec<Error>) -> Error {
+    let mut errors = errors.into_iter();
+    let first = errors.next().unwrap_or_else(|| failed(ErrorKind::NotFound, name, "no portal"));
+    errors.fold(first, Error::add_reason)
+}
+
+/// Refuses a target without portals, or with one that this node can't reach by its address alone.
+pub(super) fn check_portals(portals: &[SocketAddr], target: &str) -> Result<()> {
+    let refuse = |reason: &str| Err(Error::new(ErrorKind::InvalidInput, ATTACH, reason).at(target));
+    let has_scope = |portal: &SocketAddr| match portal {
+        SocketAddr::V6(portal) => portal.scope_id() != 0 || portal.ip().is_unicast_link_local(),
+        SocketAddr::V4(_) => false,
+    };
+    if portals.is_empty() {
+        return refuse("the target has no portal");
+    }
+    if portals.iter().any(has_scope) {
+        return refuse("a portal has a link-local address");
+    }
+    Ok(())
 }
 
 impl RemoteDisks {
@@ -45,9 +69,10 @@ impl RemoteDisks {
     /// - [`MissingTool`](ErrorKind::MissingTool): iSCSI without open-iscsi.
     pub fn attach(&self, name: &str, target: impl Into<RemoteTarget>) -> Result<BlockDevice> {
         let target = target.into();
-        let portals = self.validate(&target)?;
+        let target = target.connect();
+        target.validate(&self.sys)?;
         let mut disk = target.disk();
-        let lock = self.records.lock(disk.target())?;
+        let lock = self.records.lock(disk.lock_name())?;
         let Recorded { all, unreadable } = self.records.list()?;
         unreadable
             .iter()
@@ -70,10 +95,9 @@ impl RemoteDisks {
             .collect();
         let addresses = match (target.is_single_path(), before) {
             (true, Some(before)) => before.portals.iter().map(|portal| portal.address).collect(),
-            _ => with_others(portals, &earlier),
+            _ => with_others(target.portals(), &earlier),
         };
         let records: Vec<&Record> = all.iter().map(|(_, record)| record).collect();
-        let portals = own_portals(&addresses, &disk.connected(&self.sys, &addresses)?, &disk, &records);
         let wwid = before.and_then(|before| before.wwid.clone());
         let not_flushed = before.and_then(|before| before.not_flushed.clone());
         let mut tls_keys: Vec<String> = records
@@ -81,23 +105,20 @@ impl RemoteDisks {
             .filter(|record| record.disk.shares_connections(&disk))
             .flat_map(|record| record.tls_keys.clone())
             .collect();
-        if let RemoteTarget::Nvme(target) = &target {
-            tls_keys.extend(nvme::tls::missing_key(target)?);
-        }
+        tls_keys.extend(target.missing_key()?);
         tls_keys.sort();
         tls_keys.dedup();
+        let unknown = |address: &SocketAddr| Portal { address: *address, is_own: false };
+        let portals = addresses.iter().map(unknown).collect();
         let mut record = Record { boot: boot()?, disk, portals, wwid, not_flushed, tls_keys };
+        let connected = record.attached(&self.sys).connected()?;
+        record.portals = own_portals(&addresses, &connected, &record.disk, &records);
         if before != Some(&record) {
             self.records.put(name, &record)?;
         }
         // From here on the record keeps other processes from disconnecting.
         drop(lock);
-        let attached = match &target {
-            RemoteTarget::Nvme(target) => nvme::attach::attach(self, name, target),
-            RemoteTarget::Iscsi(target) => iscsi::attach::attach(self, name, target, &mut record),
-            RemoteTarget::Fc(target) => fc::attach::attach(self, name, target),
-            RemoteTarget::Rbd(target) => rbd::attach::attach(&self.sys, name, target),
-        };
+        let attached = target.connect(self, name, &mut record);
         if attached.is_err() {
             match self.detach(name) {
                 Ok(undone) => tracing::info!(name, "a failed attachment was undone: {undone}"),
@@ -108,35 +129,6 @@ impl RemoteDisks {
             }
         }
         attached
-    }
-
-    /// Returns the portals, if they can be used.
-    fn validate<'t>(&self, target: &'t RemoteTarget) -> Result<&'t [SocketAddr]> {
-        let (portals, name) = match target {
-            RemoteTarget::Nvme(target) => (&target.portals, &target.nqn),
-            RemoteTarget::Iscsi(target) => (&target.portals, &target.iqn),
-            RemoteTarget::Rbd(target) => (&target.monitors, &target.disk.image),
-            // Its ports are no addresses of a network.
-            RemoteTarget::Fc(target) => return fc::attach::validate(&self.sys, target).map(|()| &[][..]),
-        };
-        let refuse = |reason: &str| Err(Error::new(ErrorKind::InvalidInput, ATTACH, reason).at(name));
-        let has_scope = |portal: &SocketAddr| match portal {
-            SocketAddr::V6(portal) => portal.scope_id() != 0 || portal.ip().is_unicast_link_local(),
-            SocketAddr::V4(_) => false,
-        };
-        if portals.is_empty() {
-            return refuse("the target has no portal");
-        }
-        if portals.iter().any(has_scope) {
-            return refuse("a portal has a link-local address");
-        }
-        match target {
-            RemoteTarget::Nvme(target) => nvme::attach::validate(&self.sys, target)?,
-            RemoteTarget::Iscsi(target) => iscsi::attach::validate(&self.sys, target)?,
-            RemoteTarget::Rbd(target) => rbd::attach::validate(&self.sys, target)?,
-            RemoteTarget::Fc(_) => {}
-        }
-        Ok(portals)
     }
 
     /// Returns the disk that is attached under this name; none if nothing is, or the disk went away.
@@ -173,9 +165,7 @@ impl RemoteDisks {
     }
 
     pub(super) fn disk_of(&self, record: &Record) -> Result<Option<BlockDevice>> {
-        if let Kind::Scsi(unit) = record.kind() {
-            scsi::attach::ask_again(&self.sys, &*unit)?;
-        }
+        record.attached(&self.sys).ask_again()?;
         let Some(number) = record.number(&self.sys)? else { return Ok(None) };
         let device = match BlockDevice::from_number(number) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -202,11 +192,7 @@ impl RemoteDisks {
             let reason = "nothing is attached under this name";
             return Err(Error::new(ErrorKind::NotFound, REFRESH, reason).at(name));
         };
-        match record.kind() {
-            Kind::Nvme(disk) => nvme::attach::refresh(&self.sys, name, disk),
-            Kind::Scsi(unit) => scsi::attach::refresh(&self.sys, name, &*unit),
-            Kind::Rbd(disk) => rbd::attach::refresh(&self.sys, name, disk),
-        }
+        record.attached(&self.sys).refresh(name)
     }
 
     /// The portals and keys that only the record of an ending attachment has: another one takes them over.

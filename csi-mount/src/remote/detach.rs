@@ -1,29 +1,23 @@
 //! Detaching: from a disk that nobody uses to connections that nobody needs.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::disk::Disk;
-use super::record::{Kind, Record, Recorded};
-use super::{Detached, RemoteDisks, ask, iscsi, nvme, rbd, scsi};
+use super::record::{Record, Recorded};
+use super::{Detached, RemoteDisks, ask, nvme};
+use crate::device::block_device::BlockDevice;
 use crate::device::users::{self, Tolerated};
-use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::ids::DeviceNumber;
 
 pub(super) const DETACH: &str = "detach";
 /// How long another program can have a disk open: udev looks at it when it comes, and after each write.
-const OPENERS_LIMIT: Duration = Duration::from_secs(3);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// A controller or a session that an attachment made, with its disks.
-pub(super) struct Connection {
-    pub(super) name: String,
-    pub(super) disks: BTreeSet<DeviceNumber>,
-}
+pub(super) const OPENERS_LIMIT: Duration = Duration::from_secs(3);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl RemoteDisks {
     /// Takes away what was attached under this name: flushes the disk, deletes its paths (iSCSI), and
@@ -48,7 +42,7 @@ impl RemoteDisks {
             self.records.remove(name)?;
             return Ok(Detached::default());
         };
-        let _lock = self.records.lock(record.disk.target())?;
+        let _lock = self.records.lock(record.disk.lock_name())?;
         // Another process can have detached it, or changed it, before the lock was taken.
         let Some(mut record) = self.current(name)? else { return Ok(Detached::default()) };
         let Recorded { all, unreadable } = self.records.list()?;
@@ -66,17 +60,8 @@ impl RemoteDisks {
             record.wwid = None;
             self.records.put(name, &record)?;
         }
-        match (record.kind(), &not_flushed) {
-            _ if !is_last => {}
-            (Kind::Scsi(unit), _) => scsi::detach::delete_paths(&self.sys, &*unit, not_flushed.as_ref())?,
-            (Kind::Nvme(disk), Some(error)) if nvme::maps::has_usable_path(&self.sys, disk)? => {
-                return Err(not_written(&disk.nqn, error));
-            }
-            // The kernel still waits for the cluster, and has given no write up.
-            (Kind::Rbd(disk), Some(error)) if error.kind() == ErrorKind::Unresponsive => {
-                return Err(not_written(&disk.image, error));
-            }
-            (Kind::Nvme(_) | Kind::Rbd(_), _) => {}
+        if is_last {
+            record.attached(&self.sys).remove_paths(not_flushed.as_ref())?;
         }
         let before = || {
             let reason = format!("an earlier detach: {}", record.not_flushed.as_ref()?);
@@ -91,7 +76,7 @@ impl RemoteDisks {
         } else {
             self.disconnect(&record, &mut done)?;
             // Whoever is still connected needs it for the next connection.
-            if !record.tls_keys.is_empty() && record.disk.connected(&self.sys, &[])?.is_empty() {
+            if !record.tls_keys.is_empty() && record.attached(&self.sys).connected()?.is_empty() {
                 record.tls_keys.iter().try_for_each(|key| nvme::tls::remove(key))?;
             }
         }
@@ -110,14 +95,8 @@ impl RemoteDisks {
         if let Some(error) = gone()? {
             return Ok(Some(error));
         }
-        let not_flushed = match record.kind() {
-            _ if !is_last => None,
-            Kind::Nvme(disk) => nvme::maps::take_away(&self.sys, disk, wwid)?,
-            Kind::Scsi(unit) => scsi::maps::take_away(&self.sys, &*unit, wwid)?,
-            Kind::Rbd(_) => None,
-        };
-        if not_flushed.is_some() {
-            return Ok(not_flushed);
+        if is_last && let Some(error) = record.attached(&self.sys).release_map(wwid)? {
+            return Ok(Some(error));
         }
         if let Some(device) = self.disk_of(record)? {
             users::refuse(&device, DETACH, Tolerated::None)?;
@@ -140,88 +119,64 @@ impl RemoteDisks {
     /// for `ctrl_loss_tmo`, and one of iSCSI when somebody else ends the session, with what was not written.
     fn gone(&self, record: &Record) -> Result<Option<Error>> {
         let Some(wwid) = record.wwid.as_deref() else { return Ok(None) };
-        let exists = match record.kind() {
-            Kind::Scsi(unit) => scsi::maps::exists(&self.sys, &*unit, wwid)?,
-            Kind::Nvme(disk) => nvme::maps::exists(&self.sys, disk, wwid)?,
-            Kind::Rbd(_) => true,
-        };
+        let exists = record.attached(&self.sys).exists(wwid)?;
         let reason = "the kernel removed the disk before it was flushed";
         Ok((!exists).then(|| Error::new(ErrorKind::Io, DETACH, reason)))
     }
 
     fn disconnect(&self, record: &Record, done: &mut Detached) -> Result<()> {
-        let connections = match &record.disk {
-            Disk::Nvme(disk) => nvme::decide::connections(&self.sys, disk, &record.portals)?,
-            Disk::Iscsi(disk) => iscsi::detach::connections(&self.sys, disk, &record.portals)?,
-            // The kernel logs in at its ports and out, and no attachment does.
-            Disk::Fc(_) => return Ok(()),
-            Disk::Rbd(disk) if record.portals.iter().any(|portal| portal.is_own) => {
-                done.disconnected = rbd::detach::unmap(&self.sys, disk)?;
+        let attached = record.attached(&self.sys);
+        let connections = attached.connections()?;
+        let own = attached.paths()?.all();
+        let disks: BTreeSet<DeviceNumber> =
+            attached.disks_of(&connections)?.into_iter().map(|(number, _)| number).collect();
+        let mut refused = None;
+        let claims = while_busy(|| {
+            refused = None;
+            // In each round: multipathd makes a map of each disk that it hears of, also now.
+            if let Some(multipath) = attached.multipath() {
+                multipath.remove_unused_maps(&attached.disks_of(&connections)?)?;
+            }
+            let claims = disks.iter().map(|number| claim(*number).inspect_err(|_| refused = Some(*number)));
+            claims.collect::<Result<Vec<_>>>()
+        });
+        // Held until the end, so that nothing mounts one of them meanwhile.
+        let _claims = match (claims, refused) {
+            (Ok(claims), _) => claims,
+            (Err(error), Some(number)) if !own.contains(&number) => {
+                done.kept = Some(error.to_string());
                 return Ok(());
             }
-            Disk::Rbd(_) => Vec::new(),
-        };
-        let names: Vec<&str> = connections.iter().map(|connection| &*connection.name).collect();
-        let own = match &record.disk {
-            Disk::Nvme(disk) => nvme::maps::path_numbers(&self.sys, disk)?,
-            Disk::Iscsi(_) | Disk::Fc(_) | Disk::Rbd(_) => record.number(&self.sys)?.into_iter().collect(),
-        };
-        let disks: BTreeSet<DeviceNumber> =
-            connections.iter().flat_map(|connection| connection.disks.iter().copied()).collect();
-        let mut first_busy = None;
-        // Held until the end, so that nothing mounts one of them meanwhile.
-        let _claims = loop {
-            // In each round: multipathd makes a map of each disk that it hears of, also now.
-            match &record.disk {
-                Disk::Nvme(_) => nvme::maps::take_away_others(&self.sys, &names)?,
-                Disk::Iscsi(_) | Disk::Fc(_) => iscsi::detach::take_away_others(&self.sys, &names)?,
-                Disk::Rbd(_) => {}
-            }
-            match claim_all(&disks) {
-                Ok(claims) => break claims,
-                Err((_, error))
-                    if error.kind() == ErrorKind::Busy
-                        && first_busy.get_or_insert_with(Instant::now).elapsed() < OPENERS_LIMIT =>
-                {
-                    std::thread::sleep(POLL_INTERVAL);
-                }
-                Err((number, error)) if own.contains(&number) => return Err(error),
-                Err((_, error)) => {
-                    done.kept = Some(error.to_string());
-                    return Ok(());
-                }
-            }
+            (Err(error), _) => return Err(error),
         };
         let mut result = Ok(());
         for connection in &connections {
-            let disconnected = match &record.disk {
-                Disk::Nvme(_) => nvme::connect::disconnect(&self.sys, &connection.name),
-                Disk::Iscsi(disk) => iscsi::login::logout(&self.sys, disk, &connection.name),
-                Disk::Fc(_) | Disk::Rbd(_) => Ok(()),
-            };
-            match disconnected {
-                Ok(()) => done.disconnected.push(connection.name.clone()),
+            match attached.disconnect(connection) {
+                Ok(()) => done.disconnected.push(connection.clone()),
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        let addresses: Vec<SocketAddr> = record.portals.iter().map(|portal| portal.address).collect();
-        if connections.is_empty() && !record.disk.connected(&self.sys, &addresses)?.is_empty() {
+        if connections.is_empty() && !attached.connected()?.is_empty() {
             done.kept = Some("no attachment connected them".to_owned());
         }
         result
     }
 }
 
-/// The error for a disk with a path that works, whose data is neither written nor given up.
-pub(super) fn not_written(target: &str, error: &Error) -> Error {
-    let reason = format!("the disk does not take its last writes: {error}");
-    Error::new(ErrorKind::Unresponsive, DETACH, reason).at(target)
-}
-
-/// Holds all these disks, as [`claim`] does. The error is of the first one that can't be held.
-fn claim_all(disks: &BTreeSet<DeviceNumber>) -> Result<Vec<OwnedFd>, (DeviceNumber, Error)> {
-    let claims = disks.iter().map(|number| claim(*number).map_err(|error| (*number, error)));
-    Ok(claims.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+/// Repeats a step while another program has a disk open, for a short time.
+pub(super) fn while_busy<T>(mut step: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut first_busy = None;
+    loop {
+        match step() {
+            Err(error)
+                if error.kind() == ErrorKind::Busy
+                    && first_busy.get_or_insert_with(Instant::now).elapsed() < OPENERS_LIMIT =>
+            {
+                std::thread::sleep(POLL_INTERVAL);
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Holds a disk exclusively, if nothing uses it. None if it went away.
@@ -247,6 +202,7 @@ pub(super) fn claim(number: DeviceNumber) -> Result<Option<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::remote::disk::Disk;
     use crate::remote::iscsi::target::IscsiDisk;
     use crate::remote::nvme::target::{NvmeDisk, Transport};
     use crate::remote::record::boot;
@@ -259,7 +215,8 @@ mod tests {
         std::fs::create_dir_all(directory.path().join("sys/block")).unwrap();
         let port = "500601603b20419a".parse().unwrap();
         let fc = Disk::Fc(FcTarget::new(3, "naa.6001405").unwrap().port(port).disk);
-        let (nqn, host_nqn) = ("nqn.s".to_owned(), "nqn.h".to_owned());
+        let nqn = "nqn.s".to_owned();
+        let host_nqn = "nqn.h".to_owned();
         let namespace = NamespaceId::eui64("0011223344556677").unwrap();
         let nvme = Disk::Nvme(NvmeDisk { transport: Transport::Tcp, nqn, host_nqn, namespace });
         let id = LunId::wwid("naa.6001405").unwrap();
@@ -268,14 +225,8 @@ mod tests {
         for (disk, wwid) in
             [&fc, &nvme, &iscsi].into_iter().flat_map(|disk| wwids.iter().map(move |wwid| (disk, wwid)))
         {
-            let record = Record {
-                boot: boot().unwrap(),
-                disk: disk.clone(),
-                portals: Vec::new(),
-                wwid: wwid.clone(),
-                not_flushed: None,
-                tls_keys: Vec::new(),
-            };
+            let record =
+                Record { wwid: wwid.clone(), ..Record::new(boot().unwrap(), disk.clone(), Vec::new()) };
             disks.records.put("pvc", &record).unwrap();
             let detached = disks.detach("pvc").unwrap();
             assert_eq!(detached.not_flushed.is_some(), record.wwid.is_some(), "{detached}");
@@ -303,14 +254,7 @@ mod tests {
         let disk = Disk::Iscsi(IscsiDisk { iqn: "iqn.s".to_owned(), interface: None, lun: 3, id });
         let not_flushed = Some("flush /dev/sda: Input/output error".to_owned());
         for not_flushed in [None, not_flushed] {
-            let record = Record {
-                boot: boot().unwrap(),
-                disk: disk.clone(),
-                portals: Vec::new(),
-                wwid: None,
-                not_flushed,
-                tls_keys: Vec::new(),
-            };
+            let record = Record { not_flushed, ..Record::new(boot().unwrap(), disk.clone(), Vec::new()) };
             disks.records.put("pvc", &record).unwrap();
             let detached = disks.detach("pvc").unwrap();
             assert_eq!(detached.not_flushed.is_some(), record.not_flushed.is_some(), "{detached}");

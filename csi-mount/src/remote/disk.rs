@@ -1,16 +1,13 @@
 //! Which disk an attachment has, whatever its transport.
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::path::Path;
 
 use super::fc::target::{FcDisk, FcTarget, list, parse_list};
 use super::iscsi::target::{IscsiDisk, IscsiTarget};
 use super::nvme::target::{NamespaceId, NvmeDisk, NvmeTarget, Transport};
 use super::rbd::target::{RbdDisk, RbdTarget};
 use super::scsi::LunId;
-use super::{iscsi, nvme, rbd};
-use crate::{ExpectedDevice, Result};
+use crate::device::expected::ExpectedDevice;
 
 /// What a driver says about a volume: [`RemoteDisks::attach`](super::RemoteDisks::attach) accepts each kind of
 /// target, and this type where the kind is chosen when the program runs.
@@ -38,30 +35,11 @@ impl RemoteTarget {
             Self::Rbd(target) => target.expected(),
         }
     }
-
-    pub(super) fn disk(&self) -> Disk {
-        match self {
-            Self::Nvme(target) => Disk::Nvme(target.disk()),
-            Self::Iscsi(target) => Disk::Iscsi(target.disk()),
-            Self::Fc(target) => Disk::Fc(target.disk.clone()),
-            Self::Rbd(target) => Disk::Rbd(target.disk.clone()),
-        }
-    }
-
-    pub(super) fn is_single_path(&self) -> bool {
-        matches!(self, Self::Iscsi(target) if target.is_single_path)
-    }
 }
 
 impl From<NvmeTarget> for RemoteTarget {
     fn from(target: NvmeTarget) -> Self {
         Self::Nvme(target)
-    }
-}
-
-impl From<&NvmeTarget> for RemoteTarget {
-    fn from(target: &NvmeTarget) -> Self {
-        Self::Nvme(target.clone())
     }
 }
 
@@ -71,21 +49,9 @@ impl From<IscsiTarget> for RemoteTarget {
     }
 }
 
-impl From<&IscsiTarget> for RemoteTarget {
-    fn from(target: &IscsiTarget) -> Self {
-        Self::Iscsi(target.clone())
-    }
-}
-
 impl From<FcTarget> for RemoteTarget {
     fn from(target: FcTarget) -> Self {
         Self::Fc(target)
-    }
-}
-
-impl From<&FcTarget> for RemoteTarget {
-    fn from(target: &FcTarget) -> Self {
-        Self::Fc(target.clone())
     }
 }
 
@@ -95,15 +61,9 @@ impl From<RbdTarget> for RemoteTarget {
     }
 }
 
-impl From<&RbdTarget> for RemoteTarget {
-    fn from(target: &RbdTarget) -> Self {
-        Self::Rbd(target.clone())
-    }
-}
-
-impl From<&RemoteTarget> for RemoteTarget {
-    fn from(target: &RemoteTarget) -> Self {
-        target.clone()
+impl<T: Clone + Into<Self>> From<&T> for RemoteTarget {
+    fn from(target: &T) -> Self {
+        target.clone().into()
     }
 }
 
@@ -117,12 +77,12 @@ pub(super) enum Disk {
 }
 
 impl Disk {
-    /// The name of the target, whose attachments have one lock.
-    pub(super) fn target(&self) -> &str {
+    /// The name of the lock that attachments with common connections share.
+    pub(super) fn lock_name(&self) -> &str {
         match self {
             Self::Nvme(disk) => &disk.nqn,
             Self::Iscsi(disk) => &disk.iqn,
-            // Its ports serve several units, and share nothing that ends.
+            // The lock is per unit, because a detach closes no port.
             Self::Fc(disk) => disk.id.name(),
             // A map has a client of its own, or shares one that the kernel counts.
             Self::Rbd(disk) => &disk.image_id,
@@ -150,7 +110,7 @@ impl Disk {
         match (self, other) {
             (Self::Nvme(one), Self::Nvme(other)) => one.shares_controllers(other),
             (Self::Iscsi(one), Self::Iscsi(other)) => one.iqn == other.iqn,
-            // None is made or ended by an attachment; but paths to the same disk are.
+            // An attachment opens no connection, but it adds and deletes paths of the same disk.
             (Self::Fc(one), Self::Fc(other)) => one.id == other.id,
             // The map itself.
             (Self::Rbd(one), Self::Rbd(other)) => one.is_same(other),
@@ -170,20 +130,8 @@ impl Disk {
             (Self::Nvme(one), Self::Nvme(other)) => {
                 one.nqn == other.nqn && one.namespace == other.namespace && one.transport != other.transport
             }
-            // A name of an image is looked at only for the map.
+            // An image is known by its id, so a reused name excludes nothing.
             _ => false,
-        }
-    }
-
-    /// The portals of the target that have a connection, of these.
-    pub(super) fn connected(&self, sys: &Path, portals: &[SocketAddr]) -> Result<Vec<SocketAddr>> {
-        match self {
-            Self::Nvme(disk) => nvme::decide::connected(sys, disk),
-            Self::Iscsi(disk) => iscsi::decide::connected(sys, disk),
-            Self::Fc(_) => Ok(Vec::new()),
-            // Its map is the connection, whatever monitors it has.
-            Self::Rbd(disk) if rbd::decide::is_mapped(sys, disk)? => Ok(portals.to_vec()),
-            Self::Rbd(_) => Ok(Vec::new()),
         }
     }
 
@@ -221,25 +169,37 @@ impl Disk {
         match key {
             "nqn" | "rdma" => {
                 let transport = if key == "nqn" { Transport::Tcp } else { Transport::Rdma };
-                let (host_nqn, namespace) = (value("hostnqn")?, NamespaceId::parse(&value("namespace")?)?);
+                let host_nqn = value("hostnqn")?;
+                let namespace = NamespaceId::parse(&value("namespace")?)?;
                 Some(Self::Nvme(NvmeDisk { transport, nqn: target, host_nqn, namespace }))
             }
             "iqn" => {
                 let interface = Some(value("interface")?).filter(|name| !name.is_empty());
-                let (lun, id) = (value("lun")?.parse().ok()?, LunId::parse(&value("id")?)?);
+                let lun = value("lun")?.parse().ok()?;
+                let id = LunId::parse(&value("id")?)?;
                 Some(Self::Iscsi(IscsiDisk { iqn: target, interface, lun, id }))
             }
             "fc" => {
-                let (ports, initiators) = (parse_list(&target)?, parse_list(&value("initiators")?)?);
-                let (lun, id) = (value("lun")?.parse().ok()?, LunId::parse(&value("id")?)?);
+                let ports = parse_list(&target)?;
+                let initiators = parse_list(&value("initiators")?)?;
+                let lun = value("lun")?.parse().ok()?;
+                let id = LunId::parse(&value("id")?)?;
                 Some(Self::Fc(FcDisk { ports, initiators, lun, id }))
             }
             "rbd" => {
-                let (pool, namespace, image) = (value("pool")?, value("namespace")?, value("image")?);
-                let ((pool_id, pool), (image_id, image)) = (pool.split_once(' ')?, image.split_once(' ')?);
-                let (pool_id, pool) = (pool_id.parse().ok()?, pool.to_owned());
-                let (image_id, image) = (image_id.to_owned(), image.to_owned());
-                Some(Self::Rbd(RbdDisk { fsid: target, pool_id, pool, namespace, image_id, image }))
+                let pool = value("pool")?;
+                let namespace = value("namespace")?;
+                let image = value("image")?;
+                let (pool_id, pool) = pool.split_once(' ')?;
+                let (image_id, image) = image.split_once(' ')?;
+                Some(Self::Rbd(RbdDisk {
+                    fsid: target,
+                    pool_id: pool_id.parse().ok()?,
+                    pool: pool.to_owned(),
+                    namespace,
+                    image_id: image_id.to_owned(),
+                    image: image.to_owned(),
+                }))
             }
             _ => None,
         }

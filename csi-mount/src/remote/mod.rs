@@ -6,13 +6,15 @@
 //! missing.
 //!
 //! ```no_run
-//! use csi_mount::flow::block::{StagePlan, stage, unstage};
+//! use csi_mount::flow::block::{MountCopies, StagePlan};
 //! use csi_mount::remote::{NamespaceId, NvmeHost, NvmeTarget, RemoteDisks};
-//! use csi_mount::{Filesystem, Target};
+//! use csi_mount::{Filesystem, Host, OwnedPath, Owner};
 //!
 //! # fn main() -> csi_mount::Result<()> {
 //! let disks = RemoteDisks::new("/var/lib/kubelet/plugins/san.csi.example.org/remote");
-//! let staging = Target::new("/var/lib/kubelet/plugins/kubernetes.io/csi/san.csi.example.org/1/globalmount")?;
+//! let staging = "/var/lib/kubelet/plugins/kubernetes.io/csi/san.csi.example.org/1/globalmount";
+//! let staging = OwnedPath::new(staging, Owner::new("san.csi.example.org", "pvc-1"));
+//! let host = Host::kernel();
 //!
 //! // Stage: the driver says "this volume is this target".
 //! let namespace = NamespaceId::nguid("0123456789abcdef0123456789abcdef")?;
@@ -20,14 +22,16 @@
 //!     .portal("10.0.0.1:4420".parse().expect("an address"))
 //!     .portal("10.0.1.1:4420".parse().expect("an address"));
 //! let device = disks.attach("pvc-1", &target)?;
-//! stage(device.path(), &staging, &StagePlan::new(Filesystem::Xfs).expect(target.expected()))?;
+//! let plan = StagePlan::new(Filesystem::Xfs).expect(target.expected());
+//! host.block().stage(device.path(), &staging, &plan)?;
 //!
 //! // Expand: all paths have the size that the target reports.
 //! let bytes = disks.refresh("pvc-1")?;
 //!
 //! // Unstage: only the volume's name is known.
 //! let device = disks.device("pvc-1")?;
-//! unstage(&staging, device.as_ref().map(|device| device.path()))?;
+//! let path = device.as_ref().map(|device| device.path());
+//! host.block().unstage(&staging, path, MountCopies::Kept)?;
 //! drop(device);
 //! let detached = disks.detach("pvc-1")?;
 //! # let _ = (bytes, detached);
@@ -38,6 +42,9 @@
 //! |---|---|
 //! | `record.rs`, `disk.rs` | what is attached: durable records, and the lock of a target |
 //! | `attach.rs`, `detach.rs` | the steps of [`RemoteDisks`], which all transports share |
+//! | `transport.rs` | the traits of a transport: a target that is connected, an attachment that ends |
+//! | `paths.rs` | the paths to a disk, and the one disk over them |
+//! | `attributes.rs` | reads of sysfs |
 //! | `ask.rs` | the calls that can hang, made by a child process |
 //! | `multipath/` | dm-multipath, for transports that have no multipath of their own |
 //! | `scsi/` | logical units, for transports of SCSI: which paths are usable, one LUN scanned, paths deleted |
@@ -63,9 +70,11 @@ mod fc;
 mod iscsi;
 mod multipath;
 mod nvme;
+mod paths;
 mod rbd;
 mod record;
 mod scsi;
+mod transport;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -77,7 +86,7 @@ pub use self::nvme::target::{NamespaceId, NvmeHost, NvmeTarget};
 pub use self::rbd::target::{RbdPool, RbdTarget};
 use self::record::Records;
 pub use self::scsi::LunId;
-use crate::Error;
+use crate::error::Error;
 
 /// The remote disks that are attached on this node, by the name of each attachment: a volume's id.
 ///

@@ -13,13 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::disk::Disk;
-use super::iscsi::decide::IscsiUnit;
-use super::nvme::target::NvmeDisk;
-use super::rbd::target::RbdDisk;
-use super::scsi::LogicalUnit;
-use super::{nvme, rbd, scsi};
-use crate::sys::{file_lock, fnv};
-use crate::{DeviceNumber, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::descriptor::lock_within;
+use crate::sys::hash::fnv1a;
 
 const FIRST_LINE: &str = "csi-mount remote disk, version 1";
 const SUFFIX: &str = ".disk";
@@ -43,13 +39,6 @@ pub(super) struct Record {
     pub(super) tls_keys: Vec<String>,
 }
 
-/// The disk of an attachment: all transports of SCSI have common steps.
-pub(super) enum Kind<'r> {
-    Nvme(&'r NvmeDisk),
-    Scsi(Box<dyn LogicalUnit + 'r>),
-    Rbd(&'r RbdDisk),
-}
-
 /// An address of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Portal {
@@ -59,23 +48,9 @@ pub(super) struct Portal {
 }
 
 impl Record {
-    /// The number of the disk, usable or not.
-    pub(super) fn number(&self, sys: &Path) -> Result<Option<DeviceNumber>> {
-        match self.kind() {
-            Kind::Nvme(disk) => nvme::maps::number(sys, disk, self.wwid.as_deref()),
-            Kind::Scsi(unit) => scsi::maps::number(sys, &*unit, self.wwid.as_deref()),
-            Kind::Rbd(disk) => rbd::decide::number(sys, disk),
-        }
-    }
-
-    /// Its disk, as the steps that transports share know it.
-    pub(super) fn kind(&self) -> Kind<'_> {
-        match &self.disk {
-            Disk::Nvme(disk) => Kind::Nvme(disk),
-            Disk::Iscsi(disk) => Kind::Scsi(Box::new(IscsiUnit { disk, portals: &self.portals })),
-            Disk::Fc(disk) => Kind::Scsi(Box::new(disk.clone())),
-            Disk::Rbd(disk) => Kind::Rbd(disk),
-        }
+    /// A record before anything is connected.
+    pub(super) fn new(boot: String, disk: Disk, portals: Vec<Portal>) -> Self {
+        Self { boot, disk, portals, wwid: None, not_flushed: None, tls_keys: Vec::new() }
     }
 
     fn to_text(&self) -> String {
@@ -102,8 +77,7 @@ impl Record {
             let (address, kind) = value.split_once(' ')?;
             Some(Portal { address: address.parse().ok()?, is_own: kind == "own" })
         };
-        let mut record =
-            Self { boot, disk, portals: Vec::new(), wwid: None, not_flushed: None, tls_keys: Vec::new() };
+        let mut record = Self::new(boot, disk, Vec::new());
         for line in lines {
             match line.split_once('=')? {
                 ("portal", value) => record.portals.push(portal(value)?),
@@ -142,10 +116,10 @@ impl Records {
     pub(super) fn lock(&self, target: &str) -> Result<Lock> {
         const LOCK: &str = "lock the attachments of a target with";
         fs::create_dir_all(&self.0).map_err(|error| Error::os("create", &self.0, error))?;
-        let path = self.0.join(format!(".lock-{:016x}", fnv::fnv1a(target.as_bytes())));
+        let path = self.0.join(format!(".lock-{:016x}", fnv1a(target.as_bytes())));
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
         let file = file.map_err(|error| Error::os(LOCK, &path, error))?;
-        match file_lock::take_within(&file, LOCK_LIMIT) {
+        match lock_within(&file, LOCK_LIMIT) {
             Ok(()) => Ok(Lock(file)),
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let reason = format!("another process attaches or detaches there for {LOCK_LIMIT:?}");
@@ -186,18 +160,11 @@ impl Records {
     pub(super) fn put(&self, name: &str, record: &Record) -> Result<()> {
         let path = self.path(name)?;
         let new = self.0.join(format!("{NEW}{}", file_name(name)?));
-        let write = || {
-            let mut file =
-                OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(record.to_text().as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            File::open(&self.0)?.sync_all()
-        };
-        write().map_err(|error| Error::os("write the record of an attachment", &path, error))
+        write_durably(&path, &new, record.to_text().as_bytes())
+            .map_err(|error| Error::os("write the record of an attachment", &path, error))
     }
 
-    /// Removes a record, and what a killed process left of one. None is a success.
+    /// Removes a record and the unfinished file of a killed process. Succeeds if neither exists.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         let path = self.path(name)?;
         let new = self.0.join(format!("{NEW}{}", file_name(name)?));
@@ -205,9 +172,9 @@ impl Records {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             removed => removed.map(|()| true),
         };
-        let remove = || match existed(&new)? | existed(&path)? {
-            true => File::open(&self.0)?.sync_all(),
-            false => Ok(()),
+        let remove = || {
+            let has_changed = existed(&new)? | existed(&path)?;
+            if has_changed { File::open(&self.0)?.sync_all() } else { Ok(()) }
         };
         remove().map_err(|error| Error::os("remove the record of an attachment", &path, error))
     }
@@ -215,6 +182,17 @@ impl Records {
     fn path(&self, name: &str) -> Result<PathBuf> {
         Ok(self.0.join(format!("{}{SUFFIX}", file_name(name)?)))
     }
+}
+
+/// Writes a file that only root can read: a process that is killed leaves the old one or the new one, and `new`.
+pub(super) fn write_durably(path: &Path, new: &Path, bytes: &[u8]) -> io::Result<()> {
+    let _ = fs::remove_file(new);
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(new, path)?;
+    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    File::open(directory)?.sync_all()
 }
 
 /// This boot of the node.
@@ -256,38 +234,44 @@ fn name_of(file: &str) -> Option<String> {
     String::from_utf8(name).ok()
 }
 
+const READ: &str = "read the record of an attachment";
+
+fn damaged(path: &Path) -> Error {
+    Error::new(ErrorKind::Damaged, READ, "it is not a record of this version").at(path).hint(
+        "unmount the volume, disconnect its disk by hand (nvme disconnect, iscsiadm --logout, rbd unmap), and remove \
+         the file",
+    )
+}
+
 fn read(path: &Path) -> Result<Option<Record>> {
-    const READ: &str = "read the record of an attachment";
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(damaged(path)),
         text => text.map_err(|error| Error::os(READ, path, error))?,
     };
-    let damaged = || Error::new(ErrorKind::Damaged, READ, "it is not a record of this version").at(path);
-    Record::parse(&text).map(Some).ok_or_else(damaged)
+    Record::parse(&text).map(Some).ok_or_else(|| damaged(path))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::remote::iscsi::target::IscsiDisk;
-    use crate::remote::nvme::target::Transport;
-    use crate::remote::{LunId, NamespaceId};
+    use crate::remote::nvme::target::{NvmeDisk, Transport};
+    use crate::remote::{FcTarget, LunId, NamespaceId, RbdPool, RbdTarget};
+
+    fn nvme(transport: Transport) -> NvmeDisk {
+        NvmeDisk {
+            transport,
+            nqn: "nqn.s".to_owned(),
+            host_nqn: "nqn.h".to_owned(),
+            namespace: NamespaceId::eui64("0123456789abcdef").unwrap(),
+        }
+    }
 
     fn record() -> Record {
         let portal = |text: &str, is_own| Portal { address: text.parse().unwrap(), is_own };
-        Record {
-            boot: boot().unwrap(),
-            disk: Disk::Nvme(NvmeDisk {
-                transport: Transport::Tcp,
-                nqn: "nqn.s".to_owned(),
-                host_nqn: "nqn.h".to_owned(),
-                namespace: NamespaceId::eui64("0123456789abcdef").unwrap(),
-            }),
-            portals: vec![portal("10.0.0.1:4420", true), portal("[fd00::1]:4420", false)],
-            wwid: None,
-            not_flushed: None,
-            tls_keys: Vec::new(),
-        }
+        let portals = vec![portal("10.0.0.1:4420", true), portal("[fd00::1]:4420", false)];
+        Record::new(boot().unwrap(), Disk::Nvme(nvme(Transport::Tcp)), portals)
     }
 
     #[test]
@@ -300,14 +284,6 @@ mod tests {
             records.put(name, &record()).unwrap();
             assert_eq!(records.get(name).unwrap(), Some(record()), "{name}");
         }
-        for interface in [None, Some("eth1".to_owned())] {
-            let id = LunId::serial("a b=c").unwrap();
-            let disk = Disk::Iscsi(IscsiDisk { iqn: "iqn.s".to_owned(), interface, lun: 3, id });
-            let record = Record { disk, ..record() };
-            records.put("iscsi", &record).unwrap();
-            assert_eq!(records.get("iscsi").unwrap(), Some(record));
-        }
-        records.remove("iscsi").unwrap();
         let not_flushed = Some("flush /dev/sda: Input/output error".to_owned());
         let tls_keys = ["NVMe1R01 nqn.h nqn.s a+/=", "NVMe1R02 nqn.h nqn.s b"].map(str::to_owned).to_vec();
         let with_map = Record { wwid: Some("uuid.9f1b".to_owned()), not_flushed, tls_keys, ..record() };
@@ -335,15 +311,79 @@ mod tests {
         }
     }
 
+    /// A driver of another version reads it.
+    #[test]
+    fn the_text_of_each_transport_stays() {
+        let id = LunId::wwid("naa.6001405").unwrap();
+        let port = "500601603b20419a".parse().unwrap();
+        let bound = FcTarget::new(3, "naa.6001405").unwrap().port(port).initiator(port);
+        let two = bound.clone().port("500601613b20419a".parse().unwrap());
+        let pool = RbdPool::new("b2f9a0a4-5b1d-4a4b-8a5c-0d7e64ba9c7b", "volumes", 3).unwrap();
+        let image = RbdTarget::new(pool.namespace("n").unwrap(), "csi-pvc", "10a3").unwrap();
+        let iscsi = |interface: Option<&str>, id| IscsiDisk {
+            iqn: "iqn.s".to_owned(),
+            interface: interface.map(str::to_owned),
+            lun: 3,
+            id,
+        };
+        let nvme_lines = "hostnqn=nqn.h\nnamespace=eui64:0123456789abcdef\n";
+        for (disk, lines) in [
+            (Disk::Nvme(nvme(Transport::Tcp)), format!("nqn=nqn.s\n{nvme_lines}")),
+            (Disk::Nvme(nvme(Transport::Rdma)), format!("rdma=nqn.s\n{nvme_lines}")),
+            (
+                Disk::Iscsi(iscsi(Some("eth1"), id)),
+                "iqn=iqn.s\ninterface=eth1\nlun=3\nid=wwid:naa.6001405\n".to_owned(),
+            ),
+            (
+                Disk::Iscsi(iscsi(None, LunId::serial("a b=c").unwrap())),
+                "iqn=iqn.s\ninterface=\nlun=3\nid=serial:a b=c\n".to_owned(),
+            ),
+            (
+                Disk::Fc(two.disk),
+                "fc=0x500601603b20419a,0x500601613b20419a\ninitiators=0x500601603b20419a\nlun=3\n\
+                 id=wwid:6001405\n"
+                    .to_owned(),
+            ),
+            (
+                Disk::Rbd(image.disk),
+                "rbd=b2f9a0a4-5b1d-4a4b-8a5c-0d7e64ba9c7b\npool=3 volumes\nnamespace=n\nimage=10a3 csi-pvc\n"
+                    .to_owned(),
+            ),
+        ] {
+            let whole = Record {
+                boot: "b".to_owned(),
+                disk,
+                wwid: Some("uuid.9f1b".to_owned()),
+                not_flushed: Some("flush /dev/sda: Input/output\nerror".to_owned()),
+                tls_keys: vec!["NVMe1R01 nqn.h nqn.s a+/=".to_owned()],
+                ..record()
+            };
+            let text = format!(
+                "csi-mount remote disk, version 1\nboot=b\n{lines}portal=10.0.0.1:4420 own\n\
+                 portal=[fd00::1]:4420 shared\nwwid=uuid.9f1b\nnot_flushed=flush /dev/sda: Input/output error\n\
+                 tls_key=NVMe1R01 nqn.h nqn.s a+/=\nend\n"
+            );
+            assert_eq!(whole.to_text(), text);
+            let not_flushed = Some("flush /dev/sda: Input/output error".to_owned());
+            assert_eq!(Record::parse(&text), Some(Record { not_flushed, ..whole }));
+        }
+    }
+
     #[test]
     fn what_is_no_whole_record_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let records = Records::new(directory.path().to_owned());
         let text = record().to_text();
-        for damaged in ["", &text[..text.len() - 4], &text.replace("version 1", "version 2"), "{}"] {
+        let cut = &text[..text.len() - 4];
+        let older = text.replace("version 1", "version 2");
+        for damaged in ["".as_bytes(), cut.as_bytes(), older.as_bytes(), b"{}", b"\xff\x00"] {
             fs::write(directory.path().join("v.disk"), damaged).unwrap();
-            assert_eq!(records.get("v").unwrap_err().kind(), ErrorKind::Damaged, "{damaged}");
-            assert_eq!(records.list().unwrap().unreadable[0].kind(), ErrorKind::Damaged, "{damaged}");
+            let error = records.get("v").unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::Damaged && error.to_string().contains("remove the file"),
+                "{error}"
+            );
+            assert_eq!(records.list().unwrap().unreadable[0].kind(), ErrorKind::Damaged, "{damaged:?}");
         }
     }
 }

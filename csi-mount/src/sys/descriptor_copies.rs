@@ -103,7 +103,8 @@ fn close_paths() -> io::Result<()> {
 fn close_path(number: c_int) {
     // SAFETY: plain system calls on the child's own table.
     unsafe {
-        let (flags, on_exec) = (libc::fcntl(number, libc::F_GETFL), libc::fcntl(number, libc::F_GETFD));
+        let flags = libc::fcntl(number, libc::F_GETFL);
+        let on_exec = libc::fcntl(number, libc::F_GETFD);
         if flags >= 0 && flags & libc::O_PATH != 0 && on_exec & libc::FD_CLOEXEC != 0 {
             libc::close(number);
         }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use nix::errno::Errno;
 use nix::libc;
 
-use super::child::Answer;
+use super::child::ChildReply;
 use super::device_mapper::{self, Change};
 use super::keyring::{self, Serial};
 use super::nvme_identify::{self, NvmeName};
@@ -74,7 +74,7 @@ impl DeviceCall<'_> {
     }
 
     /// Runs in a forked child: it allocates nothing.
-    pub(crate) fn make(self) -> Answer {
+    pub(crate) fn make(self) -> ChildReply {
         match self {
             Self::Write(fd, bytes) => write(fd, bytes),
             Self::MapImage(image) => map_image(image),
@@ -84,55 +84,55 @@ impl DeviceCall<'_> {
             }
             Self::NvmeOptions(fd) => nvme_options(fd),
             Self::NvmeSize(fd, namespace) => {
-                answer(nvme_identify::size(fd, namespace), |(blocks, block_size)| Answer {
+                answer(nvme_identify::size(fd, namespace), |(blocks, block_size)| ChildReply {
                     blocks,
                     block_size,
-                    ..Answer::default()
+                    ..ChildReply::default()
                 })
             }
             Self::NvmeName(fd, namespace, name) => answer(nvme_identify::has(fd, namespace, name), yes_or_no),
             Self::ScsiPage(fd, page) => answer(scsi_command::has_page(fd, page), yes_or_no),
             Self::ScsiReady(fd) => answer(scsi_command::is_ready(fd), yes_or_no),
             Self::ChangeMapping(fd, uuid, change) => {
-                answer(device_mapper::change(fd, uuid, change), |()| Answer::default())
+                answer(device_mapper::change(fd, uuid, change), |()| ChildReply::default())
             }
         }
     }
 }
 
-fn yes_or_no(setting: bool) -> Answer {
-    Answer { setting: u64::from(setting), ..Answer::default() }
+fn yes_or_no(setting: bool) -> ChildReply {
+    ChildReply { setting: u64::from(setting), ..ChildReply::default() }
 }
 
-fn answer<T>(result: Result<T, Errno>, found: impl FnOnce(T) -> Answer) -> Answer {
+fn answer<T>(result: Result<T, Errno>, found: impl FnOnce(T) -> ChildReply) -> ChildReply {
     match result {
         Ok(value) => found(value),
-        Err(error) => Answer { error: error as i32 as u64, ..Answer::default() },
+        Err(error) => ChildReply { error: error as i32 as u64, ..ChildReply::default() },
     }
 }
 
-fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> Answer {
+fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> ChildReply {
     // SAFETY: the bytes are the parent's, which keeps them.
     failed_if(unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) } < 0)
 }
 
 /// The key is in the keyring of this process, and ends with it: the kernel's client has a copy of its own.
-fn map_image(image: MapImage<'_>) -> Answer {
+fn map_image(image: MapImage<'_>) -> ChildReply {
     let MapImage { switch, order, key_name, key } = image;
     if !key.is_empty()
         && let Err(error) = keyring::add(c"ceph", key_name, key, Serial::OF_THIS_PROCESS)
     {
-        return Answer { setting: 1, ..answer(Err::<(), _>(error), |()| Answer::default()) };
+        return ChildReply { setting: 1, ..answer(Err::<(), _>(error), |()| ChildReply::default()) };
     }
     write(switch, order)
 }
 
-fn failed_if(has_failed: bool) -> Answer {
+fn failed_if(has_failed: bool) -> ChildReply {
     let error = if has_failed { Errno::last_raw() as u64 } else { 0 };
-    Answer { error, ..Answer::default() }
+    ChildReply { error, ..ChildReply::default() }
 }
 
-fn nvme_options(fd: BorrowedFd<'_>) -> Answer {
+fn nvme_options(fd: BorrowedFd<'_>) -> ChildReply {
     let mut text = [0_u8; 4096];
     // SAFETY: the buffer is live and as long as the call is told.
     let length = unsafe { libc::read(fd.as_raw_fd(), text.as_mut_ptr().cast(), text.len()) };
@@ -142,5 +142,5 @@ fn nvme_options(fd: BorrowedFd<'_>) -> Answer {
     let setting = bit(b"fast_io_fail_tmo=", options::FAST_IO_FAIL)
         | bit(b"dhchap_secret=", options::DHCHAP)
         | bit(b"tls_key=", options::TLS);
-    Answer { setting, ..Answer::default() }
+    ChildReply { setting, ..ChildReply::default() }
 }

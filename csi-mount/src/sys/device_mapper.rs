@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use nix::Result;
 
-use crate::DeviceNumber;
+use crate::sys::ids::DeviceNumber;
 
 /// `struct dm_ioctl` of linux/dm-ioctl.h.
 #[repr(C)]

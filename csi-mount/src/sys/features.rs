@@ -9,10 +9,7 @@ use nix::libc;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 
 /// A kernel feature that has a fallback.
-#[cfg_attr(
-    not(any(test, feature = "testing")),
-    expect(unreachable_pub, reason = "public in the testing module")
-)]
+#[cfg_attr(not(any(test, feature = "testing")), expect(unreachable_pub, reason = "public for tests"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Feature {
@@ -59,7 +56,6 @@ thread_local! {
     static HIDDEN: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Whether the kernel has the feature.
 pub(crate) fn has(feature: Feature) -> bool {
     if HIDDEN.get() & bit(feature) != 0 {
         return false;

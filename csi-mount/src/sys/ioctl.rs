@@ -9,8 +9,8 @@ use nix::Result;
 use nix::errno::Errno;
 use rustix::fs::Access;
 
-use super::device_number::DeviceNumber;
 use super::features::{self, Feature};
+use super::ids::DeviceNumber;
 
 /// `struct loop_info64` of linux/loop.h.
 #[repr(C)]
@@ -184,9 +184,21 @@ const _: () = assert!(size_of::<BtrfsInfo>() == 1024);
 const _: () = assert!(size_of::<BtrfsDevice>() == 4096);
 const _: () = assert!(size_of::<BtrfsVolume>() == 4096);
 
+/// `struct fstrim_range`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct TrimRange {
+    start: u64,
+    length: u64,
+    /// Shorter unused ranges are left out.
+    least: u64,
+}
+
 /// The request codes and nix's unsafe wrappers.
 mod raw {
-    use super::{BtrfsDevice, BtrfsInfo, BtrfsVolume, LoopConfig, LoopInfo, XfsGeometry, XfsGrowData};
+    use super::{
+        BtrfsDevice, BtrfsInfo, BtrfsVolume, LoopConfig, LoopInfo, TrimRange, XfsGeometry, XfsGrowData,
+    };
     use nix::libc::{c_int, c_uint};
 
     nix::ioctl_read!(block_size_in_bytes, 0x12, 114, usize); // BLKGETSIZE64: the header's size_t
@@ -213,6 +225,8 @@ mod raw {
     nix::ioctl_write_int_bad!(loop_set_block_size, 0x4c09);
     nix::ioctl_readwrite!(freeze, b'X', 119, c_int); // FIFREEZE
     nix::ioctl_readwrite!(thaw, b'X', 120, c_int); // FITHAW
+    nix::ioctl_readwrite!(trim, b'X', 121, TrimRange); // FITRIM
+    nix::ioctl_read!(shut_down, b'X', 125, u32); // FS_IOC_SHUTDOWN: it reads, whatever its name says
     nix::ioctl_write_ptr!(ext4_resize, b'f', 16, u64);
     nix::ioctl_read!(xfs_geometry, b'X', 100, XfsGeometry);
     nix::ioctl_write_ptr!(xfs_grow, b'X', 110, XfsGrowData);
@@ -281,8 +295,11 @@ pub(crate) struct Topology {
 /// The device's sectors and RAID geometry, read as `libblkid` does.
 pub(crate) fn topology(fd: BorrowedFd<'_>) -> Result<Topology> {
     let fd = fd.as_raw_fd();
-    let (mut logical, mut alignment) = (0, 0);
-    let (mut physical, mut minimum, mut optimal) = (0, 0, 0);
+    let mut logical = 0;
+    let mut alignment = 0;
+    let mut physical = 0;
+    let mut minimum = 0;
+    let mut optimal = 0;
     // SAFETY: the kernel writes one int or unsigned int each.
     unsafe {
         raw::logical_sector(fd, &raw mut logical)?;
@@ -413,6 +430,22 @@ pub(crate) fn thaw(fd: BorrowedFd<'_>) -> Result<()> {
     let mut unused = 0;
     // SAFETY: as above.
     unsafe { raw::thaw(fd.as_raw_fd(), &raw mut unused) }.map(drop)
+}
+
+/// `FITRIM`: frees on the device what the filesystem does not use of these bytes of it. Returns how many bytes it freed.
+pub(crate) fn trim(fd: BorrowedFd<'_>, start: u64, length: u64) -> Result<u64> {
+    let mut range = TrimRange { start, length, least: 0 };
+    // SAFETY: the kernel reads and writes the struct, which is live.
+    unsafe { raw::trim(fd.as_raw_fd(), &raw mut range) }?;
+    Ok(range.length)
+}
+
+/// `FS_IOC_SHUTDOWN` with flags 0: freezes the filesystem, so everything is on its device, and makes every operation
+/// fail from then on. ext4, XFS, f2fs, and btrfs from Linux 6.19.
+pub(crate) fn shut_down(fd: BorrowedFd<'_>) -> Result<()> {
+    let mut flags = 0;
+    // SAFETY: the kernel reads one u32.
+    unsafe { raw::shut_down(fd.as_raw_fd(), &raw mut flags) }.map(drop)
 }
 
 /// `EXT4_IOC_RESIZE_FS`: grows a mounted ext4 to this many blocks; needs `CAP_SYS_RESOURCE`.

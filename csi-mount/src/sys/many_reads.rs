@@ -128,7 +128,8 @@ impl ManyReads {
             // maximum.
             let result = unsafe {
                 let none = ptr::null_mut::<libc::timespec>();
-                let (least, most) = (room as c_long, room as c_long);
+                let least = room as c_long;
+                let most = room as c_long;
                 libc::syscall(libc::SYS_io_getevents, self.context, least, most, events.as_mut_ptr(), none)
             };
             match Errno::result(result) {

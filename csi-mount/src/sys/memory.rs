@@ -1,4 +1,4 @@
-//! How much memory a program that we start can use, and how much it uses.
+//! How much memory a program that we start can use, and how much it uses; memory given back to the kernel.
 
 use std::fs;
 use std::path::Path;
@@ -21,6 +21,31 @@ pub(crate) fn prefer_for_oom_kill(process: u32) {
     }
 }
 
+/// Gives free memory of the heap back to the kernel, and lets the allocator keep less from now on.
+///
+/// glibc's allocator keeps what was freed for each thread that has run, and the more the larger the buffers were: a
+/// driver that staged 50 volumes at once keeps 20 MB and more for ever. Only glibc needs this; with another C
+/// library the function does nothing. It takes some hundred microseconds, in which other threads can wait for the
+/// allocator.
+///
+/// Source: `malloc_trim(3)`, `mallopt(3)`.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    {
+        /// The size of a buffer from which it gets pages of its own, glibc's default. If it is set, freed buffers
+        /// no longer raise it, nor the free memory that each arena keeps at its end.
+        const OWN_PAGES: i32 = 128 << 10;
+        /// Instead of eight for each processor.
+        const ARENAS: i32 = 4;
+        // SAFETY: the functions take numbers and no pointers, and can be called at any time by any thread.
+        unsafe {
+            nix::libc::mallopt(nix::libc::M_MMAP_THRESHOLD, OWN_PAGES);
+            nix::libc::mallopt(nix::libc::M_ARENA_MAX, ARENAS);
+            nix::libc::malloc_trim(0);
+        }
+    }
+}
+
 fn total() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
 }
@@ -30,7 +55,8 @@ fn limits_of_control_groups() -> Vec<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next()?, fields.next()?.trim_start_matches('/'));
+        let controllers = fields.next()?;
+        let path = fields.next()?.trim_start_matches('/');
         let (root, file) = match controllers {
             "" => ("/sys/fs/cgroup", "memory.max"),
             v1 if v1.split(',').any(|one| one == "memory") => {

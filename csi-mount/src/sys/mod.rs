@@ -5,37 +5,27 @@
 
 pub(crate) mod attributes;
 pub(crate) mod child;
-pub(crate) mod control_group;
+pub(crate) mod descriptor;
 pub(crate) mod descriptor_copies;
 #[cfg(feature = "remote")]
 pub(crate) mod device_call;
 pub(crate) mod device_mapper;
-pub(crate) mod device_number;
-pub(crate) mod fd_path;
+pub(crate) mod exec;
 pub(crate) mod features;
-pub(crate) mod file_lock;
-pub(crate) mod fnv;
+pub(crate) mod hash;
+pub(crate) mod ids;
+pub(crate) mod ioctl;
 #[cfg(feature = "remote")]
 pub(crate) mod keyring;
 pub(crate) mod many_reads;
 pub(crate) mod memory;
 pub(crate) mod mount_api;
-pub(crate) mod mount_id;
 pub(crate) mod new_mount;
 #[cfg(feature = "remote")]
 pub(crate) mod nvme_identify;
 pub(crate) mod own_descriptors;
+pub(crate) mod process;
 #[cfg(feature = "remote")]
 mod scsi_command;
 pub(crate) mod super_options;
 pub(crate) mod user_namespace;
-
-mod die_with_parent;
-mod inherit;
-pub(crate) mod ioctl;
-mod pass_descriptor;
-#[cfg(any(test, feature = "testing"))]
-pub(crate) mod ptrace;
-
-pub(crate) use die_with_parent::die_with_parent;
-pub(crate) use inherit::inherit;

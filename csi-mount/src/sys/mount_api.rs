@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use nix::libc;
 
 use super::features::{MOUNT_SETATTR, STATMOUNT};
-use crate::sys::attributes::ATIME_MODE;
-use crate::{MountAttributes, SuperOptions};
+use crate::sys::attributes::{ATIME_MODE, MountAttributes};
+use crate::sys::super_options::SuperOptions;
 
 /// Whether a change applies to one mount or to its whole tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,7 +142,6 @@ const SUPER_READ_ONLY: u32 = 1;
 pub(crate) struct StatMountBasic {
     pub(crate) id: u64,
     pub(crate) parent: u64,
-    /// The unique id of the parent mount.
     pub(crate) unique_parent: u64,
     pub(crate) attributes: u64,
     pub(crate) device: (u32, u32),
@@ -220,6 +219,8 @@ pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
 /// The part of a filesystem that a mount shows, and where.
 #[derive(Debug)]
 pub(crate) struct StatMountPlace {
+    /// The id that mountinfo shows.
+    pub(crate) id: u64,
     pub(crate) device: (u32, u32),
     pub(crate) fs_type: Vec<u8>,
     pub(crate) source: Vec<u8>,
@@ -232,7 +233,7 @@ pub(crate) struct StatMountPlace {
 /// Reads what the mount with this unique id shows, and where. None if the kernel cannot report all of it
 /// (before Linux 6.13).
 pub(crate) fn statmount_place(unique_id: u64) -> io::Result<Option<StatMountPlace>> {
-    let needed = SB_BASIC | FS_TYPE | SB_SOURCE | MNT_ROOT | MNT_POINT;
+    let needed = SB_BASIC | MNT_BASIC | FS_TYPE | SB_SOURCE | MNT_ROOT | MNT_POINT;
     let found = Answer::of(unique_id, needed)?;
     let head = found.head;
     if head.mask & needed != needed {
@@ -240,6 +241,7 @@ pub(crate) fn statmount_place(unique_id: u64) -> io::Result<Option<StatMountPlac
     }
     let text = |what, offset| found.text(what, offset).unwrap_or_default();
     Ok(Some(StatMountPlace {
+        id: head.old_id.into(),
         device: (head.device_major, head.device_minor),
         fs_type: text(FS_TYPE, head.fs_type),
         source: text(SB_SOURCE, head.source),

@@ -10,11 +10,13 @@ use std::path::Path;
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
+use crate::error::{Error, Result};
+use crate::sys::attributes::MountAttributes;
 use crate::sys::features::{self, Feature};
+use crate::sys::ids::{DeviceNumber, MountId};
 use crate::sys::mount_api::{self, StatMount, StatMountBasic};
 use crate::table::mountinfo::{self, MountEntry};
 use crate::table::{facts, smb_root};
-use crate::{DeviceNumber, Error, MountAttributes, MountId, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Details {
@@ -178,8 +180,13 @@ pub(crate) fn is_remote(fs_type: &str) -> bool {
     !LOCAL.contains(&fs_type)
 }
 
+/// Whether a type of filesystem is FUSE, with a subtype or without: `fuse.sshfs`.
+pub(crate) fn is_fuse(fs_type: &str) -> bool {
+    fs_type == "fuse" || fs_type.starts_with("fuse.")
+}
+
 pub(crate) fn unique_id(fd: impl AsFd) -> io::Result<Option<u64>> {
-    if smb_root::facts(fd.as_fd())?.is_some() {
+    if smb_root::find(fd.as_fd())?.is_some() {
         return Ok(None);
     }
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
@@ -232,8 +239,11 @@ impl From<MountEntry> for Details {
 #[cfg(test)]
 mod needs_root {
     use super::*;
-    use crate::testing::{private_mount_namespace, without_features};
-    use crate::{Mount, MountOptions, Target};
+    use crate::internal::without_features;
+    use crate::mounting::mount::Mount;
+    use crate::mounting::options::MountOptions;
+    use crate::place::target::Target;
+    use crate::testing::private_mount_namespace;
 
     #[test]
     fn statmount_and_mountinfo_agree() {

@@ -2,13 +2,15 @@
 //! is a file on SMB that is not the root of its mount; see `smb_root`.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags};
 
 use crate::sys::features::{self, Feature};
-use crate::table::{mountinfo, smb_root};
-use crate::{DeviceNumber, MountId};
+use crate::sys::ids::{DeviceNumber, MountId};
+use crate::table::fd_info::FdInfo;
+use crate::table::mountinfo;
+use crate::table::smb_root::{self, SmbRoot};
 
 /// What the kernel has in memory about a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +52,9 @@ impl Facts {
 /// The facts of an open file.
 pub(crate) fn from_fd(fd: impl AsFd) -> io::Result<Facts> {
     let fd = fd.as_fd();
-    if let Some(found) = smb_root::facts(fd)? {
-        return Ok(found);
+    if let Some(SmbRoot { device, inode, mount }) = smb_root::find(fd)? {
+        let facts = without_statx(FileType::Directory, device, inode, mount);
+        return Ok(Facts { is_mount_root: true, ..facts });
     }
     let flags =
         AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::EMPTY_PATH;
@@ -91,43 +94,67 @@ fn facts_of_broken(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     let mount = FdInfo::read(fd)?.mount;
     let entry = mountinfo::mount_by_id(mount).map_err(io::Error::other)?;
     let device = entry.map_or(DeviceNumber { major: 0, minor: 0 }, |entry| entry.device);
-    let (file_type, inode, node) = (FileType::Unknown, 0, DeviceNumber { major: 0, minor: 0 });
-    Ok(Facts {
+    Ok(without_statx(FileType::Unknown, device, 0, mount))
+}
+
+/// Facts of a file about which only this is known.
+fn without_statx(file_type: FileType, device: DeviceNumber, inode: u64, mount: MountId) -> Facts {
+    Facts {
         file_type,
         device,
         inode,
-        node,
+        node: DeviceNumber { major: 0, minor: 0 },
         size: 0,
         links: 0,
         owner: (0, 0),
         mount,
         is_mount_root: false,
-    })
+    }
 }
 
-/// What /proc reports about a descriptor, without its filesystem.
-pub(crate) struct FdInfo {
-    pub(crate) mount: MountId,
-    /// From Linux 5.14.
-    pub(crate) inode: Option<u64>,
+/// What is at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MountState {
+    /// Nothing exists at the path.
+    Absent,
+    /// A file or directory, with nothing mounted on it.
+    NotMounted,
+    /// The root of a mount. If several are on top of each other, the topmost.
+    Mounted(MountPoint),
 }
 
-impl FdInfo {
-    pub(crate) fn read(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
-        // Drops the error number: a missing /proc must not look like a missing file.
-        let unknown = |error| {
-            io::Error::other(format!("{path} cannot be read; mount /proc into the container: {error}"))
-        };
-        Self::parse(&std::fs::read_to_string(&path).map_err(unknown)?)
+impl MountState {
+    pub(crate) fn from_facts(facts: &Facts) -> Self {
+        if facts.is_mount_root {
+            Self::Mounted(MountPoint { id: facts.mount, device: facts.device })
+        } else {
+            Self::NotMounted
+        }
     }
 
-    /// Reads `/proc/PID/fdinfo/FD`.
-    pub(crate) fn parse(text: &str) -> io::Result<Self> {
-        let number = |key: &str| {
-            text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')?.trim().parse().ok())
-        };
-        let mount = number("mnt_id").map(MountId).ok_or_else(|| io::Error::other("fdinfo has no mnt_id"))?;
-        Ok(Self { mount, inode: number("ino") })
+    /// The mount, if there is one.
+    pub fn mount_point(self) -> Option<MountPoint> {
+        match self {
+            Self::Mounted(mount_point) => Some(mount_point),
+            Self::Absent | Self::NotMounted => None,
+        }
+    }
+}
+
+/// A mount as seen from its root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MountPoint {
+    /// The id of the mount.
+    pub id: MountId,
+    /// The `st_dev` of its root: the block device of an ext4 or xfs filesystem. For btrfs it is a virtual
+    /// number of the subvolume, and the block device is in [`MountEntry::source`](crate::MountEntry::source).
+    pub device: DeviceNumber,
+}
+
+impl MountPoint {
+    /// The mount with this id, whose root has this `st_dev`.
+    pub const fn new(id: MountId, device: DeviceNumber) -> Self {
+        Self { id, device }
     }
 }

@@ -7,8 +7,7 @@
 
 pub(crate) mod details;
 pub(crate) mod facts;
+pub(crate) mod fd_info;
 pub(crate) mod mount_namespaces;
 pub(crate) mod mountinfo;
-pub(crate) mod siblings;
 pub(crate) mod smb_root;
-pub(crate) mod state;

@@ -4,14 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
+use crate::sys::exec::Program;
 
 const PROC: &str = "/proc";
 /// How many processes of a namespace are remembered, because one can end before its table is read.
 const PROCESSES: usize = 8;
+/// How long processes are waited for that are in the middle of an `exec`: it takes microseconds. One that waits for a
+/// filesystem does not show its namespace; other processes there do.
+const EXEC_TIME_LIMIT: Duration = Duration::from_millis(50);
 
-/// Another mount namespace.
 #[derive(Debug)]
 pub(crate) struct OtherNamespace {
     /// Its inode number, as `lsns(8)` shows it.
@@ -47,21 +51,32 @@ pub(crate) fn others() -> Result<Vec<OtherNamespace>> {
     let own = namespace_of("thread-self");
     let kernel_threads = kernel_threads();
     let mut namespaces = BTreeMap::<u64, Vec<u32>>::new();
-    // A process that has ended meanwhile is skipped.
-    for entry in fs::read_dir(PROC).map_err(failed)?.flatten() {
-        let name = entry.file_name();
-        let Some((name, process)) = name.to_str().and_then(|name| Some((name, name.parse().ok()?))) else {
-            continue;
-        };
-        if kernel_threads.contains(&process) {
-            continue;
-        }
+    let mut note = |process: u32| {
         // None: it has ended, or we are not allowed to see it.
-        if let Some(namespace) = namespace_of(name).filter(|namespace| Some(*namespace) != own) {
+        if let Some(namespace) = namespace_of(&process.to_string()).filter(|found| Some(*found) != own) {
             let processes = namespaces.entry(namespace).or_default();
             if processes.len() < PROCESSES {
                 processes.push(process);
             }
+        }
+    };
+    let mut in_exec = Vec::new();
+    // A process that has ended meanwhile is skipped.
+    for entry in fs::read_dir(PROC).map_err(failed)?.flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if kernel_threads.contains(&process) {
+            continue;
+        }
+        if Program::of(process) == Program::InExec {
+            in_exec.push(process);
+        } else {
+            note(process);
+        }
+    }
+    let deadline = Instant::now() + EXEC_TIME_LIMIT;
+    for process in in_exec {
+        if Program::after_exec(process, deadline) != Program::InExec {
+            note(process);
         }
     }
     Ok(namespaces.into_iter().map(|(id, processes)| OtherNamespace { id, processes }).collect())

@@ -6,14 +6,16 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::SuperOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::attributes::MountAttributes;
 use crate::sys::features::{self, Feature};
-use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result};
+use crate::sys::ids::{DeviceNumber, MountId};
+use crate::sys::super_options::SuperOptions;
 
 const TABLE: &str = "/proc/thread-self/mountinfo";
 const OPERATION: &str = "read mount table";
@@ -32,7 +34,8 @@ pub struct MountEntry {
     pub parent: MountId,
     /// The device of the filesystem. A filesystem without its own block device has a number with major 0.
     pub device: DeviceNumber,
-    /// The directory or file of the filesystem that is visible at the mount point.
+    /// The directory or file of the filesystem that is visible at the mount point. If it was deleted, the kernel
+    /// adds `//deleted`, and several can have had this path: see [`shows_same`](Self::shows_same).
     pub root: PathBuf,
     /// Where it is mounted, relative to this process's root. Bytes that are not UTF-8 are kept.
     pub mount_point: PathBuf,
@@ -48,6 +51,27 @@ pub struct MountEntry {
     pub source: OsString,
     /// The options of the filesystem.
     pub super_options: SuperOptions,
+}
+
+impl MountEntry {
+    /// Returns whether both mounts show one file or directory. False if that cannot be known, because it was
+    /// deleted.
+    pub fn shows_same(&self, other: &Self) -> bool {
+        self.id == other.id
+            || (self.device == other.device && self.root == other.root && !is_deleted(&self.root))
+                && !is_deleted(&other.root)
+    }
+
+    /// Returns whether the file or directory that the mount shows was deleted.
+    pub fn is_root_deleted(&self) -> bool {
+        is_deleted(&self.root)
+    }
+}
+
+/// Whether the root of a mount was deleted. The kernel writes `//` in no other path. To [`Path`], the text is
+/// equal to that of a directory `deleted`.
+pub(crate) fn is_deleted(root: &Path) -> bool {
+    root.as_os_str().as_bytes().ends_with(b"//deleted")
 }
 
 /// Returns every mount of this thread's namespace that is reachable from its root, parents before children.
@@ -144,9 +168,10 @@ fn read(table: &mut File) -> Result<(Vec<u8>, Consistency)> {
         reader.read_to_end(&mut bytes)?;
         changed()
     })();
-    match read.map_err(|error| Error::os(OPERATION, TABLE, error))? {
-        true => Ok((bytes, Consistency::Torn)),
-        false => Ok((bytes, Consistency::Whole)),
+    if read.map_err(|error| Error::os(OPERATION, TABLE, error))? {
+        Ok((bytes, Consistency::Torn))
+    } else {
+        Ok((bytes, Consistency::Whole))
     }
 }
 
@@ -184,7 +209,8 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let root = unescaped(next()?).into();
     let mount_point = unescaped(next()?).into();
     let attributes = attributes(next()?);
-    let (mut peer_group, mut master) = (None, None);
+    let mut peer_group = None;
+    let mut master = None;
     loop {
         match next()? {
             b"-" => break,
@@ -235,7 +261,7 @@ fn attributes(field: &[u8]) -> MountAttributes {
 }
 
 /// Decodes what the kernel escapes as a backslash and three octal digits.
-fn unescaped(field: &[u8]) -> OsString {
+pub(crate) fn unescaped(field: &[u8]) -> OsString {
     if !field.contains(&b'\\') {
         return OsStr::from_bytes(field).to_owned();
     }
@@ -254,31 +280,44 @@ fn unescaped(field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
+/// The directory that a mount covers, independent of the path that leads there.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct CoveredDirectory {
+    /// The filesystem that has the directory.
+    pub(crate) device: DeviceNumber,
+    /// Its path in that filesystem.
+    pub(crate) path: PathBuf,
+}
+
+impl CoveredDirectory {
+    /// What the mount covers in `below`, its parent mount.
+    pub(crate) fn of(entry: &MountEntry, below: &MountEntry) -> Option<Self> {
+        let relative = entry.mount_point.strip_prefix(&below.mount_point).ok()?;
+        Some(Self { device: below.device, path: below.root.join(relative) })
+    }
+}
+
+/// The other mounts of the same filesystem, at other places: an operation on the filesystem through one mount affects
+/// all of them. A copy of the mount by propagation covers the same directory by another path and disappears together
+/// with the mount, so it does not count.
+pub(crate) fn siblings<'t>(table: &'t [MountEntry], mount: &MountEntry) -> Vec<&'t MountEntry> {
+    let covered = |entry: &MountEntry| {
+        let below = table.iter().find(|other| other.id == entry.parent)?;
+        CoveredDirectory::of(entry, below)
+    };
+    let own = covered(mount);
+    let is_sibling = |other: &&MountEntry| {
+        other.id != mount.id && other.device == mount.device && (own.is_none() || covered(other) != own)
+    };
+    table.iter().filter(is_sibling).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     fn one(line: &[u8]) -> MountEntry {
         parse_mountinfo(line).unwrap().remove(0)
-    }
-
-    #[test]
-    fn reads_every_field() {
-        let entry =
-            one(b"36 35 98:0 /mnt1 /mnt2 ro,noatime shared:7 master:1 - fuse.ssh host:/x rw,secret=s3cret\n");
-        assert_eq!((entry.id, entry.parent), (MountId(36), MountId(35)));
-        assert_eq!(entry.device, DeviceNumber { major: 98, minor: 0 });
-        assert_eq!(
-            (entry.root.as_path(), entry.mount_point.as_path()),
-            (Path::new("/mnt1"), Path::new("/mnt2"))
-        );
-        assert_eq!(entry.attributes, MountAttributes::RDONLY | MountAttributes::NOATIME);
-        assert_eq!((entry.peer_group, entry.master), (Some(7), Some(1)));
-        assert_eq!((entry.fs_type.as_str(), entry.source.as_os_str()), ("fuse.ssh", OsStr::new("host:/x")));
-        assert!(entry.super_options.has_flag("rw"));
-        assert_eq!(entry.super_options.value("secret"), Some(OsStr::new("s3cret")));
-        assert!(!format!("{entry:?}").contains("s3cret"));
     }
 
     #[test]
@@ -290,28 +329,22 @@ mod tests {
     }
 
     #[test]
-    fn unescapes_octal_codes_and_keeps_other_bytes() {
-        let entry = one(b"1 0 0:1 / /a\\040b\\134c\\012d\xff\\9 rw,relatime - tmpfs x rw");
-        assert_eq!(entry.mount_point.as_os_str().as_bytes(), b"/a b\\c\nd\xff\\9");
-        assert_eq!(entry.attributes, MountAttributes::empty());
-    }
-
-    #[test]
-    fn skips_unknown_optional_fields() {
-        let entry = one(b"1 0 0:1 / /a rw,relatime propagate_from:3 new:field flag unbindable - tmpfs x rw");
-        assert_eq!((entry.peer_group, entry.master), (None, None));
-        assert_eq!(entry.fs_type, "tmpfs");
-    }
-
-    #[test]
-    fn no_mode_of_access_times_is_strictatime() {
-        assert_eq!(one(b"1 0 0:1 / /a rw - tmpfs x rw").attributes, MountAttributes::STRICTATIME);
-    }
-
-    #[test]
     fn accepts_an_empty_source_and_no_options() {
         let entry = one(b"1 0 0:1 / /a rw - tmpfs  ");
         assert_eq!(entry.source, "");
+    }
+
+    /// [`Path`] compares `//` as `/`, and several deleted directories can have had one path.
+    #[test]
+    fn a_deleted_root_is_like_no_other() {
+        let entry =
+            |id: u64, root: &str| one(format!("{id} 1 8:1 {root} /at rw - ext4 /dev/sda1 rw").as_bytes());
+        let deleted = entry(36, "/vol//deleted");
+        let live = entry(37, "/vol/deleted");
+        assert!(deleted.is_root_deleted() && !live.is_root_deleted());
+        assert!(!deleted.shows_same(&live) && !live.shows_same(&deleted));
+        assert!(!deleted.shows_same(&entry(38, "/vol//deleted")));
+        assert!(deleted.shows_same(&deleted) && live.shows_same(&entry(39, "/vol/deleted")));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The facts of the root of an SMB mount, which its server is not asked for.
+//! What is known about the root of an SMB mount without asking its server.
 //!
 //! `statx` with `AT_STATX_DONT_SYNC` reads only memory on other filesystems. The SMB client asks the server
 //! with it too if it has marked the attributes as old (`cifs_getattr` in `fs/smb/client/inode.c`), as after a
@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
-use crate::DeviceNumber;
-use crate::table::facts::{Facts, FdInfo};
+use crate::sys::ids::{DeviceNumber, MountId};
+use crate::table::fd_info::FdInfo;
 use crate::table::mountinfo;
 
 /// How long an answer that the kernel has no SMB client holds, in milliseconds: its module is loaded by the
@@ -38,35 +38,30 @@ pub(crate) fn can_exist() -> bool {
     }
 }
 
-/// The facts of an open file, if it is the root of an attached SMB mount. None before Linux 5.14, where
-/// fdinfo has no inode number.
-pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Option<Facts>> {
-    if can_exist() { facts_of_root(fd, is_smb) } else { Ok(None) }
+/// What the kernel has in memory about the root of an attached SMB mount: a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SmbRoot {
+    pub(crate) device: DeviceNumber,
+    pub(crate) inode: u64,
+    pub(crate) mount: MountId,
 }
 
-fn facts_of_root(fd: BorrowedFd<'_>, is_meant: impl Fn(&str) -> bool) -> io::Result<Option<Facts>> {
+/// Returns `None` if the open file is not the root of an attached SMB mount, and before Linux 5.14, where fdinfo
+/// has no inode number.
+pub(crate) fn find(fd: BorrowedFd<'_>) -> io::Result<Option<SmbRoot>> {
+    if can_exist() { root_of(fd, is_smb) } else { Ok(None) }
+}
+
+fn root_of(fd: BorrowedFd<'_>, is_meant: impl Fn(&str) -> bool) -> io::Result<Option<SmbRoot>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     // The kernel has the directory above in memory. There is none if this is a file.
     let Ok(above) = rustix::fs::openat(fd, c"..", flags, Mode::empty()) else { return Ok(None) };
-    let found = FdInfo::read(fd)?;
-    let Some(inode) =
-        found.inode.filter(|_| FdInfo::read(above.as_fd()).is_ok_and(|above| above.mount != found.mount))
-    else {
-        return Ok(None);
-    };
-    let entry = mountinfo::mount_by_id(found.mount).map_err(io::Error::other)?;
-    let Some(entry) = entry.filter(|entry| is_meant(&entry.fs_type)) else { return Ok(None) };
-    Ok(Some(Facts {
-        file_type: FileType::Directory,
-        device: entry.device,
-        inode,
-        node: DeviceNumber { major: 0, minor: 0 },
-        size: 0,
-        links: 0,
-        owner: (0, 0),
-        mount: found.mount,
-        is_mount_root: true,
-    }))
+    let FdInfo { mount, inode } = FdInfo::read(fd)?;
+    let is_root = || FdInfo::read(above.as_fd()).is_ok_and(|above| above.mount != mount);
+    let Some(inode) = inode.filter(|_| is_root()) else { return Ok(None) };
+    let entry = mountinfo::mount_by_id(mount).map_err(io::Error::other)?;
+    let entry = entry.filter(|entry| is_meant(&entry.fs_type));
+    Ok(entry.map(|entry| SmbRoot { device: entry.device, inode, mount }))
 }
 
 /// Whether this type of filesystem is the kernel's SMB client.
@@ -77,12 +72,14 @@ pub(crate) fn is_smb(fs_type: &str) -> bool {
 #[cfg(test)]
 mod needs_root {
     use super::*;
-    use crate::table::facts::from_fd;
+    use crate::mounting::bind::Bind;
+    use crate::mounting::mount::Mount;
+    use crate::place::target::Target;
+    use crate::table::facts::{self, Facts};
     use crate::testing::private_mount_namespace;
-    use crate::{Bind, Mount, Target};
 
     #[test]
-    fn the_facts_are_those_of_statx() {
+    fn what_is_known_is_what_statx_says() {
         let directory = tempfile::tempdir().unwrap();
         private_mount_namespace(|| {
             let target = Target::new(directory.path()).unwrap();
@@ -95,21 +92,18 @@ mod needs_root {
             let is_meant = |fs_type: &str| fs_type == "tmpfs";
             for root in [&target, &bound] {
                 let opened = root.open("look").unwrap();
-                let found = facts_of_root(opened.fd.as_fd(), is_meant).unwrap();
+                let found = root_of(opened.fd.as_fd(), is_meant).unwrap();
                 if FdInfo::read(opened.fd.as_fd()).unwrap().inode.is_none() {
                     assert_eq!(found, None, "before Linux 5.14");
                     continue;
                 }
                 let found = found.expect("it is the root of a mount");
-                let statx = from_fd(&opened.fd).unwrap();
-                let known = |facts: Facts| {
-                    (facts.file_type, facts.device, facts.inode, facts.mount, facts.is_mount_root)
-                };
-                assert_eq!(known(found), known(statx));
-                assert_eq!(facts_of_root(opened.fd.as_fd(), is_smb).unwrap(), None, "of another type");
+                let Facts { device, inode, mount, .. } = facts::from_fd(&opened.fd).unwrap();
+                assert_eq!(found, SmbRoot { device, inode, mount });
+                assert_eq!(root_of(opened.fd.as_fd(), is_smb).unwrap(), None, "of another type");
             }
             let below = std::fs::File::open(directory.path().join("below")).unwrap();
-            assert_eq!(facts_of_root(below.as_fd(), is_meant).unwrap(), None, "not a root");
+            assert_eq!(root_of(below.as_fd(), is_meant).unwrap(), None, "not a root");
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Disks of a test, for a driver's look-up without root.
+//! Disks of a test: what one reports about itself, and a directory in which they look as the kernel shows them.
 
 use std::fs;
 use std::ops::Range;
@@ -6,29 +6,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::device::disk_source::DiskSource;
-use crate::device::sysfs::Sysfs;
-use crate::{DeviceIdentity, DeviceNumber, Error, ErrorKind, ExpectedDevice, Result};
+use crate::device::expected::ExpectedDevice;
+use crate::device::sysfs::{DeviceIdentity, Sysfs, hex_digits};
+use crate::device::wait::DiskSource;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::ids::DeviceNumber;
 
-/// Disks that exist only in a directory: a `sys` and a `dev` as the kernel makes them. [`ExpectedDevice`]
-/// decides on them as it does on the node's own, so a driver tests its look-up as an ordinary user.
-///
-/// ```
-/// use csi_mount::ExpectedDevice;
-/// use csi_mount::testing::{FakeDisk, FakeDisks};
-///
-/// # let directory = std::env::temp_dir().join(format!("csi-mount-doc-{}", std::process::id()));
-/// # std::fs::create_dir(&directory)?;
-/// let disks = FakeDisks::new(&directory);
-/// disks.add(FakeDisk::virtio("vda").serial("root").size(8 << 30));
-/// disks.add(FakeDisk::scsi("sda", 3).pci("0000:00:04.0").size(1 << 30));
-///
-/// // What the driver makes of its publish context:
-/// let expected = ExpectedDevice::new().lun(3).min_size(1 << 30);
-/// assert_eq!(disks.find(&expected)?.unwrap().name, "sda");
-/// # std::fs::remove_dir_all(&directory)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// Disks that exist only in a directory: a `sys` and a `dev` as the kernel makes them, for the tests of how these are
+/// read. A driver's tests use a [`SimulatedNode`](super::SimulatedNode).
 #[derive(Debug)]
 pub struct FakeDisks {
     root: PathBuf,
@@ -36,7 +21,9 @@ pub struct FakeDisks {
     next: AtomicU32,
 }
 
-/// A disk among [`FakeDisks`]: what the kernel would report about it.
+/// A disk of a test: what the kernel would report about it. [`SimulatedNode::attach`] attaches it.
+///
+/// [`SimulatedNode::attach`]: super::SimulatedNode::attach
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct FakeDisk {
@@ -73,7 +60,8 @@ pub struct FoundDisk {
 
 impl FakeDisk {
     fn new(name: &str, bus: Bus) -> Self {
-        let (pci, name) = ("0000:00:05.0".to_owned(), name.to_owned());
+        let pci = "0000:00:05.0".to_owned();
+        let name = name.to_owned();
         Self { name, bus, pci, serial: None, wwid: None, nguid: None, eui64: None, size: 1 << 30 }
     }
 
@@ -134,6 +122,51 @@ impl FakeDisk {
         self
     }
 
+    /// The kernel's name, such as `vda`.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.size
+    }
+
+    /// What it is known by on every node to which it is attached.
+    pub(super) fn known_as(&self) -> &str {
+        let names = [&self.wwid, &self.nguid, &self.eui64, &self.serial];
+        names.into_iter().flatten().next().unwrap_or(&self.name)
+    }
+
+    /// What the kernel reports about it, as it is read from sysfs.
+    ///
+    /// # Panics
+    /// For a multipath device: what it reports is that of its paths.
+    pub(super) fn identity(&self) -> DeviceIdentity {
+        let pci = format!("pci-{}", self.pci);
+        let is_virtio = matches!(self.bus, Bus::Virtio);
+        let (lun, by_path) = match &self.bus {
+            Bus::Virtio => (None, pci),
+            Bus::Scsi { lun } => (Some(*lun), format!("{pci}-scsi-0:0:0:{lun}")),
+            Bus::Nvme => (None, format!("{pci}-nvme-{}", self.namespace())),
+            Bus::Multipath { .. } => panic!("{}: a multipath device is not simulated", self.name),
+        };
+        let serial = self.serial.as_ref();
+        DeviceIdentity {
+            serial: serial.map(|serial| serial.chars().take(if is_virtio { 20 } else { 252 }).collect()),
+            wwn: self.wwid.clone(),
+            nguid: self.nguid.as_deref().map(hex_digits),
+            eui64: self.eui64.as_deref().map(hex_digits),
+            lun,
+            by_path: Some(by_path),
+            may_be_cut: is_virtio && serial.is_some(),
+        }
+    }
+
+    /// The number of an NVMe namespace.
+    fn namespace(&self) -> &str {
+        self.name.rsplit_once('n').map_or("1", |(_, number)| number)
+    }
+
     /// Its directory below `sys/devices`, and how to get from there to the directory of its controller.
     fn place(&self) -> (String, &'static str) {
         let Self { name, pci, .. } = self;
@@ -172,8 +205,7 @@ impl FakeDisk {
                 add("wwid", of(&self.wwid));
                 add("nguid", of(&self.nguid));
                 add("eui", of(&self.eui64));
-                let nsid = self.name.rsplit_once('n').map_or("1", |(_, number)| number);
-                add("nsid", Some(line(nsid)));
+                add("nsid", Some(line(self.namespace())));
             }
             Bus::Multipath { .. } => add("dm/uuid", of(&self.wwid)),
         }
@@ -303,8 +335,12 @@ impl FakeDisks {
 impl DiskSource for FakeDisks {
     type Disk = FoundDisk;
 
-    fn sysfs(&self) -> &Sysfs {
-        &self.sysfs
+    fn disks(&self) -> Result<Vec<(DeviceNumber, DeviceIdentity)>> {
+        self.sysfs.disks()
+    }
+
+    fn identity(&self, number: DeviceNumber) -> Result<DeviceIdentity> {
+        self.sysfs.identity(number)
     }
 
     fn open(&self, path: &Path) -> Result<FoundDisk> {
@@ -338,5 +374,30 @@ impl DiskSource for FakeDisks {
 
     fn size(disk: &FoundDisk) -> Result<u64> {
         Ok(disk.size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The simulated node has what the kernel's own description would give.
+    #[test]
+    fn a_disk_reports_what_is_read_from_sysfs() {
+        let directory = tempfile::tempdir().unwrap();
+        let disks = FakeDisks::new(directory.path());
+        for disk in [
+            FakeDisk::virtio("vda"),
+            FakeDisk::virtio("vdb").serial("a-serial-number-of-more-than-20-bytes").pci("0000:00:06.0"),
+            FakeDisk::scsi("sda", 3).serial("SCSI3").wwid("naa.5000c500a1b2c3d5").pci("0000:00:04.0"),
+            FakeDisk::nvme("nvme0n1").serial("vol0123").wwid("uuid.0f47"),
+            FakeDisk::nvme("nvme1n2")
+                .nguid("00112233-4455-6677-8899-aabbccddeeff")
+                .eui64("00 25 38 1b 71 b0 00 01")
+                .pci("0000:00:1e.0"),
+        ] {
+            let number = disks.add(disk.clone());
+            assert_eq!(disk.identity(), disks.identity(number).unwrap(), "{disk:?}");
+        }
     }
 }

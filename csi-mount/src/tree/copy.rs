@@ -1,9 +1,7 @@
 //! Copies a directory with everything in it. It walks by open directories, so that it cannot be redirected.
 
-use std::collections::HashMap;
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,11 +9,15 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::path::lookup;
+use crate::place::target::Target;
+use crate::sys::descriptor::reopen_file;
+use crate::sys::ids::MountId;
 use crate::table::facts;
-use crate::tree::copy_file::copy_contents;
-use crate::tree::trail::{Identity, Trail, parent, require};
-use crate::{Copied, Error, ErrorKind, MountId, Result, Root, Target};
+use crate::tree::copy_file::{Copied, copy_contents};
+use crate::tree::links::Links;
+use crate::tree::trail::{Failures, Identity, Trail};
 
 const COPY: &str = "copy the tree";
 
@@ -37,7 +39,14 @@ impl Target {
     /// deleted meanwhile is skipped; a deletion in the copy is an error. A failed copy stays as far as it
     /// came; remove it.
     ///
+    /// Memory does not grow with the number of files or hard links. Until the copy is complete, a directory
+    /// in it has one more link of each file that has several.
+    ///
     /// # Errors
+    /// If files can't be copied, the others are still copied, up to 1,000 failures, and the error is that of
+    /// the first file and says how many failed. An error that concerns all files, such as a full disk, ends
+    /// the copy.
+    ///
     /// - [`ErrorKind::Busy`]: something is mounted in the directory, or an entry was moved or replaced during
     ///   the copy.
     /// - [`ErrorKind::NotFound`]: the directory does not exist.
@@ -45,26 +54,27 @@ impl Target {
     /// - [`ErrorKind::PermissionDenied`]: the process is not allowed to set the owners of files, for example
     ///   on an NFS export with `root_squash`.
     /// - [`ErrorKind::NoSpace`]: the filesystem has no space left.
+    /// - [`ErrorKind::OutOfRange`]: a file is larger than the filesystem of the copy allows, or a directory is
+    ///   below 65,536 others.
     /// - [`ErrorKind::Io`] with `EEXIST`: the new target exists.
     pub fn copy_tree(&self, to: &Target) -> Result<Copied> {
         let from = self.open_directory(COPY)?;
         let found = facts::from_fd(&from).map_err(|error| self.error(COPY, error))?;
         make(to.parent(COPY)?, to.name(), to.path())?;
         let copy = to.open_directory(COPY)?;
-        let root = copy.try_clone().map_err(|error| to.error(COPY, error))?;
+        let top = copy.try_clone().map_err(|error| to.error(COPY, error))?;
         let mut copier = Copier {
             mount: found.mount,
-            root: Root::from_directory(root, to.path().to_owned()),
-            below: PathBuf::new(),
-            path: self.path().to_owned(),
-            links: HashMap::new(),
+            links: Links::new(top),
+            path: to.path().to_owned(),
+            trail: Trail::new(COPY, self.path()),
+            failures: Failures::default(),
             copied: Copied::default(),
         };
         copier.copy(from, copy)?;
-        Ok(copier.copied)
+        copier.failures.into_error().map_or(Ok(copier.copied), Err)
     }
 
-    /// Opens the directory for reading.
     pub(crate) fn open_directory(&self, operation: &'static str) -> Result<OwnedFd> {
         let parent = self.parent(operation)?;
         open(parent, self.name(), OFlags::DIRECTORY).map_err(|error| self.error(operation, error))
@@ -72,7 +82,6 @@ impl Target {
 }
 
 fn open(directory: BorrowedFd<'_>, name: &OsStr, extra: OFlags) -> rustix::io::Result<OwnedFd> {
-    // Non-blocking, so that a pipe in place of the file does not block us.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     rustix::fs::openat(directory, name, flags | extra, Mode::empty())
 }
@@ -81,17 +90,17 @@ fn make(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<()> {
     rustix::fs::mkdirat(parent, name, Mode::RWXU).map_err(|error| Error::os(COPY, path, error))
 }
 
+/// After this many files that can't be copied, the copy ends.
+const MAX_FAILURES: u64 = 1000;
+
 struct Copier {
     /// Only files on this mount are copied.
     mount: MountId,
-    /// The top directory of the copy.
-    root: Root,
-    /// The current directory, relative to the top of the tree.
-    below: PathBuf,
-    /// The path of the current directory in the source, for messages.
+    links: Links,
+    /// The path of the copy, for messages.
     path: PathBuf,
-    /// For each file with more than one name: its path in the copy, by its device and inode.
-    links: HashMap<(u64, u64), PathBuf>,
+    trail: Trail<CopyAbove>,
+    failures: Failures,
     copied: Copied,
 }
 
@@ -107,103 +116,110 @@ struct CopyAbove {
     identity: Identity,
 }
 
+/// An entry of the source, and the directory of its copy.
+struct Entry<'d> {
+    from: BorrowedFd<'d>,
+    to: BorrowedFd<'d>,
+    name: &'d OsStr,
+    path: &'d Path,
+}
+
 impl Copier {
     /// Copies a tree of any depth, without a stack that grows with it.
     fn copy(&mut self, from: OwnedFd, to: OwnedFd) -> Result<()> {
-        let mut trail = Trail::new(COPY);
-        let mut here = Pair { from: Dir::new(from).map_err(|error| self.failed(error))?, to };
+        let mut here = Pair { from: Dir::new(from).map_err(|error| self.trail.failed(error))?, to };
         loop {
             if let Some((name, inner, offset)) = self.next_directory(&mut here)? {
-                let failed = |error| Error::os(COPY, &self.path, error);
-                let identity = Identity::from_fd(here.to.as_fd()).map_err(failed)?;
-                let copy = CopyAbove { open: trail.keeps_open().then_some(here.to), identity };
-                trail.down(here.from, offset, copy).map_err(failed)?;
-                (self.below, self.path) = (self.below.join(&name), self.path.join(&name));
+                let identity = Identity::from_fd(here.to.as_fd());
+                let identity = identity.map_err(|error| self.trail.failed(error))?;
+                let copy = CopyAbove { open: self.trail.keeps_open().then_some(here.to), identity };
+                self.trail.down(here.from, &name, offset, copy)?;
                 here = inner;
                 continue;
             }
-            let from = here.from.fd().map_err(|error| self.failed(error))?;
-            let stat = rustix::fs::fstat(from).map_err(|error| self.failed(error))?;
-            copy_metadata(from, &here.to, &stat).map_err(|error| self.failed(error))?;
-            let Some((from, copy)) = trail.up(&here.from, &self.path)? else { return Ok(()) };
+            if self.trail.depth() == 0 {
+                self.links.remove(&self.path)?;
+            }
+            if let Err(error) = finish_directory(&here) {
+                self.fail(self.trail.failed(error))?;
+            }
+            let Some((from, copy)) = self.trail.up(&here.from)? else { return Ok(()) };
             let to = match copy.open {
                 Some(open) => open,
-                None => {
-                    let above = parent(&here.to).map_err(|error| Error::os(COPY, &self.path, error))?;
-                    require(COPY, above.as_fd(), copy.identity, &self.path)?;
-                    above
-                }
+                None => self.trail.above(here.to.as_fd(), copy.identity)?,
             };
             here = Pair { from, to };
-            self.below.pop();
-            self.path.pop();
         }
     }
 
     /// Copies the entries of a directory up to its next subdirectory, whose copy is created.
     fn next_directory(&mut self, here: &mut Pair) -> Result<Option<(OsString, Pair, i64)>> {
         while let Some(entry) = here.from.read() {
-            let entry = entry.map_err(|error| self.failed(error))?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                // It has no further entries.
+                Err(error) => {
+                    self.fail(self.trail.failed(error))?;
+                    continue;
+                }
+            };
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
                 continue;
             }
-            let from = here.from.fd().map_err(|error| self.failed(error))?;
-            let (below, path) = (self.below.join(name), self.path.join(name));
-            if let Some((from, to)) = self.entry(from, here.to.as_fd(), name, &below, &path)? {
-                let from = Dir::new(from).map_err(|error| Error::os(COPY, &path, error))?;
-                return Ok(Some((name.to_owned(), Pair { from, to }, entry.offset())));
+            let from = here.from.fd().map_err(|error| self.trail.failed(error))?;
+            let path = self.trail.path_to(name);
+            match self.entry(&Entry { from, to: here.to.as_fd(), name, path: &path }) {
+                Ok(Some(inner)) => return Ok(Some((name.to_owned(), inner, entry.offset()))),
+                Ok(None) => {}
+                Err(error) => self.fail(error)?,
             }
         }
         Ok(None)
     }
 
-    fn failed(&self, error: Errno) -> Error {
-        Error::os(COPY, &self.path, error)
+    fn fail(&mut self, error: Error) -> Result<()> {
+        self.failures.add(error)?;
+        if self.failures.count < MAX_FAILURES {
+            return Ok(());
+        }
+        let failures = std::mem::take(&mut self.failures);
+        failures.into_error().map_or(Ok(()), |first| Err(first.add_reason("more are not counted")))
     }
 
     /// Copies one entry. For a directory it creates only the directory itself, and returns it and its copy,
     /// both open.
-    fn entry(
-        &mut self,
-        from: BorrowedFd<'_>,
-        to: BorrowedFd<'_>,
-        name: &OsStr,
-        below: &Path,
-        path: &Path,
-    ) -> Result<Option<(OwnedFd, OwnedFd)>> {
+    ///
+    /// The entry is opened once, without effect on it, and is then used by its descriptor only: its name can
+    /// lead to something else a moment later.
+    fn entry(&mut self, entry: &Entry<'_>) -> Result<Option<Pair>> {
+        let Entry { from, to, name, path } = *entry;
         let failed = |error: Errno| Error::os(COPY, path, error);
-        let Some(place) = unless_gone(lookup::open_at(from, name), path)? else { return Ok(None) };
+        let place = match lookup::open_at(from, name) {
+            Err(error) if lookup::is_absent(&error) => return Ok(skip(path)),
+            place => place.map_err(|error| Error::os(COPY, path, error))?,
+        };
         let facts = facts::from_fd(&place).map_err(|error| Error::os(COPY, path, error))?;
         if facts.is_mount_root || facts.mount != self.mount {
             return Err(Error::new(ErrorKind::Busy, COPY, "something is mounted there").at(path));
         }
+        let stat = match rustix::fs::fstat(&place) {
+            // On a server.
+            Err(Errno::STALE) if is_gone(from, name) => return Ok(skip(path)),
+            stat => stat.map_err(failed)?,
+        };
         match facts.file_type {
-            FileType::Directory => {
-                let inner = open(from, name, OFlags::DIRECTORY);
-                let Some(inner) = unless_gone(inner, path)? else { return Ok(None) };
-                make(to, name, path)?;
-                self.copied.entries += 1;
-                return Ok(Some((inner, open(to, name, OFlags::DIRECTORY).map_err(failed)?)));
-            }
-            FileType::RegularFile => {
-                let file = open(from, name, OFlags::empty());
-                let Some(file) = unless_gone(file, path)? else { return Ok(None) };
-                let stat = rustix::fs::fstat(&file).map_err(failed)?;
-                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                    return Err(Error::new(ErrorKind::Busy, COPY, "it changes while it is copied").at(path));
-                }
-                self.file(File::from(file), &stat, to, name, below, path)?;
-            }
+            FileType::Directory => return self.directory(entry, &place),
+            FileType::RegularFile => match reopen_file(&place, OFlags::RDONLY) {
+                Err(Errno::STALE) if is_gone(from, name) => return Ok(skip(path)),
+                file => self.file(&File::from(file.map_err(failed)?), &stat, entry)?,
+            },
             FileType::Symlink => {
-                let link = rustix::fs::readlinkat(from, name, Vec::new());
-                let link = link.and_then(|link| Ok((link, stat_at(from, name)?)));
-                let Some((link, stat)) = unless_gone(link, path)? else { return Ok(None) };
+                let link = rustix::fs::readlinkat(&place, "", Vec::new()).map_err(failed)?;
                 rustix::fs::symlinkat(&link, to, name).map_err(failed)?;
                 copy_metadata_at(to, name, &stat).map_err(failed)?;
             }
             kind => {
-                let Some(stat) = unless_gone(stat_at(from, name), path)? else { return Ok(None) };
                 let mode = Mode::from_raw_mode(stat.st_mode);
                 rustix::fs::mknodat(to, name, kind, mode, stat.st_rdev).map_err(failed)?;
                 copy_metadata_at(to, name, &stat).map_err(failed)?;
@@ -216,55 +232,53 @@ impl Copier {
         Ok(None)
     }
 
-    fn file(
-        &mut self,
-        from: File,
-        stat: &Stat,
-        to: BorrowedFd<'_>,
-        name: &OsStr,
-        below: &Path,
-        path: &Path,
-    ) -> Result<()> {
+    /// Creates the copy of a directory.
+    fn directory(&mut self, entry: &Entry<'_>, place: &OwnedFd) -> Result<Option<Pair>> {
+        let Entry { from, to, name, path } = *entry;
         let failed = |error: Errno| Error::os(COPY, path, error);
-        if stat.st_nlink > 1 {
-            if let Some(first) = self.links.get(&(stat.st_dev, stat.st_ino)) {
-                let first = self.root.target(first)?;
-                let linked =
-                    rustix::fs::linkat(first.parent(COPY)?, first.name(), to, name, AtFlags::empty());
-                match linked {
-                    // Servers without hard links.
-                    Err(Errno::OPNOTSUPP | Errno::PERM | Errno::MLINK) => {}
-                    linked => return linked.map_err(failed),
-                }
-            } else {
-                self.links.insert((stat.st_dev, stat.st_ino), below.to_owned());
-            }
+        self.trail.require_depth(name)?;
+        let inner = match open(place.as_fd(), ".".as_ref(), OFlags::DIRECTORY) {
+            Err(Errno::NOENT | Errno::STALE) if is_gone(from, name) => return Ok(skip(path)),
+            inner => Dir::new(inner.map_err(failed)?).map_err(failed)?,
+        };
+        make(to, name, path)?;
+        self.copied.entries += 1;
+        Ok(Some(Pair { from: inner, to: open(to, name, OFlags::DIRECTORY).map_err(failed)? }))
+    }
+
+    fn file(&mut self, from: &File, stat: &Stat, entry: &Entry<'_>) -> Result<()> {
+        let Entry { to, name, path, .. } = *entry;
+        let failed = |error: Errno| Error::os(COPY, path, error);
+        let has_links = stat.st_nlink > 1;
+        if has_links && self.links.link(stat, to, name).map_err(failed)? {
+            return Ok(());
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let copy = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         let copy = File::from(copy);
-        let copied = copy_contents(&from, &copy).map_err(|error| Error::os(COPY, path, error))?;
+        let copied = copy_contents(from, &copy).map_err(|error| Error::os(COPY, path, error))?;
         self.copied.add(copied);
-        copy_metadata(&from, &copy, stat).map_err(failed)?;
+        copy_metadata(from, &copy, stat).map_err(failed)?;
         // Closing does not report errors of delayed writes.
-        copy.sync_all().map_err(|error| Error::os(COPY, path, error))
+        copy.sync_all().map_err(|error| Error::os(COPY, path, error))?;
+        if has_links { self.links.add(stat, to, name).map_err(failed) } else { Ok(()) }
     }
 }
 
-/// What was found of a tree entry. None if it was deleted since it was listed.
-fn unless_gone<T>(found: std::result::Result<T, impl Into<io::Error>>, path: &Path) -> Result<Option<T>> {
-    match found.map_err(Into::into) {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
-            tracing::debug!(path = %path.display(), "it was removed during the copy");
-            Ok(None)
-        }
-        Err(error) => Err(Error::os(COPY, path, error)),
-    }
+/// The copy of a directory gets its metadata after everything in it, which changes its times.
+fn finish_directory(here: &Pair) -> rustix::io::Result<()> {
+    let from = here.from.fd()?;
+    copy_metadata(from, &here.to, &rustix::fs::fstat(from)?)
 }
 
-fn stat_at(directory: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Stat> {
-    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+/// Skips an entry that was deleted since it was listed.
+fn skip<T>(path: &Path) -> Option<T> {
+    tracing::debug!(path = %path.display(), "it was removed during the copy");
+    None
+}
+
+fn is_gone(directory: BorrowedFd<'_>, name: &OsStr) -> bool {
+    matches!(rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
 }
 
 fn owner(stat: &Stat) -> (Option<Uid>, Option<Gid>) {

@@ -7,10 +7,11 @@ use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
+use crate::sys::descriptor::reopen_file;
 
 const COPY: &str = "copy";
 
@@ -47,17 +48,22 @@ impl Copied {
 ///
 /// # Errors
 /// - [`NotFound`](crate::ErrorKind::NotFound): the file does not exist.
-/// - [`InvalidInput`](crate::ErrorKind::InvalidInput): it is a symbolic link.
+/// - [`InvalidInput`](crate::ErrorKind::InvalidInput): it is a symbolic link or any other special file, which
+///   is not opened.
+/// - [`OutOfRange`](crate::ErrorKind::OutOfRange): it is larger than the filesystem of the copy allows.
 /// - [`NoSpace`](crate::ErrorKind::NoSpace): the filesystem has no space left.
 /// - [`Io`](crate::ErrorKind::Io): the copy exists already.
 pub fn copy_file(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Copied> {
-    let (from, to) = (from.as_ref(), to.as_ref());
-    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
-    let source = File::options()
-        .read(true)
-        .custom_flags(no_follow)
-        .open(from)
-        .map_err(|error| Error::os(COPY, from, error))?;
+    let from = from.as_ref();
+    let to = to.as_ref();
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let source = rustix::fs::open(from, flags, Mode::empty())
+        .and_then(|place| reopen_file(place, OFlags::RDONLY))
+        .map_err(|error| match error {
+            Errno::INVAL => Error::os(COPY, from, error).add_reason("it is not a regular file"),
+            _ => Error::os(COPY, from, error),
+        })?;
+    let source = File::from(source);
     let copy = File::options()
         .write(true)
         .create_new(true)

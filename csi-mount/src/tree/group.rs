@@ -1,8 +1,8 @@
 //! Gives a volume's files to a group, as the kubelet does for `fsGroup`, without leaving the volume.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,13 +10,15 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, chownat, fstat, openat};
 
-use crate::path::lookup;
-use crate::path::paths;
-use crate::sys::fd_path::path_of;
+use crate::bounded::in_flight::{self, Subject, c_string};
+use crate::error::{Error, ErrorKind, Result};
+use crate::path::{lookup, paths};
+use crate::sys::child::ChildCall;
+use crate::sys::descriptor::path_of;
+use crate::sys::ids::MountId;
 use crate::table::details::Details;
 use crate::table::facts;
-use crate::tree::trail::Trail;
-use crate::{Error, ErrorKind, MountId, Result};
+use crate::tree::trail::{Failures, Trail};
 
 const GIVE: &str = "give to a group";
 /// How often progress is logged.
@@ -27,7 +29,7 @@ const FILE: u32 = 0o660;
 /// Read, write and search for the group. The setgid bit gives new files in it to the group too.
 const DIRECTORY: u32 = 0o2770;
 
-/// When [`give_to_group`] changes the files.
+/// When [`set_volume_ownership`] changes the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum GroupChange {
@@ -39,7 +41,7 @@ pub enum GroupChange {
     Always,
 }
 
-/// What [`give_to_group`] did.
+/// What [`set_volume_ownership`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GroupOutcome {
@@ -51,6 +53,8 @@ pub enum GroupOutcome {
         files: u64,
         /// How many of them had to be changed.
         changed: u64,
+        /// How many of them can't be changed, for example because they are immutable (`chattr(1)`).
+        failed: u64,
     },
 }
 
@@ -65,6 +69,9 @@ pub enum GroupOutcome {
 /// interruption the next call continues: the root is changed last, and files that are right are not written
 /// again.
 ///
+/// A file that can't be changed does not keep the volume from being used, as with the kubelet: the log names
+/// the first such file and says how many there are. Only the root must have the group.
+///
 /// The time grows with the number of files; [`IdMap`](crate::IdMap) takes no time per file. See
 /// `fchownat(2)`.
 ///
@@ -74,7 +81,7 @@ pub enum GroupOutcome {
 /// - [`ErrorKind::ReadOnly`]: the mount is read-only.
 /// - [`ErrorKind::NotFound`]: the directory does not exist.
 /// - [`ErrorKind::Busy`]: a directory was moved away during the walk. The next call continues.
-pub fn give_to_group(root: impl AsRef<Path>, group: u32, change: GroupChange) -> Result<GroupOutcome> {
+pub fn set_volume_ownership(root: impl AsRef<Path>, group: u32, change: GroupChange) -> Result<GroupOutcome> {
     let path = paths::absolute(GIVE, root.as_ref())?;
     let failed = |error: io::Error| Error::os(GIVE, &path, error);
     let place = lookup::open_path(&path, OFlags::DIRECTORY).map_err(failed)?;
@@ -87,10 +94,22 @@ pub fn give_to_group(root: impl AsRef<Path>, group: u32, change: GroupChange) ->
     if change == GroupChange::OnRootMismatch && is_right(&place, group).map_err(failed)? {
         return Ok(GroupOutcome::AlreadyDone);
     }
-    let mut walk = Walk { group, mount: facts.mount, files: 0, changed: 0, last_logged: Instant::now() };
-    walk.below(&place, &path)?;
+    let mut walk = Walk {
+        group,
+        mount: facts.mount,
+        files: 0,
+        changed: 0,
+        trail: Trail::new(GIVE, &path),
+        failures: Failures::default(),
+        last_logged: Instant::now(),
+    };
+    walk.below(&place)?;
     walk.give(&place).map_err(failed)?;
-    Ok(GroupOutcome::Checked { files: walk.files, changed: walk.changed })
+    let failed = walk.failures.count;
+    if let Some(error) = walk.failures.into_error() {
+        tracing::warn!(%error, group, "files can't be given to the group of a volume");
+    }
+    Ok(GroupOutcome::Checked { files: walk.files, changed: walk.changed, failed })
 }
 
 struct Walk {
@@ -98,49 +117,76 @@ struct Walk {
     mount: MountId,
     files: u64,
     changed: u64,
+    trail: Trail<()>,
+    failures: Failures,
     last_logged: Instant,
 }
 
 impl Walk {
-    fn below(&mut self, root: &OwnedFd, path: &Path) -> Result<()> {
-        let failed = |error: io::Error| Error::os(GIVE, path, error);
-        let mut trail = Trail::new(GIVE);
-        let mut here = read(root).map_err(failed)?;
+    fn below(&mut self, root: &OwnedFd) -> Result<()> {
+        let mut here = read(root).map_err(|error| self.trail.failed(error))?;
         loop {
-            if let Some((below, offset)) = self.next_directory(&mut here).map_err(failed)? {
-                trail.down(here, offset, ()).map_err(failed)?;
+            if let Some((below, name, offset)) = self.next_directory(&mut here)? {
+                self.trail.down(here, &name, offset, ())?;
                 here = below;
                 continue;
             }
-            let Some((above, ())) = trail.up(&here, path)? else { return Ok(()) };
+            if self.trail.depth() == 0 {
+                return Ok(());
+            }
             // A directory is changed after everything in it, as the root is.
-            self.give(here.fd().map_err(|error| failed(error.into()))?).map_err(failed)?;
+            let given = here.fd().map_err(io::Error::from).and_then(|fd| self.give(fd));
+            if let Err(error) = given {
+                self.failures.add(self.trail.failed(error))?;
+            }
+            let Some((above, ())) = self.trail.up(&here)? else { return Ok(()) };
             here = above;
         }
     }
 
     /// Changes the files up to the next subdirectory, which it opens.
-    fn next_directory(&mut self, entries: &mut Dir) -> io::Result<Option<(Dir, i64)>> {
-        while let Some(entry) = entries.read().transpose()? {
+    fn next_directory(&mut self, entries: &mut Dir) -> Result<Option<(Dir, OsString, i64)>> {
+        while let Some(entry) = entries.read() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                // It has no further entries.
+                Err(error) => {
+                    self.failures.add(self.trail.failed(error))?;
+                    continue;
+                }
+            };
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
                 continue;
             }
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = match openat(entries.fd()?, name, flags, Mode::empty()) {
-                Err(rustix::io::Errno::NOENT) => continue,
-                file => file?,
-            };
-            let facts = facts::from_fd(&file)?;
-            if facts.is_mount_root || facts.mount != self.mount {
-                continue;
+            let directory = entries.fd().map_err(|error| self.trail.failed(error))?;
+            match self.entry(directory, name) {
+                Ok(Some(below)) => return Ok(Some((below, name.to_owned(), entry.offset()))),
+                Ok(None) => {}
+                Err(error) => self.failures.add(error)?,
             }
-            if facts.file_type == FileType::Directory {
-                return Ok(Some((read(&file)?, entry.offset())));
-            }
-            self.give(&file)?;
         }
         Ok(None)
+    }
+
+    /// Changes a file, or opens a directory.
+    fn entry(&mut self, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Dir>> {
+        let path = self.trail.path_to(name);
+        let failed = |error: io::Error| Error::os(GIVE, &path, error);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match openat(directory, name, flags, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            file => file.map_err(|error| failed(error.into()))?,
+        };
+        let facts = facts::from_fd(&file).map_err(failed)?;
+        if facts.is_mount_root || facts.mount != self.mount {
+            return Ok(None);
+        }
+        if facts.file_type == FileType::Directory {
+            self.trail.require_depth(name)?;
+            return read(&file).map(Some).map_err(failed);
+        }
+        self.give(&file).map(|()| None).map_err(failed)
     }
 
     fn give(&mut self, file: impl AsFd) -> io::Result<()> {
@@ -183,4 +229,38 @@ fn wanted(mode: u32) -> Option<u32> {
 fn is_right(file: impl AsFd, group: u32) -> io::Result<bool> {
     let found = fstat(file)?;
     Ok(found.st_gid == group && wanted(found.st_mode).is_none_or(|mode| found.st_mode & mode == mode))
+}
+
+const SET: &str = "set the permissions of";
+/// How long a filesystem's server or daemon can take.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Sets the permissions of a directory, with setuid, setgid and sticky (`0o2770`), if it has others. What is
+/// in it stays as it is.
+///
+/// A child process asks the filesystem, and is killed at a time limit of 30 seconds: the server or daemon of
+/// a filesystem might not answer. See `chmod(2)`.
+///
+/// # Errors
+/// - [`PermissionDenied`](crate::ErrorKind::PermissionDenied),
+///   [`Unsupported`](crate::ErrorKind::Unsupported): the server or daemon does not let this process change
+///   them, or nobody.
+/// - [`ReadOnly`](crate::ErrorKind::ReadOnly): the mount is read-only.
+/// - [`Unresponsive`](crate::ErrorKind::Unresponsive): no answer in time.
+/// - [`NotFound`](crate::ErrorKind::NotFound): the directory does not exist.
+#[doc(alias = "chmod")]
+pub fn set_permissions(directory: impl AsRef<Path>, mode: u32) -> Result<()> {
+    let path = paths::absolute(SET, directory.as_ref())?;
+    let failed = |error: io::Error| Error::os(SET, &path, error);
+    let place = lookup::open_path(&path, OFlags::DIRECTORY).map_err(failed)?;
+    let link = c_string(&path_of(&place)).map_err(failed)?;
+    let mount = facts::from_fd(&place).map_err(failed)?.mount;
+    let question = ChildCall::SetPermissions(place.as_fd(), &link, mode);
+    let (answer, _) = in_flight::ask(Subject::Usage(mount), question, TIME_LIMIT).map_err(|unanswered| {
+        Error::os(SET, &path, unanswered).hint("check whether its daemon or server works")
+    })?;
+    match answer.error {
+        0 => Ok(()),
+        number => Err(failed(io::Error::from_raw_os_error(number as i32))),
+    }
 }

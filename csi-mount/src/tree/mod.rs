@@ -5,6 +5,6 @@
 pub(crate) mod copy;
 pub(crate) mod copy_file;
 pub(crate) mod group;
-pub(crate) mod permissions;
+mod links;
 pub(crate) mod remove;
 mod trail;

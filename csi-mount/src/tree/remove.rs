@@ -1,22 +1,28 @@
 //! Deletes a directory with everything in it, and nothing outside of it.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::path::lookup;
-use crate::sys::fd_path::path_of;
+use crate::place::target::{Removed, Target};
+use crate::sys::descriptor::{path_of, reopen_file};
+use crate::sys::ids::MountId;
 use crate::table::facts;
-use crate::tree::trail::Trail;
-use crate::{Error, ErrorKind, MountId, Removed, Result, Target, mounts};
+use crate::table::mountinfo::mounts;
+use crate::tree::trail::{Failures, Trail};
 
 const REMOVE: &str = "remove the tree";
 /// How many times a directory is emptied again while other processes fill it.
 const MAX_ROUNDS: usize = 16;
+/// Directories below this depth are moved to the top, so that the memory does not grow with the depth.
+const MAX_DEPTH: usize = 1024;
 
 impl Target {
     /// Removes the directory and everything in it, on its own mount only.
@@ -25,9 +31,16 @@ impl Target {
     /// If such a mount exists, nothing is removed; if one appears meanwhile, the removal stops there.
     /// Symbolic links are removed and never followed, even if another process swaps them in meanwhile. A
     /// retry continues after an interrupted removal. At any depth of the tree only a few directories are
-    /// open.
+    /// open, and the memory does not grow with the number of files.
+    ///
+    /// A file that is immutable or append-only (`chattr(1)`) loses this attribute and is removed, unless it
+    /// has another name, which can be outside the directory.
     ///
     /// # Errors
+    /// If files can't be removed, all others are removed, and the error is that of the first file and says how
+    /// many failed. An error that concerns all files, such as a filesystem that turned read-only, ends the
+    /// removal. Only a directory that is gone with everything in it is a success.
+    ///
     /// - [`ErrorKind::Busy`]: something is mounted in it (the message names the mount points), or a directory
     ///   was moved away during the removal.
     /// - [`ErrorKind::InvalidInput`]: it is not a directory.
@@ -42,10 +55,7 @@ impl Target {
         }
         let parent = self.parent(REMOVE)?;
         refuse_mounts_below(&real_path(parent, self.name(), self.path())?, facts.mount)?;
-        match remove(parent, self.name(), facts.mount, self.path()) {
-            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(Removed::WasAbsent),
-            removed => removed.map(|()| Removed::Removed),
-        }
+        remove(parent, self.name(), facts.mount, self.path())
     }
 }
 
@@ -74,18 +84,89 @@ fn refuse_mounts_below(path: &Path, mount: MountId) -> Result<()> {
 }
 
 /// Removes one directory in `parent`, which must be on this mount, and everything in it.
-fn remove(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Result<()> {
+pub(crate) fn remove(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Result<Removed> {
     let parent = parent.as_fd();
     let failed = |error: Errno| Error::os(REMOVE, path, error);
-    for _ in 0..MAX_ROUNDS {
-        let mut walk = Walk { mount, path: path.to_owned(), trail: Trail::new(REMOVE) };
-        walk.empty(Dir::new(open_on(parent, name, mount, path)?).map_err(failed)?)?;
-        match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
-            removed => return removed.map_err(failed),
+    let mut removed = Removed::WasAbsent;
+    let mut rounds = 0;
+    while rounds < MAX_ROUNDS {
+        let top = match open_on(parent, name, mount, path) {
+            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => return Ok(removed),
+            top => top?,
+        };
+        removed = Removed::Removed;
+        let mut walk = Walk {
+            mount,
+            top: top.try_clone().map_err(|error| Error::os(REMOVE, path, error))?,
+            was_moved: false,
+            trail: Trail::new(REMOVE, path),
+            failures: Failures::default(),
+        };
+        walk.empty(Dir::new(top).map_err(failed)?)?;
+        if let Some(error) = walk.failures.into_error() {
+            return Err(error);
         }
+        let make_removable = || make_entry_removable(parent, name, mount) == Ok(true);
+        match unlink(parent, name, AtFlags::REMOVEDIR, make_removable) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            Err(Errno::NOENT) => return Ok(removed),
+            unlinked => return unlinked.map(|()| removed).map_err(|error| not_removed(path, error)),
+        }
+        rounds += usize::from(!walk.was_moved);
     }
     Err(filled_again(path))
+}
+
+fn not_removed(path: &Path, error: Errno) -> Error {
+    let failed = Error::os(REMOVE, path, error);
+    match error {
+        Errno::PERM => failed.hint("it can be immutable or append-only (chattr -i -a), or in use as swap"),
+        _ => failed,
+    }
+}
+
+/// Removes an entry of a directory. If that is not permitted, it is tried again if `make_removable` changed
+/// something.
+fn unlink(
+    directory: BorrowedFd<'_>,
+    name: &OsStr,
+    flags: AtFlags,
+    make_removable: impl FnOnce() -> bool,
+) -> rustix::io::Result<()> {
+    match rustix::fs::unlinkat(directory, name, flags) {
+        Err(Errno::PERM) if make_removable() => rustix::fs::unlinkat(directory, name, flags),
+        removed => removed,
+    }
+}
+
+/// Takes the attributes "immutable" and "append only" from an open file. False if it has neither.
+fn make_removable(file: impl AsFd) -> rustix::io::Result<bool> {
+    let flags = ioctl_getflags(&file)?;
+    let refused = IFlags::IMMUTABLE | IFlags::APPEND;
+    if !flags.intersects(refused) {
+        return Ok(false);
+    }
+    ioctl_setflags(&file, flags - refused)?;
+    Ok(true)
+}
+
+/// The same for an entry of a directory. A file with another name keeps its attributes: that name can be
+/// outside the tree.
+fn make_entry_removable(directory: BorrowedFd<'_>, name: &OsStr, mount: MountId) -> rustix::io::Result<bool> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let place = rustix::fs::openat(directory, name, flags, Mode::empty())?;
+    let Ok(facts) = facts::from_fd(&place) else { return Ok(false) };
+    if facts.is_mount_root || facts.mount != mount {
+        return Ok(false);
+    }
+    match facts.file_type {
+        FileType::Directory => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            make_removable(rustix::fs::openat(&place, ".", flags, Mode::empty())?)
+        }
+        FileType::RegularFile if facts.links == 1 => make_removable(reopen_file(&place, OFlags::RDONLY)?),
+        _ => Ok(false),
+    }
 }
 
 fn filled_again(path: &Path) -> Error {
@@ -112,80 +193,115 @@ fn open_on(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Resu
 /// One removal of a directory's content, down to any depth.
 struct Walk {
     mount: MountId,
-    /// The current path, for messages.
-    path: PathBuf,
+    top: OwnedFd,
+    /// Whether directories were moved to the top, where the next round finds them.
+    was_moved: bool,
     trail: Trail<Below>,
+    failures: Failures,
 }
 
 /// The subdirectory that the walk went into.
 struct Below {
     name: OsString,
+    /// Where reading continues behind it.
+    offset: i64,
     /// How many times it was emptied before and filled again.
     rounds: usize,
+    /// How many files could not be removed before.
+    failures: u64,
 }
 
 impl Walk {
     fn empty(&mut self, top: Dir) -> Result<()> {
         let mut here = top;
         loop {
-            if let Some(name) = self.next_directory(&mut here)? {
-                here = self.enter(here, Below { name, rounds: 0 })?;
+            if let Some((name, offset)) = self.next_directory(&mut here)? {
+                here = self.enter(here, Below { name, offset, rounds: 0, failures: self.failures.count })?;
                 continue;
             }
-            let Some((back, below)) = self.trail.up(&here, &self.path)? else { return Ok(()) };
-            let fd = back.fd().map_err(|error| self.failed(error))?;
-            let removed = rustix::fs::unlinkat(fd, &below.name, AtFlags::REMOVEDIR);
-            here = match removed {
-                Err(Errno::NOTEMPTY | Errno::EXIST) if below.rounds >= MAX_ROUNDS => {
-                    return Err(filled_again(&self.path));
+            let Some((back, below)) = self.trail.up(&here)? else { return Ok(()) };
+            let path = self.trail.path_to(&below.name);
+            let fd = back.fd().map_err(|error| self.trail.failed(error))?;
+            match self.unlink(fd, &below.name, AtFlags::REMOVEDIR) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                // What is in it was counted.
+                Err(Errno::NOTEMPTY | Errno::EXIST) if self.failures.count > below.failures => {}
+                Err(Errno::NOTEMPTY | Errno::EXIST) if below.rounds < MAX_ROUNDS => {
+                    here = self.enter(back, Below { rounds: below.rounds + 1, ..below })?;
+                    continue;
                 }
-                Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                    self.path.pop();
-                    self.enter(back, Below { rounds: below.rounds + 1, ..below })?
-                }
-                Ok(()) | Err(Errno::NOENT) => {
-                    self.path.pop();
-                    back
-                }
-                Err(error) => return Err(self.failed(error)),
-            };
+                Err(Errno::NOTEMPTY | Errno::EXIST) => self.failures.add(filled_again(&path))?,
+                Err(error) => self.failures.add(not_removed(&path, error))?,
+            }
+            here = back;
         }
     }
 
     /// Removes the entries of the directory up to its next subdirectory.
-    fn next_directory(&self, here: &mut Dir) -> Result<Option<OsString>> {
+    fn next_directory(&mut self, here: &mut Dir) -> Result<Option<(OsString, i64)>> {
         while let Some(entry) = here.read() {
-            let entry = entry.map_err(|error| self.failed(error))?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                // It has no further entries.
+                Err(error) => {
+                    self.failures.add(self.trail.failed(error))?;
+                    continue;
+                }
+            };
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
                 continue;
             }
-            let fd = here.fd().map_err(|error| self.failed(error))?;
-            match rustix::fs::unlinkat(fd, name, AtFlags::empty()) {
+            let fd = here.fd().map_err(|error| self.trail.failed(error))?;
+            match self.unlink(fd, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
-                Err(Errno::ISDIR) => return Ok(Some(name.to_owned())),
-                Err(error) => return Err(Error::os(REMOVE, self.path.join(name), error)),
+                Err(Errno::ISDIR) => return Ok(Some((name.to_owned(), entry.offset()))),
+                Err(error) => self.failures.add(not_removed(&self.trail.path_to(name), error))?,
             }
         }
         Ok(None)
     }
 
+    fn unlink(&self, directory: BorrowedFd<'_>, name: &OsStr, flags: AtFlags) -> rustix::io::Result<()> {
+        unlink(directory, name, flags, || {
+            let changed = [make_removable(directory), make_entry_removable(directory, name, self.mount)];
+            changed.contains(&Ok(true))
+        })
+    }
+
     /// Goes into a subdirectory, or stays in the current one if the subdirectory is gone.
     fn enter(&mut self, here: Dir, below: Below) -> Result<Dir> {
-        let fd = here.fd().map_err(|error| self.failed(error))?;
-        let path = self.path.join(&below.name);
+        let fd = here.fd().map_err(|error| self.trail.failed(error))?;
+        let path = self.trail.path_to(&below.name);
+        if self.trail.depth() >= MAX_DEPTH && self.move_to_top(fd, &below.name) {
+            return Ok(here);
+        }
         let inner = match open_on(fd, &below.name, self.mount, &path) {
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => return Ok(here),
-            inner => Dir::new(inner?).map_err(|error| self.failed(error))?,
+            Err(error) => {
+                self.failures.add(error)?;
+                return Ok(here);
+            }
+            Ok(inner) => Dir::new(inner).map_err(|error| Error::os(REMOVE, &path, error))?,
         };
-        // The directory is read again from its start, so entries that remain are read again after each
-        // subdirectory.
-        self.trail.down(here, 0, below).map_err(|error| Error::os(REMOVE, &self.path, error))?;
-        self.path = path;
+        if let Err(error) = self.trail.require_depth(&below.name) {
+            self.failures.add(error)?;
+            return Ok(here);
+        }
+        let name = below.name.clone();
+        self.trail.down(here, &name, below.offset, below)?;
         Ok(inner)
     }
 
-    fn failed(&self, error: Errno) -> Error {
-        Error::os(REMOVE, &self.path, error)
+    /// Moves a subdirectory to the top of the tree. False if it stays where it is.
+    fn move_to_top(&mut self, directory: BorrowedFd<'_>, name: &OsStr) -> bool {
+        let mut random = [0; 8];
+        if getrandom(&mut random, GetRandomFlags::empty()).is_err() {
+            return false;
+        }
+        let moved = format!(".csi-mount-deep-{:016x}", u64::from_ne_bytes(random));
+        let is_moved = rustix::fs::renameat(directory, name, &self.top, moved).is_ok();
+        self.was_moved |= is_moved;
+        is_moved
     }
 }

@@ -1,18 +1,24 @@
-//! The path back up in a walk through a tree: at any depth, few directories are open.
+//! The path back up in a walk through a tree: at any depth, few directories are open and little memory is used.
 //!
 //! A walk uses open directories from its top on, so that other processes cannot redirect it.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dir, Mode, OFlags};
 
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::ids::{DeviceNumber, MountId};
 use crate::table::facts;
-use crate::{DeviceNumber, Error, ErrorKind, MountId, Result};
 
 /// How many directories from the top are kept open. Further down, `..` leads back.
 const MAX_OPEN_DIRECTORIES: usize = 16;
+/// How deep a walk goes. At this depth its levels take about 10 MB.
+const MAX_DEPTH: usize = 1 << 16;
+/// How many bytes of a path are kept for messages.
+const MAX_PATH: usize = 4096;
 
 /// The identity of a directory: its device, its inode and its mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +34,10 @@ impl Identity {
 /// The directories between the top of a tree and the current one, each with a note of the walk.
 pub(crate) struct Trail<T> {
     operation: &'static str,
+    /// The path of the current directory, for messages; only its beginning if it is longer than [`MAX_PATH`].
+    path: PathBuf,
+    /// How many names at the end of the path are left out.
+    unnamed: usize,
     above: Vec<Level<T>>,
 }
 
@@ -41,8 +51,24 @@ struct Level<T> {
 }
 
 impl<T> Trail<T> {
-    pub(crate) fn new(operation: &'static str) -> Self {
-        Self { operation, above: Vec::new() }
+    pub(crate) fn new(operation: &'static str, top: &Path) -> Self {
+        Self { operation, path: top.to_owned(), unnamed: 0, above: Vec::new() }
+    }
+
+    /// The path of an entry of the current directory, for messages.
+    pub(crate) fn path_to(&self, name: &OsStr) -> PathBuf {
+        if self.unnamed == 0 { self.path.join(name) } else { self.path.join("…").join(name) }
+    }
+
+    /// The error of a failed call about the current directory.
+    pub(crate) fn failed(&self, error: impl Into<io::Error>) -> Error {
+        let path = if self.unnamed == 0 { self.path.clone() } else { self.path.join("…") };
+        Error::os(self.operation, path, error)
+    }
+
+    /// How many directories are above the current one.
+    pub(crate) fn depth(&self) -> usize {
+        self.above.len()
     }
 
     /// Whether a directory that the walk leaves now stays open.
@@ -50,56 +76,109 @@ impl<T> Trail<T> {
         self.above.len() < MAX_OPEN_DIRECTORIES
     }
 
-    /// Goes down from a directory into a subdirectory. If the directory must be reopened, reading continues
-    /// at this offset.
-    pub(crate) fn down(&mut self, here: Dir, offset: i64, note: T) -> io::Result<()> {
-        let identity = Identity::from_fd(here.fd()?)?;
+    /// Refuses a subdirectory that is too deep in the tree.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`]
+    pub(crate) fn require_depth(&self, name: &OsStr) -> Result<()> {
+        if self.above.len() < MAX_DEPTH {
+            return Ok(());
+        }
+        let reason = format!("it is below {MAX_DEPTH} directories, and no more are read");
+        Err(Error::new(ErrorKind::OutOfRange, self.operation, reason).at(self.path_to(name)))
+    }
+
+    /// Goes down from a directory into its subdirectory of this name. If the directory must be reopened,
+    /// reading continues at this offset.
+    pub(crate) fn down(&mut self, here: Dir, name: &OsStr, offset: i64, note: T) -> Result<()> {
+        let fd = here.fd().map_err(|error| self.failed(error))?;
+        let identity = Identity::from_fd(fd).map_err(|error| self.failed(error))?;
         let directory = self.keeps_open().then_some(here);
         self.above.push(Level { directory, identity, offset, note });
+        if self.unnamed > 0 || self.path.as_os_str().len() + name.len() > MAX_PATH {
+            self.unnamed += 1;
+        } else {
+            self.path.push(name);
+        }
         Ok(())
     }
 
     /// Returns to the directory from which `here` was entered, even if `here` was moved. None at the top.
-    /// `path` is the path of `here`, for messages.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if `..` is the only path back and leads to another directory.
-    pub(crate) fn up(&mut self, here: &Dir, path: &Path) -> Result<Option<(Dir, T)>> {
+    pub(crate) fn up(&mut self, here: &Dir) -> Result<Option<(Dir, T)>> {
         let Some(level) = self.above.pop() else { return Ok(None) };
-        let failed = |error: io::Error| Error::os(self.operation, path, error);
         let directory = match level.directory {
             Some(directory) => directory,
-            None => {
-                let above = parent(here.fd().map_err(|error| failed(error.into()))?).map_err(failed)?;
-                require(self.operation, above.as_fd(), level.identity, path)?;
-                let mut directory = Dir::new(above).map_err(|error| failed(error.into()))?;
-                directory.seek(level.offset).map_err(|error| failed(error.into()))?;
-                directory
-            }
+            None => self.reopened(here, level.identity, level.offset)?,
         };
+        if self.unnamed > 0 {
+            self.unnamed -= 1;
+        } else {
+            self.path.pop();
+        }
         Ok(Some((directory, level.note)))
     }
-}
 
-/// Opens the parent directory of a directory for reading.
-pub(crate) fn parent(directory: impl AsFd) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(directory, "..", flags, Mode::empty())?)
-}
-
-/// Refuses a directory that is not the one that the walk came through.
-pub(crate) fn require(
-    operation: &'static str,
-    directory: BorrowedFd<'_>,
-    identity: Identity,
-    path: &Path,
-) -> Result<()> {
-    let found = Identity::from_fd(directory).map_err(|error| Error::os(operation, path, error))?;
-    if found == identity {
-        return Ok(());
+    fn reopened(&self, here: &Dir, identity: Identity, offset: i64) -> Result<Dir> {
+        let here = here.fd().map_err(|error| self.failed(error))?;
+        let above = self.above(here, identity)?;
+        let mut directory = Dir::new(above).map_err(|error| self.failed(error))?;
+        directory.seek(offset).map_err(|error| self.failed(error))?;
+        Ok(directory)
     }
-    let reason = "the directory was moved during the call";
-    Err(Error::new(ErrorKind::Busy, operation, reason).at(path).hint("try again"))
+
+    /// Opens the directory above `here`, which must be the one that the walk came through.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if it is another one.
+    pub(crate) fn above(&self, here: BorrowedFd<'_>, identity: Identity) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let above = rustix::fs::openat(here, "..", flags, Mode::empty());
+        let above = above.map_err(|error| self.failed(error))?;
+        let found = Identity::from_fd(above.as_fd()).map_err(|error| self.failed(error))?;
+        if found == identity {
+            return Ok(above);
+        }
+        let reason = "the directory was moved during the call";
+        let error = Error::new(ErrorKind::Busy, self.operation, reason).at(&self.path);
+        Err(error.hint("try again"))
+    }
+}
+
+/// The files of a tree at which an operation failed: the first one, and how many. The operation goes on with
+/// the others.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    first: Option<Error>,
+    pub(crate) count: u64,
+}
+
+impl Failures {
+    /// Counts the failure of one file.
+    ///
+    /// # Errors
+    /// The error itself, if it is not about this file alone: a full disk, a server that does not answer, a
+    /// tree that changes.
+    pub(crate) fn add(&mut self, error: Error) -> Result<()> {
+        use ErrorKind::{Busy, NoSpace, NotFound, OutOfMemory, ReadOnly, Unresponsive};
+        if matches!(error.kind(), Busy | NoSpace | NotFound | OutOfMemory | ReadOnly | Unresponsive) {
+            return Err(error);
+        }
+        self.count += 1;
+        self.first.get_or_insert(error);
+        Ok(())
+    }
+
+    /// The first error, which says how many files failed.
+    pub(crate) fn into_error(self) -> Option<Error> {
+        let count = match self.count {
+            1 => "no other file failed".to_owned(),
+            count => format!("the first of {count} files that failed"),
+        };
+        self.first.map(|first| first.add_reason(count))
+    }
 }
 
 #[cfg(test)]
@@ -117,14 +196,15 @@ mod tests {
 
     /// A trail down to the bottom of a tree in which each directory has one more file.
     fn at_the_bottom(top: &Path) -> (Trail<usize>, Dir, PathBuf) {
-        let (mut trail, mut path) = (Trail::new("test"), top.to_owned());
+        let mut trail = Trail::new("test", top);
+        let mut path = top.to_owned();
         for depth in 0..DEPTH {
             let mut here = open(&path);
             fs::write(path.join("file"), "").unwrap();
             let below = path.join("below");
             fs::create_dir(&below).unwrap();
             let last = std::iter::from_fn(|| here.read()).last().unwrap().unwrap();
-            trail.down(here, last.offset(), depth).unwrap();
+            trail.down(here, "below".as_ref(), last.offset(), depth).unwrap();
             path = below;
         }
         let bottom = open(&path);
@@ -134,14 +214,14 @@ mod tests {
     #[test]
     fn the_way_up_returns_to_the_same_directories_and_reading_continues() {
         let directory = tempfile::tempdir().unwrap();
-        let (mut trail, mut here, path) = at_the_bottom(directory.path());
+        let (mut trail, mut here, _) = at_the_bottom(directory.path());
         for depth in (0..DEPTH).rev() {
-            let (mut above, note) = trail.up(&here, &path).unwrap().unwrap();
+            let (mut above, note) = trail.up(&here).unwrap().unwrap();
             assert_eq!(note, depth);
             assert!(above.read().is_none(), "all in it was read, at depth {depth}");
             here = above;
         }
-        assert!(trail.up(&here, &path).unwrap().is_none(), "it is the top");
+        assert!(trail.up(&here).unwrap().is_none(), "it is the top");
         assert_eq!(
             here.stat().unwrap().st_ino,
             fs::metadata(directory.path()).map(|top| inode(&top)).unwrap()
@@ -153,8 +233,42 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (mut trail, here, path) = at_the_bottom(directory.path());
         fs::rename(&path, directory.path().join("elsewhere")).unwrap();
-        let error = trail.up(&here, &path).err().unwrap();
+        let error = trail.up(&here).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    }
+
+    #[test]
+    fn the_path_of_a_deep_directory_stays_short() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = open(directory.path());
+        let mut trail = Trail::new("test", directory.path());
+        let name = "n".repeat(255);
+        for _ in 0..100 {
+            let here = Dir::read_from(top.fd().unwrap()).unwrap();
+            trail.down(here, name.as_ref(), 0, ()).unwrap();
+        }
+        let path = trail.path_to("file".as_ref());
+        assert!(path.as_os_str().len() < 2 * MAX_PATH, "{}", path.display());
+        assert!(path.ends_with("…/file"), "{}", path.display());
+        while trail.depth() > 0 {
+            // From the open levels only: the directory is not below itself.
+            trail.above.last_mut().unwrap().directory = Some(Dir::read_from(top.fd().unwrap()).unwrap());
+            trail.up(&top).unwrap();
+        }
+        assert_eq!(trail.path_to("file".as_ref()), directory.path().join("file"));
+    }
+
+    #[test]
+    fn the_first_failure_is_named_with_their_number() {
+        let error = |path: &str| Error::new(ErrorKind::Io, "test", "it failed").at(path);
+        let mut failures = Failures::default();
+        for path in ["/one", "/two", "/three"] {
+            failures.add(error(path)).unwrap();
+        }
+        let first = failures.into_error().unwrap();
+        assert_eq!(first.to_string(), "test /one: it failed: the first of 3 files that failed");
+        let full = Error::new(ErrorKind::NoSpace, "test", "it is full").at("/four");
+        assert!(Failures::default().add(full).is_err(), "the others would fail too");
     }
 
     fn inode(of: &fs::Metadata) -> u64 {

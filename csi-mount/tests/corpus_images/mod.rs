@@ -51,7 +51,8 @@ impl Change {
 
     /// Returns the changed image, or `None` if the change is not possible for it.
     pub(crate) fn apply(self, bytes: &[u8]) -> Option<Image> {
-        let (half, mebibyte) = (bytes.len() / 2, MIB as usize);
+        let half = bytes.len() / 2;
+        let mebibyte = MIB as usize;
         let (mut bytes, shift, more) = match self {
             Self::None => (bytes.to_vec(), 0, 0),
             Self::Truncated if bytes.len() >= 2 * mebibyte => {

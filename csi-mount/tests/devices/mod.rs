@@ -4,13 +4,16 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use csi_mount::{BlockDevice, DeviceNumber, LoopCache, LoopDevice, LoopOptions};
+use csi_mount::{BlockDevice, DeviceNumber, ErrorKind, LoopCache, LoopDevice, LoopOptions};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 pub(crate) const MIB: u64 = 1 << 20;
+/// How long an event can take on a machine that has other work. A test fails after this time and does not hang.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// An image file in its own directory, on a loop device.
 pub(crate) struct Image {
@@ -60,7 +63,7 @@ impl Image {
     /// Attaches the file to another device, as after a reboot.
     pub(crate) fn attach_again(&mut self) {
         let device = self.device.take().unwrap();
-        device.detach().unwrap();
+        detach_when_let_go(device, &self.file()).unwrap();
         self.device = Some(LoopDevice::attach(self.file(), &LoopOptions::new()).unwrap());
     }
 
@@ -87,7 +90,7 @@ impl Image {
     /// Waits until nothing uses the device. A child process of another test inherits what is open here, until
     /// it runs its program.
     pub(crate) fn is_let_go(&self, what: &str) {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + PATIENCE;
         loop {
             let users = self.open().users().unwrap();
             if users.is_empty() {
@@ -113,9 +116,10 @@ impl Image {
 
     /// Writes what another image has, through both devices. Both have only zeros elsewhere.
     pub(crate) fn copy_from(&self, other: &Self) {
-        let (from, to) =
-            (File::open(other.path()).unwrap(), OpenOptions::new().write(true).open(self.path()));
-        let (to, mut block) = (to.unwrap(), vec![0; 1 << 20]);
+        let from = File::open(other.path()).unwrap();
+        let to = OpenOptions::new().write(true).open(self.path());
+        let to = to.unwrap();
+        let mut block = vec![0; 1 << 20];
         for offset in (0..other.open().size().unwrap()).step_by(block.len()) {
             from.read_exact_at(&mut block, offset).unwrap();
             if block.iter().any(|byte| *byte != 0) {
@@ -130,9 +134,11 @@ impl Image {
         self.loop_device().refresh_size().unwrap();
     }
 
-    /// Returns how many blocks of 4 KiB begin with these bytes.
-    pub(crate) fn blocks_that_start_with(&self, bytes: &[u8]) -> usize {
-        self.blocks().filter(|(_, block)| block.starts_with(bytes)).count()
+    /// Returns how many sectors of 512 bytes begin with these bytes.
+    pub(crate) fn sectors_that_start_with(&self, bytes: &[u8]) -> usize {
+        self.blocks()
+            .map(|(_, block)| block.chunks(512).filter(|sector| sector.starts_with(bytes)).count())
+            .sum()
     }
 
     /// Returns the blocks of the image, of 4 KiB each, with their positions. Holes in the file are skipped.
@@ -157,12 +163,17 @@ impl Image {
     /// Returns a device of this many bytes with a copy of another image's content.
     pub(crate) fn with_content_of(other: &Self, size: u64) -> Self {
         let image = Self::of_bytes(size, &LoopOptions::new());
-        let device = OpenOptions::new().write(true).open(image.path()).unwrap();
-        for (place, block) in other.nonzero_blocks() {
+        image.write_blocks(other.nonzero_blocks());
+        image
+    }
+
+    /// Writes these blocks through the device.
+    pub(crate) fn write_blocks(&self, blocks: impl IntoIterator<Item = (u64, Vec<u8>)>) {
+        let device = OpenOptions::new().write(true).open(self.path()).unwrap();
+        for (place, block) in blocks {
             device.write_all_at(&block, place).unwrap();
         }
         device.sync_all().unwrap();
-        image
     }
 
     /// Returns the blocks of the image that are not zero, with their positions.
@@ -198,18 +209,43 @@ impl Drop for Image {
     fn drop(&mut self) {
         let Some(device) = self.device.take() else { return };
         let path = device.path().to_owned();
-        if let Err(error) = device.detach()
-            && !std::thread::panicking()
-        {
+        if std::thread::panicking() {
+            // A mount of the failed test can have it. The kernel detaches it when this is gone.
+            let _ = Command::new("losetup").arg("--detach").arg(path).status();
+        } else if let Err(error) = detach_when_let_go(device, &self.file()) {
             panic!("{} is left behind: {error}", path.display());
         }
     }
+}
+
+/// Detaches the devices of this file or device when nothing uses them. A child process of another test inherits
+/// what is open here, until it runs its program.
+pub(crate) fn detach_when_let_go(device: LoopDevice, backing: &Path) -> csi_mount::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    let mut result = device.detach();
+    while result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+        result = LoopDevice::detach_all(backing).map(drop);
+    }
+    result
 }
 
 /// Returns an image that can't be read beyond the point where its file is truncated. Before Linux 6.16, a
 /// loop device that goes through the page cache reads zeros there, so this one uses direct I/O.
 pub(crate) fn that_can_fail(mebibytes: u64) -> Image {
     Image::with(mebibytes, &LoopOptions::new().cache(LoopCache::Direct))
+}
+
+/// Waits for an event.
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 pub(crate) fn put_node(at: &Path, number: DeviceNumber) {
@@ -264,7 +300,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
 /// Runs a program that fails while a device is open, until it succeeds. A child process of another test
 /// inherits what is open here, until it runs its program.
 pub(crate) fn run_when_let_go(program: &str, arguments: &[&str]) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + PATIENCE;
     while let Err(error) = try_run(program, arguments) {
         assert!(Instant::now() < end, "{program} {arguments:?}: {error}");
         std::thread::sleep(Duration::from_millis(5));

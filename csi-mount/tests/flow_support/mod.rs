@@ -27,9 +27,9 @@ pub(crate) fn mount_count() -> usize {
     csi_mount::mounts().unwrap().len()
 }
 
-/// Waits up to 30 seconds for a condition.
+/// Waits for a condition, for a bounded time that is long enough on a machine that has other work.
 pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(120);
     while !is_so() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(5));

@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use csi_mount::flow::fuse::{FuseDaemon, stage, unstage};
+use csi_mount::internal::flow::fuse::{FuseDaemon, stage, unstage};
 use csi_mount::{MountOptions, Target};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::flow_support::{mount_count, on_tmpfs};
-use crate::fuse_support::{answer, answer_init, daemon_processes, empty_filesystem, fuse_of, operation};
+use crate::flow_support::{eventually, mount_count, on_tmpfs};
+use crate::fuse_support::{
+    PATIENCE, answer, answer_init, daemon_processes, empty_filesystem, fuse_of, operation, the_daemon,
+};
 
 pub(crate) const MODE: &str = "FLOW_FUSE_TEST_MODE";
 /// The name of the test that is the daemon.
@@ -38,6 +40,8 @@ fn serve_as_daemon() {
         "idle" => std::thread::sleep(Duration::from_secs(600)),
         "background" => {
             let child = itself("serve", &at).spawn().unwrap();
+            // The daemon serves before its parent ends, as on a machine that has other work.
+            std::thread::sleep(Duration::from_millis(200));
             // The child must outlive this process, which ends here.
             std::mem::forget(child);
         }
@@ -48,6 +52,10 @@ fn serve_as_daemon() {
         "stage" => {
             let staging = Target::new(&at).unwrap();
             stage(&staging, &daemon("late", &staging)).unwrap();
+        }
+        "stage idle" => {
+            let staging = Target::new(&at).unwrap();
+            stage(&staging, &daemon("idle", &staging)).unwrap();
         }
         "stage with device" => {
             let staging = Target::new(&at).unwrap();
@@ -77,6 +85,15 @@ pub(crate) fn itself(mode: &str, at: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", SERVE, "--nocapture"]).env(MODE, mode).env(AT, at);
     command
+}
+
+/// The daemon of a stage that was killed when its daemon ran: the process, and its number.
+pub(crate) fn left_by_killed_stage(mode: &str, staging: &Target) -> Pid {
+    let mut stager = itself(mode, staging.path()).stdin(Stdio::null()).spawn().unwrap();
+    eventually("its daemon runs", || !processes(staging).is_empty());
+    stager.kill().unwrap();
+    stager.wait().unwrap();
+    processes(staging)[0]
 }
 
 /// The device that an argument names.
@@ -133,6 +150,7 @@ fn serve(mode: &str, at: &Path) {
             answer(&device, &request, empty_filesystem(operation));
         }
     }
+    drop(device);
     if mode == "stubborn" {
         std::thread::sleep(Duration::from_secs(600));
     }
@@ -148,11 +166,16 @@ pub(crate) fn daemon(mode: &str, staging: &Target) -> FuseDaemon {
         .args(["--exact", SERVE, "--nocapture"])
         .env(MODE, mode)
         .env(AT, staging.path())
-        .ready_time_limit(Duration::from_secs(30))
+        .ready_time_limit(PATIENCE)
 }
 
 pub(crate) fn processes(staging: &Target) -> Vec<Pid> {
     daemon_processes(staging.path())
+}
+
+/// The one process that serves the place.
+pub(crate) fn the_process(staging: &Target) -> Pid {
+    the_daemon(staging.path())
 }
 
 pub(crate) fn kill(process: Pid) {
@@ -165,7 +188,10 @@ struct NoDaemons<'a>(&'a Target);
 impl Drop for NoDaemons<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            processes(self.0).into_iter().for_each(kill);
+            for process in processes(self.0) {
+                // An error means that the process has already ended.
+                let _ = nix::sys::signal::kill(process, nix::sys::signal::SIGKILL);
+            }
         }
     }
 }

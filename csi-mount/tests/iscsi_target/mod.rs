@@ -1,34 +1,27 @@
 //! An iSCSI target of the kernel (LIO) on 127.0.0.1, with loop devices as its units, and `iscsid`.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part")]
+
+#[path = "../lio/mod.rs"]
+mod lio;
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use csi_mount::remote::{IscsiTarget, LunId};
-use csi_mount::{Mount, Target};
+use csi_mount::remote::{IscsiTarget, LunId, RemoteTarget};
 
-use crate::devices::{Image, MIB, run, start_daemon};
+use self::lio::{CONFIG, Disks, make, names, serial, set, text, wwid};
+pub(crate) use self::lio::{disks, lun, luns, states};
+use crate::devices::{Image, eventually, run, start_daemon};
+use crate::multipath_node::{active, maps, paths};
+use crate::remote_bed::Bed;
 
-const CONFIG: &str = "/sys/kernel/config/target";
-const DISKS: &str = "core/fileio_0";
 /// Of a target with two networks.
 pub(crate) const ADDRESSES: [[u8; 4]; 2] = [[10, 1, 0, 1], [10, 2, 0, 1]];
-
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(120);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "{what}: {:?} {:?}", sessions(), disks());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// The states of all sessions, by name.
 pub(crate) fn sessions() -> Vec<(String, String)> {
@@ -47,46 +40,19 @@ pub(crate) fn live() -> usize {
     sessions().iter().filter(|(_, state)| state == "LOGGED_IN").count()
 }
 
-/// The SCSI disks of this machine, as `/dev/sda`.
-pub(crate) fn disks() -> Vec<PathBuf> {
-    let entries = fs::read_dir("/sys/block").unwrap().flatten();
-    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
-    names.filter(|name| name.starts_with("sd")).map(|name| Path::new("/dev").join(name)).collect()
-}
-
 /// How many writes the disk of each address got, where the machine shows one unit.
 pub(crate) fn writes() -> [u64; 2] {
     ADDRESSES.map(|address| {
         let address = std::net::Ipv4Addr::from(address).to_string();
-        let is_of_address = |disk: &PathBuf| {
-            let unit = fs::canonicalize(disk.join("device")).unwrap();
+        lio::writes(|unit| {
             let session = unit.ancestors().nth(2).unwrap();
-            let entries = fs::read_dir(session).unwrap().flatten().map(|entry| entry.file_name());
-            let mut connections = entries.filter(|name| name.to_string_lossy().starts_with("connection"));
+            let mut connections = names(session).into_iter().filter(|name| name.starts_with("connection"));
             connections.any(|name| {
-                let place =
-                    session.join(&name).join("iscsi_connection").join(&name).join("persistent_address");
-                fs::read_to_string(place).unwrap().trim() == address
+                let connection = session.join(&name).join("iscsi_connection").join(&name);
+                text(connection.join("persistent_address")) == address
             })
-        };
-        let mut disks =
-            disks().into_iter().map(|disk| Path::new("/sys/block").join(disk.file_name().unwrap()));
-        let disk = disks.find(is_of_address).expect("a disk of the address");
-        let stat = fs::read_to_string(disk.join("stat")).unwrap();
-        stat.split_whitespace().nth(4).unwrap().parse().unwrap()
+        })
     })
-}
-
-/// The LUNs that the node shows, disks or not.
-pub(crate) fn luns() -> Vec<u64> {
-    let entries = fs::read_dir("/sys/bus/scsi/devices").unwrap().flatten();
-    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
-    let mut luns: Vec<u64> = names
-        .filter(|name| !name.starts_with("host") && !name.starts_with("target"))
-        .filter_map(|name| name.rsplit(':').next()?.parse().ok())
-        .collect();
-    luns.sort_unstable();
-    luns
 }
 
 /// The records of open-iscsi's database, its empty directories, and the files of a write that was not finished.
@@ -116,26 +82,12 @@ pub(crate) fn log_out_by_hand() {
     let _ = Command::new("iscsiadm").args(["-m", "node", "-o", "delete"]).output();
 }
 
-fn set(place: impl AsRef<Path>, value: &str) {
-    let place = place.as_ref();
-    fs::write(place, value).unwrap_or_else(|error| panic!("{}: {error}", place.display()));
-}
-
-fn make(place: impl AsRef<Path>) {
-    let place = place.as_ref();
-    fs::create_dir(place).unwrap_or_else(|error| panic!("{}: {error}", place.display()));
-}
-
 fn prepare() {
     static READY: Once = Once::new();
     READY.call_once(|| {
         run("ip", &["link", "set", "lo", "up"]);
-        if !Path::new(CONFIG).exists() {
-            Mount::new("configfs", "none").at(&Target::new("/sys/kernel/config").unwrap()).unwrap();
-        }
-        for place in ["core", "iscsi", DISKS] {
-            fs::create_dir_all(Path::new(CONFIG).join(place)).unwrap();
-        }
+        lio::prepare();
+        fs::create_dir_all(Path::new(CONFIG).join("iscsi")).unwrap();
         fs::create_dir_all("/etc/iscsi").unwrap();
         fs::create_dir_all("/run/lock").unwrap();
         set("/etc/iscsi/initiatorname.iscsi", "InitiatorName=iqn.2026-01.org.example:node\n");
@@ -159,11 +111,10 @@ fn prepare() {
     });
 }
 
-/// A target with its own portals and units. The LUN of a unit is its index plus one, so that no disk has the
-/// LUN 0.
+/// A target with its own portals and units.
 pub(crate) struct Lio {
     pub(crate) iqn: String,
-    pub(crate) images: Vec<Image>,
+    disks: Disks,
     /// The portals of each portal group.
     groups: Vec<Vec<SocketAddr>>,
     name: String,
@@ -190,50 +141,15 @@ impl Lio {
     }
 
     fn at(name: &str, units: usize, groups: Vec<Vec<SocketAddr>>) -> Self {
-        let mut target = Self { iqn: iqn(name), images: Vec::new(), groups, name: name.to_owned() };
-        for _ in 0..units {
-            target.add_disk(300);
-        }
+        let disks = Disks::new(name, units);
+        let target = Self { iqn: iqn(name), disks, groups, name: name.to_owned() };
         target.start();
         target
     }
 
-    /// Makes the target with its units, and lets its portals answer.
-    pub(crate) fn start(&self) {
-        make(self.target());
-        for (place, portals) in self.places().zip(&self.groups) {
-            make(&place);
-            for (name, value) in [
-                ("authentication", "0"),
-                ("generate_node_acls", "1"),
-                ("cache_dynamic_acls", "1"),
-                ("demo_mode_write_protect", "0"),
-            ] {
-                set(place.join("attrib").join(name), value);
-            }
-            portals.iter().for_each(|portal| make(place.join("np").join(portal.to_string())));
-        }
-        for index in 0..self.images.len() {
-            self.map(Self::lun(index), index);
-        }
-        self.set_enabled(true);
-    }
-
-    /// Takes the target away, except its disks.
-    pub(crate) fn stop(&self) {
-        for group in self.places() {
-            let _ = fs::write(group.join("enable"), "0");
-            for place in ["lun", "np"] {
-                for entry in fs::read_dir(group.join(place)).into_iter().flatten().flatten() {
-                    let _ = fs::remove_file(entry.path().join("disk"));
-                    let _ = fs::remove_dir(entry.path());
-                }
-            }
-        }
-        for place in self.places().chain([self.target()]) {
-            let removed = fs::remove_dir(&place);
-            assert!(removed.is_ok() || std::thread::panicking(), "{}: {removed:?}", place.display());
-        }
+    /// Whether the node has multipathd.
+    fn has_maps(&self) -> bool {
+        self.groups[0][0].ip() == IpAddr::from(ADDRESSES[0])
     }
 
     fn target(&self) -> PathBuf {
@@ -250,15 +166,6 @@ impl Lio {
         self.places().next().expect("it has a group")
     }
 
-    fn disk(&self, index: usize) -> PathBuf {
-        Path::new(CONFIG).join(DISKS).join(format!("{}-{index}", self.name))
-    }
-
-    /// The number of a unit.
-    pub(crate) fn lun(index: usize) -> u64 {
-        index as u64 + 1
-    }
-
     /// Lets the target listen at this port.
     pub(crate) fn open(&self, port: u16) {
         make(self.group().join("np").join(address(port).to_string()));
@@ -268,26 +175,9 @@ impl Lio {
         fs::remove_dir(self.group().join("np").join(address(port).to_string())).unwrap();
     }
 
-    /// Ends all connections and refuses new ones, or accepts them.
-    pub(crate) fn set_enabled(&self, is_enabled: bool) {
-        self.places().for_each(|place| set(place.join("enable"), if is_enabled { "1" } else { "0" }));
-    }
-
-    /// Adds a disk of this many MiB.
-    fn add_disk(&mut self, mebibytes: u64) {
-        let index = self.images.len();
-        self.images.push(Image::new(mebibytes));
-        make(self.disk(index));
-        let file = self.images[index].path().display();
-        let control = format!("fd_dev_name={file},fd_dev_size={},fd_buffered_io=1", mebibytes * MIB);
-        set(self.disk(index).join("control"), &control);
-        set(self.disk(index).join("wwn/vpd_unit_serial"), &serial(&self.name, index));
-        set(self.disk(index).join("enable"), "1");
-    }
-
     /// Gives the unit this number.
     pub(crate) fn map(&self, lun: u64, index: usize) {
-        self.map_place(lun, &self.disk(index));
+        self.map_place(lun, &self.disks.place(index));
     }
 
     /// Gives the disk with this directory this number.
@@ -311,20 +201,7 @@ impl Lio {
 
     /// Gives a portal group a state of its own for the unit (ALUA), with the kernel's number of the state.
     pub(crate) fn set_access(&self, index: usize, group: usize, state: u8) {
-        const IMPLICIT: &str = "1";
-        let access = self.disk(index).join(format!("alua/group{group}"));
-        if !access.exists() {
-            make(&access);
-            set(access.join("tg_pt_gp_id"), &(group + 1).to_string());
-            set(access.join("alua_access_type"), IMPLICIT);
-            let lun = format!("lun/lun_{}/alua_tg_pt_gp", Self::lun(index));
-            set(self.places().nth(group).unwrap().join(lun), &format!("group{group}"));
-        }
-        set(access.join("alua_access_state"), &state.to_string());
-    }
-
-    pub(crate) fn grow(&self, index: usize, mebibytes: u64) {
-        self.images[index].grow_to(mebibytes);
+        self.disks.set_access(index, group, &self.places().nth(group).unwrap(), state);
     }
 
     /// Requires this name and secret of the node.
@@ -342,12 +219,109 @@ impl Lio {
 
     /// What a driver says about the unit with this index, with all portals.
     pub(crate) fn unit(&self, index: usize) -> IscsiTarget {
-        self.unit_at(Self::lun(index), index)
+        self.unit_at(lun(index), index)
     }
 
     /// The unit with this index, at this number.
     pub(crate) fn unit_at(&self, lun: u64, index: usize) -> IscsiTarget {
         unit_of(&self.name, lun, index, &self.groups.concat())
+    }
+}
+
+/// With two addresses the node has multipathd.
+impl Bed for Lio {
+    /// A session with a map says soon that it is lost.
+    fn volume(&self, index: usize) -> RemoteTarget {
+        let unit = self.unit(index);
+        if self.has_maps() { unit.replacement_timeout(Duration::from_secs(3)).into() } else { unit.into() }
+    }
+
+    fn image(&self, index: usize) -> &Image {
+        &self.disks.images[index]
+    }
+
+    fn grow(&self, index: usize, mebibytes: u64) {
+        self.disks.images[index].grow_to(mebibytes);
+    }
+
+    fn paths(&self) -> usize {
+        if self.has_maps() { ADDRESSES.len() } else { 1 }
+    }
+
+    fn working(&self) -> usize {
+        if self.has_maps() { live().min(active()) } else { live() }
+    }
+
+    /// Without its address, or without the loopback network, no packet of a path arrives.
+    fn set_path(&self, path: usize, works: bool) {
+        if self.has_maps() {
+            set_address(ADDRESSES[path], works);
+        } else {
+            run("ip", &["link", "set", "lo", if works { "up" } else { "down" }]);
+        }
+    }
+
+    /// Takes the target away, except its disks.
+    fn stop(&self) {
+        for group in self.places() {
+            let _ = fs::write(group.join("enable"), "0");
+            for place in ["lun", "np"] {
+                for entry in fs::read_dir(group.join(place)).into_iter().flatten().flatten() {
+                    let _ = fs::remove_file(entry.path().join("disk"));
+                    let _ = fs::remove_dir(entry.path());
+                }
+            }
+        }
+        for place in self.places().chain([self.target()]) {
+            let removed = fs::remove_dir(&place);
+            assert!(removed.is_ok() || std::thread::panicking(), "{}: {removed:?}", place.display());
+        }
+    }
+
+    /// Makes the target with its units, and lets its portals answer.
+    fn start(&self) {
+        make(self.target());
+        for (place, portals) in self.places().zip(&self.groups) {
+            make(&place);
+            for (name, value) in [
+                ("authentication", "0"),
+                ("generate_node_acls", "1"),
+                ("cache_dynamic_acls", "1"),
+                ("demo_mode_write_protect", "0"),
+            ] {
+                set(place.join("attrib").join(name), value);
+            }
+            portals.iter().for_each(|portal| make(place.join("np").join(portal.to_string())));
+        }
+        for index in 0..self.disks.images.len() {
+            self.map(lun(index), index);
+        }
+        self.places().for_each(|place| set(place.join("enable"), "1"));
+    }
+
+    fn disk_prefix(&self) -> &'static str {
+        if self.has_maps() { "/dev/dm-" } else { "/dev/sd" }
+    }
+
+    /// Only the units that were asked for, once for each session.
+    fn assert_shows(&self, volumes: &[usize]) {
+        let mut units = volumes.repeat(self.paths());
+        units.sort_unstable();
+        let units: Vec<u64> = units.into_iter().map(lun).collect();
+        let sessions = if volumes.is_empty() { 0 } else { self.paths() };
+        assert_eq!((live(), luns()), (sessions, units));
+        if self.has_maps() {
+            assert_eq!(maps().len(), volumes.len());
+            assert!(volumes.len() != 1 || paths() == 2);
+        }
+    }
+
+    fn left(&self) -> Vec<String> {
+        let sessions = sessions().into_iter().map(|(name, state)| format!("{name} is {state}"));
+        let files = disks().into_iter().chain(node_records()).map(|path| path.display().to_string());
+        let units = luns().into_iter().map(|lun| format!("the LUN {lun}"));
+        let maps = if self.has_maps() { maps() } else { Vec::new() };
+        sessions.chain(files).chain(units).chain(maps.into_iter().map(|(name, _)| name)).collect()
     }
 }
 
@@ -376,32 +350,15 @@ pub(crate) fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-fn serial(name: &str, index: usize) -> String {
-    let letters: String = name.bytes().map(|letter| format!("{letter:02x}")).collect();
-    format!("{index:08x}-0000-4000-8000-{letters:0<12.12}")
-}
-
-/// LIO makes it from the serial number: its own prefix, and 25 digits.
-fn wwid(serial: &str) -> String {
-    let digits: String = serial.chars().filter(char::is_ascii_hexdigit).take(25).collect();
-    format!("naa.6001405{digits}")
-}
-
 impl Drop for Lio {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            println!("{:?} {:?}", sessions(), disks());
             let log = fs::read_to_string("/tmp/iscsid.log").unwrap_or_default();
             println!("iscsid: {}", log.lines().rev().take(20).collect::<Vec<_>>().join("\n"));
             // The next test starts on a machine without sessions.
             log_out_by_hand();
         }
         self.stop();
-        for index in 0..self.images.len() {
-            for group in 0..self.groups.len() {
-                let _ = fs::remove_dir(self.disk(index).join(format!("alua/group{group}")));
-            }
-            let removed = fs::remove_dir(self.disk(index));
-            assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
-        }
     }
 }

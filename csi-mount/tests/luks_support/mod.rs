@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use csi_mount::flow::block::{StagePlan, publish_device, stage, stage_device, unstage};
+use csi_mount::internal::flow::block::{StagePlan, publish_device, stage, stage_device, unstage};
 use csi_mount::{DeviceAccess, DeviceUse, ErrorKind, Filesystem, Luks, LuksKey, LuksPbkdf, Target};
 
 use crate::devices::{Image, run};
@@ -44,7 +44,8 @@ impl Volume {
     pub(crate) fn new(mebibytes: u64) -> Self {
         let image = Image::new(mebibytes);
         let place = |name| Target::new(image.directory().join(name)).unwrap();
-        let (staging, target) = (place("s"), place("t"));
+        let staging = place("s");
+        let target = place("t");
         Self { image, staging, target }
     }
 

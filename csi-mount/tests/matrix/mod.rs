@@ -164,7 +164,8 @@ impl Case<'_> {
         let name = format!("{} {}", volume.flow(), self.step.word());
         let mut points = Points::with_continuations(self.points, NEXT.len());
         loop {
-            let (call, next) = (points.call(), NEXT[points.continuation()]);
+            let call = points.call();
+            let next = NEXT[points.continuation()];
             let _context = Context(format!("{name}: killed before call {call}, then {next:?}"));
             let mut walk = Walk { case: self, volume, baseline: &baseline };
             let end = walk.kill_before(call);
@@ -214,7 +215,8 @@ impl Walk<'_> {
     fn words(&self, step: Step) -> [String; 5] {
         let path = |target: &Target| target.path().to_str().unwrap().to_owned();
         let place = self.volume.place();
-        let (staging, target) = (path(&place.staging), path(&place.target));
+        let staging = path(&place.staging);
+        let target = path(&place.target);
         [self.volume.flow(), step.word().to_owned(), self.volume.source(), staging, target]
     }
 
@@ -287,7 +289,7 @@ impl Walk<'_> {
 
     /// Repeats a step that is refused as busy, as an orchestrator does: a killed process can still exist.
     fn run(&mut self, step: Step) {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + Duration::from_secs(120);
         while let Err(error) = self.once(step) {
             assert!(error.kind() == ErrorKind::Busy && Instant::now() < end, "{}: {error}", step.word());
             std::thread::sleep(Duration::from_millis(20));

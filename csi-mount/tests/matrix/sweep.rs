@@ -17,7 +17,9 @@ pub(crate) fn kill_steps(
     steps: &[Row],
 ) -> u32 {
     let killed = steps.iter().map(|(step, points, least_calls)| {
-        let (step, points, least_calls) = (*step, *points, *least_calls);
+        let step = *step;
+        let points = *points;
+        let least_calls = *least_calls;
         Case { test, job, programs, kill, step, points, least_calls }.run(volume)
     });
     killed.sum()

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs;
+use std::time::{Duration, Instant};
 
 /// How many rounds a test runs: `few`, or the number in `CSI_TEST_ROUNDS`, which the full run sets.
 pub(crate) fn rounds(few: u32) -> u32 {
@@ -24,6 +25,13 @@ pub(crate) struct Measure {
     pub(crate) memory: usize,
 }
 
+impl Measure {
+    /// Whether there are no more descriptors and threads than before.
+    pub(crate) fn has_no_more_than(&self, before: &Self) -> bool {
+        self.descriptors <= before.descriptors && self.threads <= before.threads
+    }
+}
+
 impl fmt::Display for Measure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { descriptors, threads, children, mounts, memory } = self;
@@ -41,6 +49,19 @@ pub(crate) fn measure() -> Measure {
         children: children(),
         mounts: fs::read_to_string("/proc/thread-self/mountinfo").unwrap().lines().count(),
         memory: memory.trim().trim_end_matches(" kB").parse().unwrap(),
+    }
+}
+
+/// Measures again until the condition holds, for a bounded time: a thread or a child process that is about to end
+/// takes a while on a machine that has other work. What leaks stays.
+pub(crate) fn measure_until(is_settled: impl Fn(&Measure) -> bool) -> Measure {
+    let end = Instant::now() + Duration::from_secs(120);
+    loop {
+        let found = measure();
+        if is_settled(&found) || Instant::now() >= end {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

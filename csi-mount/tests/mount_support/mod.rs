@@ -61,7 +61,7 @@ pub(crate) fn layers(path: &Path) -> usize {
 
 /// Unmounts a target that threads of the test read: on a slow machine one can have it open at each attempt.
 pub(crate) fn unmount_watched(target: &Target) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         match unmount(target) {
             Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < deadline => {}

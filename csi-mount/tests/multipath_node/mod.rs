@@ -6,8 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::devices::start_daemon;
-use crate::eventually;
+use crate::devices::{eventually, start_daemon};
 
 /// The defaults of a node for these tests; tests add their own lines.
 const DEFAULTS: &str = "polling_interval 1\n max_polling_interval 1\n user_friendly_names no\n";
@@ -88,8 +87,21 @@ pub(crate) fn maps() -> Vec<(String, String)> {
     maps.map(|(name, uuid)| (name.to_owned(), uuid.to_owned())).collect()
 }
 
-/// Checks that the machine was started with the option.
-pub(crate) fn assert_no_native_multipath() {
-    let option = fs::read_to_string("/sys/module/nvme_core/parameters/multipath").unwrap();
-    assert_eq!(option.trim(), "N", "boot with nvme_core.multipath=N");
+/// The number of paths in the only map.
+pub(crate) fn paths() -> usize {
+    let [(name, _)] = &maps()[..] else { return 0 };
+    dmsetup(&["deps", "-o", "devname", name]).matches('(').count()
+}
+
+/// The number of paths that the device mapper uses.
+pub(crate) fn active() -> usize {
+    let status = dmsetup(&["status"]);
+    let words: Vec<&str> = status.split_whitespace().collect();
+    // The state of a path follows its number.
+    words.windows(2).filter(|pair| pair[0].contains(':') && pair[1] == "A").count()
+}
+
+/// Whether the kernel makes one disk of all paths of NVMe.
+pub(crate) fn has_native_multipath() -> bool {
+    fs::read_to_string("/sys/module/nvme_core/parameters/multipath").unwrap().trim() == "Y"
 }

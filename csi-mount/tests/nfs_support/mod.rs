@@ -2,13 +2,12 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod nfsd;
-pub(crate) mod proxy;
 
 use csi_mount::MountOptions;
 use csi_mount::flow::shared::SharedSource;
 
 use nfsd::{EXPORT, PORT};
-use proxy::Gate;
+use test_support::tcp_gate::Gate;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -35,8 +34,8 @@ impl Server {
     pub(crate) fn start() -> Self {
         nfsd::start();
         let gate = Gate::default();
-        let port = proxy::lead_to(PORT, &gate);
-        let mount_port = proxy::lead_to(nfsd::mountd(), &gate);
+        let port = gate.lead_to(PORT);
+        let mount_port = gate.lead_to(nfsd::mountd());
         Self { gate, port, mount_port }
     }
 

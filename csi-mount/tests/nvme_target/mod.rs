@@ -7,16 +7,21 @@ use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use csi_mount::remote::{NamespaceId, NvmeHost, NvmeTarget};
+use csi_mount::remote::{NamespaceId, NvmeHost, NvmeTarget, RemoteTarget};
 use csi_mount::{Mount, Target};
 
 use crate::devices::{Image, run};
+use crate::multipath_node::{active, has_native_multipath, maps};
+use crate::remote_bed::Bed;
 
 const CONFIG: &str = "/sys/kernel/config/nvmet";
 pub(crate) const HOST_NQN: &str = "nqn.2026-01.org.example:node";
 pub(crate) const HOST_ID: &str = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
+
+/// The ports of a subsystem that has two.
+pub(crate) const PORTS: [u16; 2] = [4420, 4421];
 
 /// The name of the network device that has the RDMA adapter in software (`rdma_rxe`).
 const RDMA_NETWORK: &str = "rdma_net";
@@ -53,17 +58,6 @@ pub(crate) fn host() -> NvmeHost {
     NvmeHost::new(HOST_NQN, HOST_ID).unwrap()
 }
 
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(120);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "{what}: {:?}", controllers());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// The states of all controllers, by name.
 pub(crate) fn controllers() -> Vec<(String, String)> {
     let entries = fs::read_dir("/sys/class/nvme").unwrap().flatten();
@@ -91,6 +85,16 @@ pub(crate) fn live() -> usize {
     controllers().iter().filter(|(_, state)| state == "live").count()
 }
 
+/// Connects as an administrator, or another driver, does.
+pub(crate) fn connect_by_hand(nqn: &str, port: u16) {
+    let address = address(port);
+    let ip = address.ip().to_string();
+    let port = port.to_string();
+    let subsystem = ["-t", transport(), "-a", &ip, "-s", &port, "-n", nqn];
+    let host = ["-q", HOST_NQN, "-I", HOST_ID, "--reconnect-delay=1"];
+    run("nvme", &[&["connect"], &subsystem[..], &host].concat());
+}
+
 pub(crate) fn disconnect_by_hand() {
     for (name, _) in controllers() {
         let _ = fs::write(format!("/sys/class/nvme/{name}/delete_controller"), "1");
@@ -106,15 +110,15 @@ fn set(place: impl AsRef<Path>, value: &str) {
 pub(crate) struct Nvmet {
     pub(crate) nqn: String,
     pub(crate) images: Vec<Image>,
-    ports: Vec<u16>,
+    pub(crate) ports: Vec<u16>,
     subsystem: PathBuf,
     name: String,
 }
 
 impl Nvmet {
-    /// A subsystem with namespaces of 300 MiB and this number of ports, from 4420 on.
+    /// A subsystem with namespaces of 300 MiB and this number of ports, from the first of [`PORTS`] on.
     pub(crate) fn new(name: &str, namespaces: usize, ports: u16) -> Self {
-        Self::at(name, namespaces, 4420..4420 + ports)
+        Self::at(name, namespaces, PORTS[0]..PORTS[0] + ports)
     }
 
     pub(crate) fn at(name: &str, namespaces: usize, ports: std::ops::Range<u16>) -> Self {
@@ -136,31 +140,6 @@ impl Nvmet {
         }
         target.start();
         target
-    }
-
-    /// Makes the subsystem with its namespaces, and lets its ports answer.
-    pub(crate) fn start(&self) {
-        fs::create_dir(&self.subsystem).unwrap();
-        set(self.subsystem.join("attr_allow_any_host"), "1");
-        // A restart keeps it.
-        set(self.subsystem.join("attr_serial"), "0123456789abcdef");
-        for index in 0..self.images.len() {
-            fs::create_dir(self.namespace(index)).unwrap();
-            self.rename(index, index);
-        }
-        self.ports.iter().for_each(|port| self.open(*port));
-    }
-
-    /// Takes everything away, except the images.
-    pub(crate) fn stop(&self) {
-        for port in &self.ports {
-            let _ = fs::remove_file(self.port(*port).join("subsystems").join(&self.nqn));
-        }
-        for index in 0..self.images.len() {
-            set(self.namespace(index).join("enable"), "0");
-            fs::remove_dir(self.namespace(index)).unwrap();
-        }
-        fs::remove_dir(&self.subsystem).unwrap();
     }
 
     fn port(&self, port: u16) -> PathBuf {
@@ -185,19 +164,14 @@ impl Nvmet {
         set(self.namespace(index).join("enable"), if is_enabled { "1" } else { "0" });
     }
 
-    pub(crate) fn grow(&self, index: usize, mebibytes: u64) {
-        self.images[index].grow_to(mebibytes);
-        set(self.namespace(index).join("revalidate_size"), "1");
-    }
-
-    /// Lets the port answer.
-    pub(crate) fn open(&self, port: u16) {
-        symlink(&self.subsystem, self.port(port).join("subsystems").join(&self.nqn)).unwrap();
-    }
-
-    /// Ends the connections of the port, and refuses new ones.
-    pub(crate) fn close(&self, port: u16) {
-        fs::remove_file(self.port(port).join("subsystems").join(&self.nqn)).unwrap();
+    /// Lets the port answer, or ends its connections and refuses new ones.
+    pub(crate) fn set_open(&self, port: u16, is_open: bool) {
+        let link = self.port(port).join("subsystems").join(&self.nqn);
+        if is_open {
+            symlink(&self.subsystem, link).unwrap();
+        } else {
+            fs::remove_file(link).unwrap();
+        }
     }
 
     pub(crate) fn set_access(&self, port: u16, state: &str) {
@@ -233,6 +207,75 @@ impl Nvmet {
     }
 }
 
+/// Without the kernel's native multipath the node has multipathd.
+impl Bed for Nvmet {
+    fn volume(&self, index: usize) -> RemoteTarget {
+        self.target(index).into()
+    }
+
+    fn image(&self, index: usize) -> &Image {
+        &self.images[index]
+    }
+
+    fn grow(&self, index: usize, mebibytes: u64) {
+        self.images[index].grow_to(mebibytes);
+        set(self.namespace(index).join("revalidate_size"), "1");
+    }
+
+    fn paths(&self) -> usize {
+        self.ports.len()
+    }
+
+    fn working(&self) -> usize {
+        if has_native_multipath() { live() } else { live().min(active()) }
+    }
+
+    fn set_path(&self, path: usize, works: bool) {
+        self.set_open(self.ports[path], works);
+    }
+
+    /// Takes everything away, except the images.
+    fn stop(&self) {
+        for port in &self.ports {
+            let _ = fs::remove_file(self.port(*port).join("subsystems").join(&self.nqn));
+        }
+        for index in 0..self.images.len() {
+            set(self.namespace(index).join("enable"), "0");
+            fs::remove_dir(self.namespace(index)).unwrap();
+        }
+        fs::remove_dir(&self.subsystem).unwrap();
+    }
+
+    /// Makes the subsystem with its namespaces, and lets its ports answer.
+    fn start(&self) {
+        fs::create_dir(&self.subsystem).unwrap();
+        set(self.subsystem.join("attr_allow_any_host"), "1");
+        // A restart keeps it.
+        set(self.subsystem.join("attr_serial"), "0123456789abcdef");
+        for index in 0..self.images.len() {
+            fs::create_dir(self.namespace(index)).unwrap();
+            self.rename(index, index);
+        }
+        self.ports.iter().for_each(|port| self.set_open(*port, true));
+    }
+
+    fn disk_prefix(&self) -> &'static str {
+        if has_native_multipath() { "/dev/nvme" } else { "/dev/dm-" }
+    }
+
+    /// The kernel shows all volumes of a subsystem, and multipathd makes their maps.
+    fn assert_shows(&self, volumes: &[usize]) {
+        assert_eq!(live(), if volumes.is_empty() { 0 } else { self.paths() });
+    }
+
+    fn left(&self) -> Vec<String> {
+        let controllers = controllers().into_iter().map(|(name, state)| format!("{name} is {state}"));
+        let disks = disks().into_iter().map(|disk| disk.display().to_string());
+        let maps = if has_native_multipath() { Vec::new() } else { maps() };
+        controllers.chain(disks).chain(maps.into_iter().map(|(name, _)| name)).collect()
+    }
+}
+
 /// What a driver says about a namespace of the subsystem with this name.
 pub(crate) fn namespace_of(subsystem: &str, index: usize, ports: &[u16]) -> NvmeTarget {
     let id = match index % 2 {
@@ -264,6 +307,7 @@ fn nguid(index: usize) -> String {
 impl Drop for Nvmet {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            println!("{:?}", controllers());
             // The next test starts on a machine without connections.
             disconnect_by_hand();
         }

@@ -8,8 +8,7 @@ use std::time::Duration;
 use csi_mount::ErrorKind;
 use csi_mount::remote::{RemoteDisks, RemoteTarget};
 
-use crate::devices::under_load;
-use crate::eventually;
+use crate::devices::{eventually, under_load};
 use crate::multipath_node::{maps, multipathd_for, udevd};
 
 /// The kernel's numbers of the states.
@@ -106,7 +105,8 @@ impl Site<'_> {
         // Access that comes back meanwhile ends the wait.
         std::thread::scope(|scope| {
             let attached = scope.spawn({
-                let (node, unit) = (&node, &self.unit);
+                let node = &node;
+                let unit = &self.unit;
                 move || node.attach("pvc", unit).map(drop)
             });
             eventually("the disks are shown", || ((self.disks)().len() == 2).then_some(()));

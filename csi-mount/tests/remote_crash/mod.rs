@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use csi_mount::flow::block::{StagePlan, stage, unstage};
+use csi_mount::internal::flow::block::{StagePlan, stage, unstage};
 use csi_mount::remote::{RemoteDisks, RemoteTarget};
 use csi_mount::{BlockDevice, Filesystem, Target};
 
@@ -171,7 +171,8 @@ pub(crate) fn kill_each(site: &Site<'_>, step: &str) {
         if step == "detach" {
             drop(node.attach(NAME, 0));
         }
-        let (call, continuation) = (points.call(), CONTINUATIONS[points.continuation()]);
+        let call = points.call();
+        let continuation = CONTINUATIONS[points.continuation()];
         let start = Instant::now();
         let end = job.kill_before_change(call);
         match end {

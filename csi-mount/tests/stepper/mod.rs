@@ -3,8 +3,12 @@
 
 mod changes;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use nix::sys::ptrace::{self, Options};
@@ -79,6 +83,11 @@ pub(crate) struct Points {
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// Every how many of the states of a test a run takes: this many, unless `CSI_CRASH_STRIDE` is set.
+pub(crate) fn stride(usual: usize) -> usize {
+    number("CSI_CRASH_STRIDE").map_or(usual, |stride| usize::try_from(stride).unwrap())
 }
 
 impl Points {
@@ -243,22 +252,33 @@ impl Job<'_> {
     /// Like [`kill_before`](Self::kill_before), but only calls count that can change something outside of the
     /// process. A kill before any other call leaves what a kill before the next of these leaves.
     pub(crate) fn kill_before_change(&self, change: u64) -> End {
-        self.stop(change, changes::is_in_change, Kill::Job)
+        self.stop(change, &changes::is_in_change, Kill::Job)
     }
 
     /// Kills the job before its write to a device, or flush of one, with this number (`pwrite64`,
     /// `fdatasync`).
     pub(crate) fn kill_before_write(&self, write: u64) -> End {
-        self.stop(write, is_in_write, Kill::Job)
+        self.stop(write, &is_in_write, Kill::Job)
+    }
+
+    /// Runs the job to its end. Returns what it wrote to the device at this path, and when it flushed it.
+    pub(crate) fn record(&self, device: &Path) -> Vec<DiskEvent> {
+        let events = RefCell::new(Vec::new());
+        let record = |pid| {
+            events.borrow_mut().extend(disk_event(pid, device));
+            false
+        };
+        self.stop(u64::MAX, &record, Kill::Job);
+        events.into_inner()
     }
 
     /// Kills these processes before the system call with this number, and returns when the job has ended. A
     /// job that is not killed must succeed.
     pub(crate) fn stop_before(&self, call: u64, kill: Kill<'_>) -> End {
-        self.stop(call, |_| true, kill)
+        self.stop(call, &|_| true, kill)
     }
 
-    fn stop(&self, call: u64, counts: fn(Pid) -> bool, kill: Kill<'_>) -> End {
+    fn stop(&self, call: u64, counts: &dyn Fn(Pid) -> bool, kill: Kill<'_>) -> End {
         let (mut child, process, thread, mut errors) = self.start_traced();
         let end = Tracer { process, thread, kill, programs: self.programs, counts }.run(call);
         // The child was reaped above, without this value.
@@ -284,7 +304,7 @@ struct Tracer<'a> {
     kill: Kill<'a>,
     programs: Programs,
     /// Whether a call counts that a thread is about to make.
-    counts: fn(Pid) -> bool,
+    counts: &'a dyn Fn(Pid) -> bool,
 }
 
 impl Tracer<'_> {
@@ -292,7 +312,8 @@ impl Tracer<'_> {
     fn run(&self, call: u64) -> End {
         // Whether each thread is inside a system call.
         let mut inside: HashMap<Pid, bool> = HashMap::new();
-        let (mut count, mut is_killed) = (0, false);
+        let mut count = 0;
+        let mut is_killed = false;
         while let Ok(status) = waitpid(None, any_of_this_thread()) {
             match status {
                 WaitStatus::PtraceSyscall(pid) => {
@@ -315,7 +336,7 @@ impl Tracer<'_> {
                 }
                 // A stop that the job itself requested lasts until the job continues it.
                 WaitStatus::PtraceEvent(pid, Signal::SIGSTOP, nix::libc::PTRACE_EVENT_STOP) => {
-                    let _ = csi_mount::testing::ptrace_listen(pid.as_raw());
+                    let _ = csi_mount::internal::ptrace_listen(pid.as_raw());
                 }
                 WaitStatus::PtraceEvent(pid, ..) => {
                     inside.entry(pid).or_default();
@@ -381,6 +402,41 @@ fn is_in_exec(pid: Pid) -> bool {
 
 fn is_in_write(pid: Pid) -> bool {
     matches!(call_of(pid), Some(nix::libc::SYS_pwrite64 | nix::libc::SYS_fdatasync))
+}
+
+/// What a disk is asked to do.
+pub(crate) enum DiskEvent {
+    Write { place: u64, bytes: Vec<u8> },
+    Flush,
+}
+
+/// What the system call that a thread is about to make does to this device.
+fn disk_event(pid: Pid, device: &Path) -> Option<DiskEvent> {
+    const BLKZEROOUT: u64 = 0x127f;
+    let (call, words) = call_with_words(pid)?;
+    let descriptor = words.first()?;
+    if std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()? != device {
+        return None;
+    }
+    let read = |address: u64, length: u64| {
+        let mut bytes = vec![0; usize::try_from(length).unwrap()];
+        let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+        memory.read_exact_at(&mut bytes, address).unwrap();
+        bytes
+    };
+    match call {
+        nix::libc::SYS_pwrite64 => {
+            Some(DiskEvent::Write { place: words[3], bytes: read(words[1], words[2]) })
+        }
+        nix::libc::SYS_ioctl if words[1] == BLKZEROOUT => {
+            let numbers = read(words[2], 16);
+            let [place, length] =
+                [0, 8].map(|at| u64::from_ne_bytes(numbers[at..at + 8].try_into().unwrap()));
+            Some(DiskEvent::Write { place, bytes: vec![0; usize::try_from(length).unwrap()] })
+        }
+        nix::libc::SYS_fdatasync | nix::libc::SYS_fsync => Some(DiskEvent::Flush),
+        _ => None,
+    }
 }
 
 /// The number of the system call that a thread is stopped in.

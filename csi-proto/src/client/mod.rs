@@ -18,6 +18,8 @@ mod calls;
 mod requests;
 mod volume;
 
+use std::error::Error;
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -40,9 +42,7 @@ use crate::{Endpoint, RpcRequest, Service, escape, v1};
 pub use calls::MakeCalls;
 pub use volume::{Target, VolumeUse};
 
-/// The pause between two probes of a plugin that is not ready.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The header that carries a deadline.
 const TIMEOUT: &str = "grpc-timeout";
 
 /// The transport of the services' clients.
@@ -216,6 +216,13 @@ impl Interceptor for Deadline {
 }
 
 /// The plugin did not become ready; the text says why.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the plugin is not ready: {0}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotReady(String);
+
+impl fmt::Display for NotReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the plugin is not ready: {}", self.0)
+    }
+}
+
+impl Error for NotReady {}

@@ -1,13 +1,10 @@
-//! The requests of a volume's life, and the request that undoes each.
+//! The requests of a volume's life.
 
 use std::path::Path;
-
-use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 
 use super::VolumeUse;
 use crate::v1;
 
-/// The requests of the volume's life.
 impl VolumeUse {
     /// Asks whether the volume can be used as here.
     pub fn validate_volume_capabilities(&self) -> v1::ValidateVolumeCapabilitiesRequest {
@@ -103,8 +100,11 @@ impl VolumeUse {
 
     /// Takes a snapshot of the volume.
     pub fn create_snapshot(&self, name: impl Into<String>) -> v1::CreateSnapshotRequest {
-        let (source_volume_id, name) = (self.volume_id.clone(), name.into());
-        v1::CreateSnapshotRequest { source_volume_id, name, ..Default::default() }
+        v1::CreateSnapshotRequest {
+            source_volume_id: self.volume_id.clone(),
+            name: name.into(),
+            ..Default::default()
+        }
     }
 
     /// Deletes the volume.
@@ -120,45 +120,6 @@ impl VolumeUse {
 /// The path as text for requests. Paths of volumes are UTF-8, as the spec requires.
 fn text(path: &Path) -> String {
     path.display().to_string()
-}
-
-/// The call that detaches what this call attached. It has no secrets: add its own.
-impl From<&v1::ControllerPublishVolumeRequest> for v1::ControllerUnpublishVolumeRequest {
-    fn from(made: &v1::ControllerPublishVolumeRequest) -> Self {
-        Self { volume_id: made.volume_id.clone(), node_id: made.node_id.clone(), ..Self::default() }
-    }
-}
-
-/// The call that unstages what this call staged.
-impl From<&v1::NodeStageVolumeRequest> for v1::NodeUnstageVolumeRequest {
-    fn from(made: &v1::NodeStageVolumeRequest) -> Self {
-        Self { volume_id: made.volume_id.clone(), staging_target_path: made.staging_target_path.clone() }
-    }
-}
-
-/// The call that unpublishes what this call published.
-impl From<&v1::NodePublishVolumeRequest> for v1::NodeUnpublishVolumeRequest {
-    fn from(made: &v1::NodePublishVolumeRequest) -> Self {
-        Self { volume_id: made.volume_id.clone(), target_path: made.target_path.clone() }
-    }
-}
-
-impl v1::VolumeCapability {
-    /// A volume that is mounted, with the driver's default filesystem and no mount flags.
-    pub fn mount(mode: Mode) -> Self {
-        Self {
-            access_mode: Some(AccessMode { mode: mode.into() }),
-            access_type: Some(AccessType::Mount(MountVolume::default())),
-        }
-    }
-
-    /// A volume that is used as a raw block device.
-    pub fn block(mode: Mode) -> Self {
-        Self {
-            access_mode: Some(AccessMode { mode: mode.into() }),
-            access_type: Some(AccessType::Block(BlockVolume {})),
-        }
-    }
 }
 
 #[cfg(test)]

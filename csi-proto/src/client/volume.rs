@@ -19,9 +19,9 @@ use crate::v1;
 /// let capability = VolumeCapability::mount(Mode::SingleNodeWriter);
 /// let mut volume = VolumeUse::new("vol-1", capability).staged_at("/var/lib/kubelet/staging/vol-1");
 /// let targets = [Target::new("/var/lib/kubelet/pods/1/volumes/vol-1")];
-/// volume.put_on_node(&client, &targets).await?;
+/// volume.attach_stage_publish(&client, &targets).await?;
 /// let usage = client.call(volume.node_get_volume_stats(&targets[0].path)).await?.usage;
-/// volume.take_off_node(&client, &targets).await?;
+/// volume.unpublish_unstage_detach(&client, &targets).await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Default, PartialEq)]
@@ -92,7 +92,7 @@ impl VolumeUse {
     ///
     /// # Errors
     /// Of the first call that fails. The calls before it are not undone.
-    pub async fn put_on_node<C: MakeCalls>(
+    pub async fn attach_stage_publish<C: MakeCalls>(
         &mut self,
         mut calls: C,
         targets: &[Target],
@@ -106,7 +106,7 @@ impl VolumeUse {
     ///
     /// # Errors
     /// Of the first call that fails.
-    pub async fn take_off_node<C: MakeCalls>(
+    pub async fn unpublish_unstage_detach<C: MakeCalls>(
         &self,
         mut calls: C,
         targets: &[impl AsRef<Path> + Sync],
@@ -255,8 +255,8 @@ mod tests {
             .staged_at("/staging");
         let targets = [Target::new("/a"), Target::new("/b").read_only()];
         let mut calls = recorder(usize::MAX);
-        run(volume.put_on_node(&mut calls, &targets)).unwrap();
-        run(volume.take_off_node(&mut calls, &targets)).unwrap();
+        run(volume.attach_stage_publish(&mut calls, &targets)).unwrap();
+        run(volume.unpublish_unstage_detach(&mut calls, &targets)).unwrap();
         let due = [
             ControllerPublishVolume,
             NodeStageVolume,
@@ -273,14 +273,14 @@ mod tests {
         assert_eq!(read_only, [false, true]);
         for fails_at in 0..4 {
             let mut calls = recorder(fails_at);
-            assert_eq!(run(volume.put_on_node(&mut calls, &targets)), Err(due[fails_at]));
+            assert_eq!(run(volume.attach_stage_publish(&mut calls, &targets)), Err(due[fails_at]));
             assert_eq!(calls.calls, due[..fails_at]);
         }
         // A driver that neither attaches nor stages.
         let mut plain = VolumeUse { node_id: None, staging_path: None, ..volume };
         let mut calls = recorder(usize::MAX);
-        run(plain.put_on_node(&mut calls, &targets[..1])).unwrap();
-        run(plain.take_off_node(&mut calls, &["/a"])).unwrap();
+        run(plain.attach_stage_publish(&mut calls, &targets[..1])).unwrap();
+        run(plain.unpublish_unstage_detach(&mut calls, &["/a"])).unwrap();
         assert_eq!(calls.calls, [NodePublishVolume, NodeUnpublishVolume]);
         assert_eq!(plain.node_publish_volume(Path::new("/a")).staging_target_path, "");
     }

@@ -1,13 +1,12 @@
 //! A complete CSI driver for block volumes. A volume is an image file, attached as a loop device. It has a
 //! filesystem (ext4, xfs or btrfs, as the StorageClass names it) or is published raw.
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::{fs, path::Path, path::PathBuf, sync::Arc};
+use std::{fs, fs::File, fs::Permissions, path::Path, path::PathBuf, sync::Arc};
 
 use csi_core::mount::{Filesystem, LoopOptions, flow::block::StagePlan};
-use csi_core::{Result, machine, prelude::*};
+use csi_core::{Result, prelude::*};
 
 const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
 /// The mode of an image that has had a filesystem: it is never formatted again, even if it reads as blank. A
 /// driver that keeps records of its volumes stores this fact there.
 const STAGED: u32 = 0o1600;
@@ -40,17 +39,14 @@ fn size(image: &Path) -> Result<Option<u64>> {
 /// Creates the image unless it exists, and returns its size. An empty image is left by a creation that was
 /// killed: the next creation completes it, and a deletion removes it.
 fn create(image: &Path, wanted: u64) -> Result<u64> {
-    let file =
-        fs::File::options().create(true).truncate(false).write(true).open(image).at("create", image)?;
-    match file.metadata().at("look at", image)?.len() {
-        0 => file.set_len(wanted).at("size", image).map(|()| wanted),
-        found => Ok(found),
-    }
+    let file = File::options().create(true).truncate(false).write(true).open(image).at("create", image)?;
+    let found = file.metadata().at("look at", image)?.len();
+    if found == 0 { file.set_len(wanted).at("size", image).map(|()| wanted) } else { Ok(found) }
 }
 
 /// The loop device of the image on this node, if it is attached; also of an image deleted by hand.
-fn device(image: &Path) -> Result<Option<PathBuf>> {
-    Ok(machine().devices().loop_devices(image)?.into_iter().next().map(|device| device.path))
+fn device(host: &Host, image: &Path) -> Result<Option<PathBuf>> {
+    Ok(host.devices().loop_devices(image)?.into_iter().next().map(|device| device.path))
 }
 
 #[async_trait]
@@ -71,14 +67,15 @@ impl CreateDeleteVolume for Images {
         let Params {} = request.parameters.parse()?;
         let filesystems = request.volume_capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
         let least = filesystems.map(Filesystem::min_size).max().unwrap_or(MIB);
-        let wanted = request.capacity_range.at_least(least).choose(GIB, MIB)?;
+        let wanted = request.capacity_range.at_least(least).choose(1024 * MIB, MIB)?;
         let id = VolumeId::from_name(&request.name)?;
         let bytes = self.with(&id, move |image| create(image, wanted)).await?;
         Ok(Volume::new(id, bytes))
     }
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
-        self.with(&request.volume_id, |image| match device(image)? {
+        let host = request.host().clone();
+        self.with(&request.volume_id, move |image| match device(&host, image)? {
             Some(device) => Err(Error::InUse(format!("attached as {}", device.display()).into())),
             None => fs::remove_file(image).at("remove", image),
         })
@@ -93,24 +90,25 @@ impl ControllerExpandVolume for Images {
         let grow = move |image: &Path| {
             let now = size(image)?.ok_or(Error::VolumeNotFound(id))?;
             let wanted = request.capacity_range.choose(now, MIB)?.max(now);
-            let file = fs::File::options().write(true).open(image);
+            let file = File::options().write(true).open(image);
             file.and_then(|file| file.set_len(wanted)).at("grow", image).map(|()| wanted)
         };
-        let capacity_bytes = self.with(&request.volume_id, grow).await?;
-        Ok(Expanded::node_expansion_required(capacity_bytes))
+        self.with(&request.volume_id, grow).await.map(Expanded::node_expansion_required)
     }
 }
 
 #[async_trait]
 impl BlockDevices for Images {
     async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
-        let attach = |image: &Path| Ok(machine().devices().loop_attach(image, &LoopOptions::new())?.path);
+        let host = volume.host().clone();
+        let attach = move |image: &Path| Ok(host.devices().loop_attach(image, &LoopOptions::new())?.path);
         self.lookup(&volume.volume_id).await?.ok_or(Error::VolumeNotFound(volume.volume_id.clone()))?;
         self.with(&volume.volume_id, attach).await
     }
 
     async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
-        self.with(&volume.volume_id, device).await
+        let host = volume.host().clone();
+        self.with(&volume.volume_id, move |image| device(&host, image)).await
     }
 
     async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
@@ -120,16 +118,18 @@ impl BlockDevices for Images {
     }
 
     async fn staged(&self, volume: &Attachment) -> Result<()> {
-        let staged = fs::Permissions::from_mode(STAGED);
-        self.with(&volume.volume_id, |image| Ok(fs::set_permissions(image, staged)?)).await
+        let mark = |image: &Path| Ok(fs::set_permissions(image, Permissions::from_mode(STAGED))?);
+        self.with(&volume.volume_id, mark).await
     }
 
     async fn refresh(&self, volume: &Attachment) -> Result<()> {
-        self.with(&volume.volume_id, |image| Ok(machine().devices().loop_refresh(image)?)).await
+        let host = volume.host().clone();
+        self.with(&volume.volume_id, move |image| Ok(host.devices().loop_refresh(image)?)).await
     }
 
     async fn detach(&self, volume: &Attachment) -> Result<()> {
-        self.with(&volume.volume_id, |image| Ok(machine().devices().loop_detach(image).map(drop)?)).await
+        let host = volume.host().clone();
+        self.with(&volume.volume_id, move |image| Ok(host.devices().loop_detach(image).map(drop)?)).await
     }
 }
 

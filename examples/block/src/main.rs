@@ -1,6 +1,6 @@
-//! The driver as a program. `CSI_ENDPOINT` names its socket, `BLOCK_POOL` the directory of its images.
+//! The driver as a program; `--help` lists its environment variables.
 
 #[tokio::main]
 async fn main() -> std::process::ExitCode {
-    block::plugin(std::env::var_os("BLOCK_POOL").unwrap_or("/var/lib/block".into()).into()).run().await
+    csi_core::Plugin::run_on_directory("BLOCK_POOL", "/var/lib/block", block::plugin).await
 }

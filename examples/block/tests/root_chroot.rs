@@ -2,19 +2,19 @@
 //! volume's whole life on each filesystem, and raw. A driver built with `-C target-feature=+crt-static`
 //! itself needs nothing from that root. Needs root.
 
+use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use csi_core::mount::testing::private_mount_namespace;
-use csi_core::mount::{Bind, Detach, LoopDevice, Mount, MountAttributes, Target, Unmount, flow};
+use csi_core::client::{self, Client, VolumeUse};
+use csi_core::mount::{Bind, LoopDevice, MountAttributes, Target, internal};
 use csi_core::proto::v1;
-use tonic::transport::Channel;
-use v1::controller_client::ControllerClient;
-use v1::node_client::NodeClient;
-use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
+use test_support::driver::{Driver, on_tmpfs};
+use tonic::{Code, Status};
+use v1::volume_capability::{AccessType, MountVolume, access_mode::Mode};
 
 const MIB: i64 = 1 << 20;
 
@@ -24,39 +24,34 @@ const MIB: i64 = 1 << 20;
 // spec: node-unpublish-volume.deletes-target
 #[test]
 fn ext4() {
-    private_mount_namespace(|| live(Some("ext4")));
+    live(Some("ext4"));
 }
 
 #[test]
 fn xfs() {
-    private_mount_namespace(|| live(Some("xfs")));
+    live(Some("xfs"));
 }
 
 #[test]
 fn btrfs() {
-    private_mount_namespace(|| live(Some("btrfs")));
+    live(Some("btrfs"));
 }
 
 // spec: node-stage-volume.usable-as-described, node-publish-volume.device-at-target
 #[test]
 fn raw() {
-    private_mount_namespace(|| live(None));
+    live(None);
 }
 
 /// A root with the driver in it. At the end the driver is killed and the loop devices of its images
 /// are detached.
-///
-/// The root is a tmpfs with bind mounts of the system's directories. So it is unmounted as a whole and only
-/// its empty mount point is removed: a recursive delete would delete through the bind mounts.
-struct Chroot {
-    root: PathBuf,
-    driver: Child,
+struct Chroot<'a> {
+    root: &'a Path,
+    driver: Driver,
 }
 
-impl Chroot {
-    fn start() -> Self {
-        let root = tempfile::tempdir().unwrap().keep();
-        Mount::new("tmpfs", "root").at(&Target::new(&root).unwrap()).unwrap();
+impl<'a> Chroot<'a> {
+    async fn start(root: &'a Path) -> Self {
         for (what, needed) in [("dev", true), ("proc", true), ("sys", true), ("usr", true), ("etc", true)]
             .into_iter()
             .chain(["lib", "lib64", "bin", "sbin"].map(|what| (what, false)))
@@ -80,21 +75,10 @@ impl Chroot {
         let program = Target::new(root.join("block")).unwrap();
         program.create_file().unwrap();
         Bind::new(Path::new(env!("CARGO_BIN_EXE_block"))).at(&program).unwrap();
-        let driver = Command::new("chroot")
-            .args([root.as_os_str(), "/block".as_ref()])
-            .env("CSI_ENDPOINT", "unix:///run/csi.sock")
-            .env("BLOCK_POOL", "/pool")
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut this = Self { root, driver };
-        let end = Instant::now() + Duration::from_secs(20);
-        while std::os::unix::net::UnixStream::connect(this.path("/run/csi.sock")).is_err() {
-            assert!(this.driver.try_wait().unwrap().is_none(), "the driver ended");
-            assert!(Instant::now() < end, "the driver does not answer");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        this
+        let mut command = Command::new("chroot");
+        command.args([root.as_os_str(), "/block".as_ref()]);
+        command.env("CSI_ENDPOINT", "unix:///run/csi.sock").env("BLOCK_POOL", "/pool");
+        Self { root, driver: Driver::start(command, root.join("run/csi.sock")).await }
     }
 
     /// A path inside the root, as the test sees it.
@@ -107,19 +91,15 @@ impl Chroot {
     }
 }
 
-impl Drop for Chroot {
+impl Drop for Chroot<'_> {
     fn drop(&mut self) {
-        drop(self.driver.kill());
-        drop(self.driver.wait());
-        for inside in ["/pods/writer", "/pods/reader", "/staging"] {
-            drop(Target::new(self.path(inside)).and_then(|target| flow::block::unpublish(&target)));
+        self.driver.kill();
+        for inside in [WRITER, READER, STAGING] {
+            drop(Target::new(self.path(inside)).and_then(|target| internal::flow::block::unpublish(&target)));
         }
         for image in self.images() {
             drop(LoopDevice::detach_all(image));
         }
-        let whole = Target::new(&self.root).and_then(|root| Unmount::new().detach(Detach::IfBusy).at(&root));
-        assert!(whole.is_ok() || std::thread::panicking(), "{whole:?}");
-        drop(std::fs::remove_dir(&self.root));
     }
 }
 
@@ -127,203 +107,157 @@ impl Drop for Chroot {
 /// runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// As the driver sees them.
+const STAGING: &str = "/staging";
+const WRITER: &str = "/pods/writer";
+const READER: &str = "/pods/reader";
+
 fn live(filesystem: Option<&str>) {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let chroot = Chroot::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let socket = format!("unix://{}", chroot.path("/run/csi.sock").display());
-        let channel = tonic::transport::Endpoint::from_shared(socket).unwrap().connect_lazy();
-        Orchestrator::new(channel, filesystem).live(&chroot).await;
-    });
-    assert!(chroot.images().is_empty());
-}
-
-struct Orchestrator {
-    controller: ControllerClient<Channel>,
-    node: NodeClient<Channel>,
-    capability: v1::VolumeCapability,
-}
-
-impl Orchestrator {
-    fn new(channel: Channel, filesystem: Option<&str>) -> Self {
-        let access = match filesystem {
-            Some(fs_type) => {
-                AccessType::Mount(MountVolume { fs_type: fs_type.to_owned(), ..Default::default() })
-            }
-            None => AccessType::Block(BlockVolume {}),
+    let capability = match filesystem {
+        Some(fs_type) => v1::VolumeCapability {
+            access_type: Some(AccessType::Mount(MountVolume {
+                fs_type: fs_type.to_owned(),
+                ..Default::default()
+            })),
+            ..v1::VolumeCapability::mount(Mode::SingleNodeMultiWriter)
+        },
+        None => v1::VolumeCapability::block(Mode::SingleNodeMultiWriter),
+    };
+    on_tmpfs(async |root| {
+        let chroot = Chroot::start(root).await;
+        let life = Life {
+            client: chroot.driver.client(),
+            volume: VolumeUse::new("vol", capability).staged_at(STAGING),
+            targets: [client::Target::new(WRITER), client::Target::new(READER).read_only()],
+            is_raw: filesystem.is_none(),
+            chroot,
         };
-        Self {
-            controller: ControllerClient::new(channel.clone()),
-            node: NodeClient::new(channel),
-            capability: v1::VolumeCapability {
-                access_mode: Some(AccessMode { mode: Mode::SingleNodeMultiWriter as i32 }),
-                access_type: Some(access),
-            },
-        }
-    }
+        life.live().await;
+        assert!(life.chroot.images().is_empty());
+    });
+}
 
-    async fn live(&mut self, chroot: &Chroot) {
-        let range = |required_bytes| Some(v1::CapacityRange { required_bytes, limit_bytes: 0 });
+struct Life<'a> {
+    chroot: Chroot<'a>,
+    client: Client,
+    volume: VolumeUse,
+    targets: [client::Target; 2],
+    is_raw: bool,
+}
+
+impl Life<'_> {
+    async fn live(&self) {
         let create = v1::CreateVolumeRequest {
             name: "vol".into(),
-            capacity_range: range(320 * MIB),
-            volume_capabilities: vec![self.capability.clone()],
+            capacity_range: Some(v1::CapacityRange { required_bytes: 320 * MIB, limit_bytes: 0 }),
+            volume_capabilities: vec![self.volume.capability.clone()],
             ..Default::default()
         };
-        let volume = self.controller.create_volume(create).await.unwrap().into_inner().volume.unwrap();
+        let volume = self.client.call(create).await.unwrap().volume.unwrap();
         assert_eq!((volume.volume_id.as_str(), volume.capacity_bytes), ("vol", 320 * MIB));
 
         for _ in 0..2 {
-            self.stage().await;
-            self.publish("writer", false).await;
-            self.publish("reader", true).await;
+            self.bring_up().await;
         }
-        self.use_it(chroot);
+        self.use_it();
         let before = self.total().await;
 
-        let expand = v1::ControllerExpandVolumeRequest {
-            volume_id: "vol".into(),
-            capacity_range: range(640 * MIB),
-            ..Default::default()
-        };
-        let expanded = self.controller.controller_expand_volume(expand).await.unwrap().into_inner();
+        let expand = self.volume.controller_expand_volume(640 * MIB);
+        let expanded = self.client.call(expand).await.unwrap();
         assert_eq!((expanded.capacity_bytes, expanded.node_expansion_required), (640 * MIB, true));
-        let grow = v1::NodeExpandVolumeRequest {
-            volume_id: "vol".into(),
-            volume_path: "/pods/writer".into(),
-            ..Default::default()
-        };
-        if let Err(status) = self.node.node_expand_volume(grow).await {
+        let grow = self.volume.node_expand_volume(Path::new(WRITER), 640 * MIB);
+        if let Err(status) = self.client.call(grow).await {
             // A mounted ext4 grows only with CAP_SYS_RESOURCE. Without it, it grows at the next stage.
-            assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
+            assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
             assert!(status.message().contains("CAP_SYS_RESOURCE"), "{status}");
             self.take_down().await;
-            self.stage().await;
-            self.publish("writer", false).await;
-            self.publish("reader", true).await;
+            self.bring_up().await;
         }
         assert!(self.total().await > before * 3 / 2, "it is larger");
-        self.use_it(chroot);
+        self.use_it();
 
-        let delete = || v1::DeleteVolumeRequest { volume_id: "vol".into(), ..Default::default() };
-        let refused = self.controller.delete_volume(delete()).await.unwrap_err();
-        assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+        let refused = self.delete().await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
         self.take_down().await;
         self.take_down().await;
-        assert_eq!(std::fs::read_dir(chroot.path("/pods")).unwrap().count(), 0);
-        if let Some(AccessType::Mount(_)) = self.capability.access_type {
-            self.lose_content(chroot).await;
+        assert_eq!(std::fs::read_dir(self.chroot.path("/pods")).unwrap().count(), 0);
+        if self.is_raw {
+            self.lose_image().await;
         } else {
-            self.lose_image(chroot).await;
-            return;
+            self.lose_content().await;
         }
         for _ in 0..2 {
-            self.controller.delete_volume(delete()).await.unwrap();
+            self.delete().await.unwrap();
         }
     }
 
     /// An image that had a filesystem and now reads as blank is not formatted.
-    async fn lose_content(&mut self, chroot: &Chroot) {
-        let image = std::fs::File::options().write(true).open(chroot.path("/pool/vol")).unwrap();
+    async fn lose_content(&self) {
+        let image = File::options().write(true).open(self.chroot.path("/pool/vol")).unwrap();
         let size = image.metadata().unwrap().len();
         image.set_len(0).unwrap();
         image.set_len(size).unwrap();
-        let refused = self.try_to_stage().await.unwrap_err();
-        assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+        let refused = self.volume.stage(&self.client).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
         assert!(refused.message().contains("must already have content"), "{refused}");
     }
 
     /// If the image is deleted by hand, its loop device is still detached.
-    async fn lose_image(&mut self, chroot: &Chroot) {
-        let image = chroot.path("/pool/vol");
+    async fn lose_image(&self) {
+        let image = self.chroot.path("/pool/vol");
         let devices = || LoopDevice::find(&image).unwrap().len();
-        self.stage().await;
+        self.volume.stage(&self.client).await.unwrap();
         std::fs::remove_file(&image).unwrap();
         assert_eq!(devices(), 1);
         self.take_down().await;
         assert_eq!(devices(), 0);
-        let delete = v1::DeleteVolumeRequest { volume_id: "vol".into(), ..Default::default() };
-        self.controller.delete_volume(delete).await.unwrap();
     }
 
     /// Writes to the volume and reads it back. Checks that the read-only target refuses a write.
-    fn use_it(&self, chroot: &Chroot) {
-        let inside = |target: &str| match self.capability.access_type {
-            Some(AccessType::Block(_)) => chroot.path(target),
-            _ => chroot.path(target).join("file"),
+    fn use_it(&self) {
+        let inside = |target: &str| {
+            let path = self.chroot.path(target);
+            if self.is_raw { path } else { path.join("file") }
         };
-        let (writer, reader) = (inside("/pods/writer"), inside("/pods/reader"));
-        let file =
-            std::fs::File::options().write(true).create(writer != chroot.path("/pods/writer")).open(&writer);
-        let mut file = file.unwrap();
-        std::io::Write::write_all(&mut file, b"data of the workload").unwrap();
+        let reader = inside(READER);
+        let mut file = File::options().write(true).create(!self.is_raw).open(inside(WRITER)).unwrap();
+        file.write_all(b"data of the workload").unwrap();
         file.sync_all().unwrap();
         assert_eq!(&self.read(&reader)[..4], b"data");
         // Linux opens a read-only device for writing, and refuses the write.
-        let opened = std::fs::File::options().write(true).open(&reader);
-        let refused = opened.and_then(|mut file| std::io::Write::write_all(&mut file, &[0; 4096]));
+        let opened = File::options().write(true).open(&reader);
+        let refused = opened.and_then(|mut file| file.write_all(&[0; 4096]));
         refused.expect_err("published read-only");
     }
 
     /// Reads a raw device past its page cache (O_DIRECT): a read-only publish is a separate device, whose
     /// cache can contain older data.
     fn read(&self, path: &Path) -> Vec<u8> {
-        let raw = matches!(self.capability.access_type, Some(AccessType::Block(_)));
-        let (flags, unit) = if raw { (nix::libc::O_DIRECT, 4096) } else { (0, 1) };
+        let (flags, unit) = if self.is_raw { (nix::libc::O_DIRECT, 4096) } else { (0, 1) };
         let mut memory = vec![0; 2 * 4096];
         let start = memory.as_ptr().align_offset(unit);
-        let mut file = std::fs::File::options().read(true).custom_flags(flags).open(path).unwrap();
-        let length = std::io::Read::read(&mut file, &mut memory[start..start + 4096]).unwrap();
+        let mut file = File::options().read(true).custom_flags(flags).open(path).unwrap();
+        let length = file.read(&mut memory[start..start + 4096]).unwrap();
         memory[start..start + length].to_vec()
     }
 
-    async fn stage(&mut self) {
-        self.try_to_stage().await.unwrap();
+    async fn bring_up(&self) {
+        self.volume.stage(&self.client).await.unwrap();
+        self.volume.publish(&self.client, &self.targets).await.unwrap();
     }
 
-    async fn try_to_stage(&mut self) -> Result<(), tonic::Status> {
-        let stage = v1::NodeStageVolumeRequest {
-            volume_id: "vol".into(),
-            staging_target_path: "/staging".into(),
-            volume_capability: Some(self.capability.clone()),
-            ..Default::default()
-        };
-        self.node.node_stage_volume(stage).await.map(drop)
+    async fn take_down(&self) {
+        self.volume.unpublish(&self.client, &self.targets).await.unwrap();
+        self.volume.unstage(&self.client).await.unwrap();
     }
 
-    async fn publish(&mut self, target: &str, readonly: bool) {
-        let publish = v1::NodePublishVolumeRequest {
-            volume_id: "vol".into(),
-            staging_target_path: "/staging".into(),
-            target_path: format!("/pods/{target}"),
-            volume_capability: Some(self.capability.clone()),
-            readonly,
-            ..Default::default()
-        };
-        self.node.node_publish_volume(publish).await.unwrap();
+    async fn total(&self) -> i64 {
+        let stats = self.volume.node_get_volume_stats(Path::new(READER));
+        self.client.call(stats).await.unwrap().usage[0].total
     }
 
-    async fn total(&mut self) -> i64 {
-        let stats = v1::NodeGetVolumeStatsRequest {
-            volume_id: "vol".into(),
-            volume_path: "/pods/reader".into(),
-            ..Default::default()
-        };
-        let usage = self.node.node_get_volume_stats(stats).await.unwrap().into_inner().usage;
-        usage[0].total
-    }
-
-    async fn take_down(&mut self) {
-        for target in ["writer", "reader"] {
-            let unpublish = v1::NodeUnpublishVolumeRequest {
-                volume_id: "vol".into(),
-                target_path: format!("/pods/{target}"),
-            };
-            self.node.node_unpublish_volume(unpublish).await.unwrap();
-        }
-        let unstage =
-            v1::NodeUnstageVolumeRequest { volume_id: "vol".into(), staging_target_path: "/staging".into() };
-        self.node.node_unstage_volume(unstage).await.unwrap();
+    async fn delete(&self) -> Result<(), Status> {
+        self.client.call(self.volume.delete_volume()).await.map(drop)
     }
 }

@@ -11,11 +11,12 @@ const TARGET: &str = "/var/lib/kubelet/pods/1/mount";
 
 #[tokio::test]
 async fn a_volume_lives_on_a_simulated_node() {
-    let (directory, node) = (tempfile::tempdir().unwrap(), SimulatedNode::new());
+    let directory = tempfile::tempdir().unwrap();
+    let node = SimulatedNode::new();
     let pool = directory.path().join("pool");
     std::fs::create_dir(&pool).unwrap();
     ["/var/lib/kubelet/pods/1", STAGING].iter().for_each(|path| node.create_dir(path));
-    let client = serve(block::plugin(pool).machine(node.clone()), &directory).await;
+    let client = serve(block::plugin(pool).host(node.clone()), &directory).await;
     let mount = VolumeCapability::mount(Mode::SingleNodeSingleWriter);
     let mut volume = VolumeUse::new("v", mount.clone()).staged_at(STAGING);
     let create = CreateVolumeRequest {
@@ -27,16 +28,16 @@ async fn a_volume_lives_on_a_simulated_node() {
     client.call(create).await.unwrap();
     let targets = [Target::new(TARGET)];
     node.remove_tool("mkfs.ext4");
-    let missing = volume.put_on_node(&client, &targets).await.unwrap_err();
+    let missing = volume.attach_stage_publish(&client, &targets).await.unwrap_err();
     assert!(missing.message().contains("mkfs.ext4"), "{missing}");
     node.install_tool("mkfs.ext4");
-    volume.put_on_node(&client, &targets).await.unwrap();
+    volume.attach_stage_publish(&client, &targets).await.unwrap();
     node.write(format!("{TARGET}/file"), "data").unwrap();
     node.set_full(TARGET, true);
     let full = node.write(format!("{TARGET}/more"), "data").unwrap_err();
     assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
     // After a reboot the loop device is attached again, and the filesystem is kept.
     node.reboot();
-    volume.put_on_node(&client, &targets).await.unwrap();
+    volume.attach_stage_publish(&client, &targets).await.unwrap();
     assert_eq!(node.read(format!("{TARGET}/file")).unwrap(), b"data");
 }

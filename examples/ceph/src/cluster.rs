@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
-use csi_core::{Error, Result, Secrets};
+use csi_core::types::Secrets;
+use csi_core::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
@@ -32,10 +33,11 @@ pub(crate) struct User<'a> {
 
 impl<'a> User<'a> {
     pub(crate) fn of(secrets: &'a Secrets) -> Result<Self> {
+        secrets.check_keys(&["userID", "userKey"])?;
         let of = |key: &str| {
-            secrets
-                .get(key)
-                .ok_or_else(|| Error::Unauthenticated(format!("the secrets have no {key}").into()))
+            let missing =
+                || format!("the secrets have no {key}: the StorageClass must name a Secret that has it");
+            secrets.get(key).ok_or_else(|| Error::Unauthenticated(missing().into()))
         };
         Ok(Self { id: of("userID")?, key: of("userKey")? })
     }
@@ -85,7 +87,8 @@ impl Cluster<'_> {
         let output = tokio::time::timeout(ANSWER, child.wait_with_output()).await.map_err(|_| silent())?;
         let output = output.map_err(failed)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        let (code, said) = (output.status.code(), text(&output.stderr));
+        let code = output.status.code();
+        let said = text(&output.stderr);
         let said = said.lines().next_back().unwrap_or("no message");
         match code.unwrap_or_default() {
             _ if output.status.success() => Ok(Some(text(&output.stdout))),

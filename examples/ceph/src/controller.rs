@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use csi_core::controller::{CreateRecord, CreateSnapshotRequest, DeleteSnapshotRequest, SnapshotRecord};
+use csi_core::types::{ContentSource, Secrets, Snapshot, SnapshotId};
 use csi_core::{Result, prelude::*};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +31,11 @@ pub(crate) trait Store: Send + Sync {
     /// The least size of a volume that is used so.
     fn least(&self, _capabilities: &[VolumeCapability]) -> u64 {
         MIB
+    }
+
+    /// The filesystem that the node makes for a mounted volume, if it makes one.
+    fn fs_type(&self, _capabilities: &[VolumeCapability]) -> Option<String> {
+        None
     }
 
     /// Makes a volume, from a snapshot of the driver or from nothing, with its size; or continues to.
@@ -88,7 +95,8 @@ fn key(name: &str) -> String {
     if is_name(name) && !name.contains('_') {
         return name.to_owned();
     }
-    let (basis, prime) = (0x6c62272e07bb014262b821756295c58d_u128, 0x0000000001000000000000000000013b_u128);
+    let basis = 0x6c62272e07bb014262b821756295c58d_u128;
+    let prime = 0x0000000001000000000000000000013b_u128;
     let hash = name.bytes().fold(basis, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(prime));
     format!("_{hash:032x}")
 }
@@ -136,16 +144,20 @@ impl Ceph {
         Ok(Request { id, bytes, origin, is_copy, is_complete: made.context.is_some() })
     }
 
-    /// The least size of a volume with this content.
-    async fn size_of(&self, cluster: &Cluster<'_>, source: &ContentSource) -> Result<u64> {
-        let size = match source {
+    /// The least size of a volume with this content, and the filesystem that it then has, if that is known.
+    async fn source(&self, cluster: &Cluster<'_>, source: &ContentSource) -> Result<(u64, Option<String>)> {
+        let owned = |fs_type: Option<&str>| fs_type.map(str::to_owned);
+        let found = match source {
             ContentSource::Volume(id) => {
-                let found = self.made(cluster, id).await?;
-                found.filter(|found| found.context.is_some()).map(|found| found.created.capacity_bytes())
+                let found = self.made(cluster, id).await?.filter(|found| found.context.is_some());
+                found.map(|found| (found.created.capacity_bytes(), owned(found.created.fs_type())))
             }
-            source => self.taken(cluster, source.id()).await?.map(|found| found.size_bytes()),
+            source => {
+                let found = self.taken(cluster, source.id()).await?;
+                found.map(|found| (found.size_bytes(), owned(found.fs_type())))
+            }
         };
-        size.ok_or_else(|| Error::SourceNotFound(source.to_string().into()))
+        found.ok_or_else(|| Error::SourceNotFound(source.to_string().into()))
     }
 }
 
@@ -169,18 +181,24 @@ impl Controller for Ceph {
 impl CreateDeleteVolume for Ceph {
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
         let NoParameters {} = request.parameters.parse()?;
-        let (id, cluster) = (VolumeId::new(key(request.name.as_str()))?, self.cluster(&request.secrets)?);
+        let id = VolumeId::new(key(request.name.as_str()))?;
+        let cluster = self.cluster(&request.secrets)?;
         let mut found = match self.made(&cluster, &id).await? {
             Some(found) => found,
             None => {
-                let source = match &request.volume_content_source {
-                    None => 0,
-                    Some(source) => self.size_of(&cluster, source).await?,
+                let (bytes, held) = match &request.volume_content_source {
+                    None => (0, None),
+                    Some(source) => self.source(&cluster, source).await?,
                 };
-                let least = source.max(self.store.least(&request.volume_capabilities));
+                let fs_type = self.store.fs_type(&request.volume_capabilities);
+                if fs_type.is_some() {
+                    request.check_source_fs_type(held.as_deref())?;
+                }
+                let least = bytes.max(self.store.least(&request.volume_capabilities));
                 let size = request.capacity_range.at_least(least).choose(GIB.max(least), MIB)?;
                 let mut volume = Volume::new(id.clone(), size);
                 volume.content_source.clone_from(&request.volume_content_source);
+                volume.fs_type = fs_type.or(held);
                 let made = Made { created: CreateRecord::new(&request, &volume), context: None };
                 self.put(&cluster, &id, &made).await?;
                 made
@@ -204,7 +222,8 @@ impl CreateDeleteVolume for Ceph {
     }
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
-        let (id, cluster) = (request.volume_id, self.cluster(&request.secrets)?);
+        let id = request.volume_id;
+        let cluster = self.cluster(&request.secrets)?;
         let Some(found) = self.made(&cluster, &id).await? else { return Ok(()) };
         let volume = self.request(&cluster, &id, &found).await?;
         self.store.remove(&cluster, &volume).await?;
@@ -215,7 +234,8 @@ impl CreateDeleteVolume for Ceph {
 #[async_trait]
 impl ControllerExpandVolume for Ceph {
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
-        let (id, cluster) = (request.volume_id, self.cluster(&request.secrets)?);
+        let id = request.volume_id;
+        let cluster = self.cluster(&request.secrets)?;
         let found = self.made(&cluster, &id).await?;
         let mut found = found.ok_or_else(|| Error::VolumeNotFound(id.clone()))?;
         let now = found.created.capacity_bytes();
@@ -231,7 +251,8 @@ impl ControllerExpandVolume for Ceph {
 impl CreateDeleteSnapshot for Ceph {
     async fn create_snapshot(&self, request: CreateSnapshotRequest) -> Result<Snapshot> {
         let NoParameters {} = request.parameters.parse()?;
-        let (id, cluster) = (SnapshotId::new(key(request.name.as_str()))?, self.cluster(&request.secrets)?);
+        let id = SnapshotId::new(key(request.name.as_str()))?;
+        let cluster = self.cluster(&request.secrets)?;
         let kind = self.store.kinds()[1];
         let mut snapshot = match self.taken(&cluster, id.as_str()).await? {
             Some(found) => {
@@ -243,6 +264,7 @@ impl CreateDeleteSnapshot for Ceph {
                 let found = self.made(&cluster, &source).await?;
                 let found = found.ok_or_else(|| Error::VolumeNotFound(source.clone()))?;
                 let mut snapshot = Snapshot::new(id.clone(), source, SystemTime::now());
+                snapshot.fs_type = found.created.fs_type().map(str::to_owned);
                 (snapshot.size_bytes, snapshot.ready_to_use) = (found.created.capacity_bytes(), false);
                 cluster.put(kind, id.as_str(), &SnapshotRecord::new(&snapshot)).await?;
                 snapshot
@@ -257,7 +279,8 @@ impl CreateDeleteSnapshot for Ceph {
     }
 
     async fn delete_snapshot(&self, request: DeleteSnapshotRequest) -> Result<()> {
-        let (id, cluster) = (request.snapshot_id, self.cluster(&request.secrets)?);
+        let id = request.snapshot_id;
+        let cluster = self.cluster(&request.secrets)?;
         let Some(found) = self.taken(&cluster, id.as_str()).await? else { return Ok(()) };
         self.store.remove_snapshot(&cluster, found.source_volume_id(), &id).await?;
         cluster.forget(self.store.kinds()[1], id.as_str()).await

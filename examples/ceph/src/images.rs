@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use csi_core::mount::Filesystem;
 use csi_core::mount::flow::block::StagePlan;
 use csi_core::mount::remote::{RbdPool, RbdTarget};
+use csi_core::types::SnapshotId;
 use csi_core::{Result, prelude::*};
 use serde::Deserialize;
 use serde_json::Value;
@@ -106,8 +107,14 @@ impl Store for Images {
         filesystems.map(Filesystem::min_size).max().unwrap_or(MIB)
     }
 
+    fn fs_type(&self, capabilities: &[VolumeCapability]) -> Option<String> {
+        let mounted = capabilities.iter().find(|capability| capability.is_mount())?;
+        Some(mounted.fs_type().unwrap_or(Filesystem::Ext4.name()).to_owned())
+    }
+
     async fn make(&self, cluster: &Cluster<'_>, volume: &Request<'_>) -> Result<Context> {
-        let (image, size) = (self.at(volume.id), format!("{}M", volume.bytes / MIB));
+        let image = self.at(volume.id);
+        let size = format!("{}M", volume.bytes / MIB);
         match &volume.origin {
             None => drop(cluster.rbd(&["create", FEATURES, "--size", &size, &image], &[EEXIST]).await?),
             Some(Origin::Snapshot(source, snapshot)) => {

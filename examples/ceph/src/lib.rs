@@ -22,9 +22,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use csi_core::{
-    BlockNode, ControllerService, DriverArgs, Expansion, FuseNode, Plugin, RemoteDisks, SharedNode,
-};
+use csi_core::node_plugins::RemoteDisks;
+use csi_core::{BlockNode, ControllerService, DriverArgs, Expansion, FuseNode, Plugin, SharedNode};
 
 use controller::Store;
 use images::Images;
@@ -38,23 +37,25 @@ pub const RBD_NAME: &str = "rbd.csi.example.org";
 
 /// The cluster, and the client that mounts its filesystem.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Ceph")]
 pub struct CephArgs {
     /// Addresses of the monitors, separated by commas
-    #[arg(long, env = "CEPH_MONITORS", value_delimiter = ',', required = true)]
+    #[arg(long, env = "CEPH_MONITORS", value_name = "ADDRESS", value_delimiter = ',', required = true)]
     pub monitors: Vec<SocketAddr>,
     /// The filesystem's name in the cluster
-    #[arg(long, env = "CEPH_FILESYSTEM", default_value = "cephfs")]
+    #[arg(long, env = "CEPH_FILESYSTEM", value_name = "NAME", default_value = "cephfs")]
     pub filesystem: String,
     /// The client on the node
     #[arg(long, env = "CEPH_CLIENT", value_enum, default_value = "fuse")]
     pub client: CephClient,
-    /// The pool of images (`rbd`)
-    #[arg(long, env = "CEPH_POOL", default_value = "rbd")]
+    /// The pool of images, with --client rbd
+    #[arg(long, env = "CEPH_POOL", value_name = "NAME", default_value = "rbd")]
     pub pool: String,
-    /// The directory for the records of mapped images (`rbd`), on the node's disk
+    /// The directory for the records of mapped images, with --client rbd; on the node's disk
     #[arg(
         long,
         env = "CEPH_ATTACHED",
+        value_name = "PATH",
         default_value = "/var/lib/kubelet/plugins/rbd.csi.example.org/attached"
     )]
     pub attached: PathBuf,
@@ -63,7 +64,7 @@ pub struct CephArgs {
 /// What a volume is, and the client that brings it to the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CephClient {
-    /// CephFS, with a process of `ceph-fuse` for each volume
+    /// CephFS, with a process of ceph-fuse for each volume
     Fuse,
     /// CephFS, with the kernel's client
     Kernel,

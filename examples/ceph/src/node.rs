@@ -5,6 +5,7 @@ use std::path::Path;
 use csi_core::mount::MountOptions;
 use csi_core::mount::flow::fuse::FuseDaemon;
 use csi_core::mount::flow::shared::SharedSource;
+use csi_core::types::MountFlags;
 use csi_core::{Result, prelude::*};
 use serde::Deserialize;
 

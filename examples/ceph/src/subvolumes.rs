@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use csi_core::types::SnapshotId;
 use csi_core::{Result, prelude::*};
 use serde_json::Value;
 
@@ -77,15 +78,18 @@ impl Store for Subvolumes {
     }
 
     async fn make(&self, cluster: &Cluster<'_>, volume: &Request<'_>) -> Result<Context> {
-        let (target, size) = (name(volume.id.as_str()), volume.bytes.to_string());
+        let target = name(volume.id.as_str());
+        let size = volume.bytes.to_string();
         match &volume.origin {
             None => drop(self.fs(cluster, "subvolume create", &[&target, &size], &[]).await?),
             Some(Origin::Snapshot(source, snapshot)) => {
-                let (source, snapshot) = (name(source.as_str()), name(snapshot.as_str()));
+                let source = name(source.as_str());
+                let snapshot = name(snapshot.as_str());
                 self.clone(cluster, [&source, &snapshot, &target]).await?;
             }
             Some(Origin::Volume(source)) => {
-                let (source, snapshot) = (name(source.as_str()), origin_snapshot(&target));
+                let source = name(source.as_str());
+                let snapshot = origin_snapshot(&target);
                 // If the clone is complete, the snapshot was perhaps removed already.
                 if self.state(cluster, &target).await?.as_deref() != Some("complete") {
                     self.fs(cluster, "subvolume snapshot create", &[&source, &snapshot], &[]).await?;

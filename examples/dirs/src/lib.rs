@@ -29,7 +29,7 @@ impl CreateDeleteVolume for Dirs {
         tokio::fs::create_dir_all(&path).await.at("create", &path).map(|()| Volume::new(id, 0))
     }
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
-        remove_tree(self.directory(&request.volume_id).await?).await
+        remove_tree(request.host(), self.directory(&request.volume_id).await?).await
     }
 }
 

@@ -1,6 +1,6 @@
-//! The driver as a program. `CSI_ENDPOINT` names its socket, `DIRS_ROOT` the directory of its volumes.
+//! The driver as a program; `--help` lists its environment variables.
 
 #[tokio::main]
 async fn main() -> std::process::ExitCode {
-    dirs::plugin(std::env::var_os("DIRS_ROOT").unwrap_or("/var/lib/dirs".into()).into()).run().await
+    csi_core::Plugin::run_on_directory("DIRS_ROOT", "/var/lib/dirs", dirs::plugin).await
 }

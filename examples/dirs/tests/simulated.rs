@@ -9,9 +9,10 @@ const TARGET: &str = "/var/lib/kubelet/pods/1/mount";
 
 #[tokio::test]
 async fn a_volume_lives_on_a_simulated_node() {
-    let (directory, node) = (tempfile::tempdir().unwrap(), SimulatedNode::new());
+    let directory = tempfile::tempdir().unwrap();
+    let node = SimulatedNode::new();
     node.create_dir("/var/lib/kubelet/pods/1");
-    let plugin = dirs::plugin(directory.path().join("volumes")).machine(node.clone());
+    let plugin = dirs::plugin(directory.path().join("volumes")).host(node.clone());
     let client = serve(plugin, &directory).await;
     let mut volume = VolumeUse::new("v", VolumeCapability::mount(Mode::SingleNodeMultiWriter));
     let volume_capabilities = vec![volume.capability.clone()];
@@ -20,13 +21,13 @@ async fn a_volume_lives_on_a_simulated_node() {
     let targets = [Target::new(TARGET)];
     for steps in 0.. {
         node.crash_after(steps);
-        let is_finished = volume.put_on_node(&client, &targets).await.is_ok();
+        let is_finished = volume.attach_stage_publish(&client, &targets).await.is_ok();
         node.restart();
-        volume.put_on_node(&client, &targets).await.unwrap();
+        volume.attach_stage_publish(&client, &targets).await.unwrap();
         node.write(format!("{TARGET}/file"), steps.to_string()).unwrap();
         let in_use = client.call(volume.delete_volume()).await.unwrap_err();
         assert_eq!(in_use.code(), tonic::Code::FailedPrecondition, "{in_use}");
-        volume.take_off_node(&client, &targets).await.unwrap();
+        volume.unpublish_unstage_detach(&client, &targets).await.unwrap();
         assert!(!node.exists(TARGET));
         if is_finished {
             break;

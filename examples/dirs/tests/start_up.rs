@@ -2,15 +2,14 @@
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
 
-const DRIVER: &str = env!("CARGO_BIN_EXE_dirs");
+use test_support::driver::{Driver, Signal};
+use test_support::process::until;
 
-fn driver(endpoint: Option<&str>) -> Command {
-    let mut command = Command::new(DRIVER);
-    command.env_remove("CSI_ENDPOINT").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+fn program(endpoint: Option<&str>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dirs"));
+    command.env_remove("CSI_ENDPOINT");
     if let Some(endpoint) = endpoint {
         command.env("CSI_ENDPOINT", endpoint);
     }
@@ -18,26 +17,11 @@ fn driver(endpoint: Option<&str>) -> Command {
 }
 
 fn refused(endpoint: Option<&str>) -> String {
-    let Output { status, stderr, .. } = driver(endpoint).output().unwrap();
+    let Output { status, stderr, .. } = program(endpoint).output().unwrap();
     let stderr = String::from_utf8(stderr).unwrap();
     assert_eq!(status.code(), Some(2), "{stderr}");
     assert!(stderr.starts_with("dirs.csi.example.org: "), "{stderr}");
     stderr
-}
-
-/// Waits, for a bounded time, until the driver answers on its socket.
-fn serving(mut child: Child, socket: &Path) -> Child {
-    let end = Instant::now() + Duration::from_secs(20);
-    while UnixStream::connect(socket).is_err() {
-        assert!(Instant::now() < end, "no answer on {}", socket.display());
-        assert!(child.try_wait().unwrap().is_none(), "the driver ended");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child
-}
-
-fn signal(child: &Child, name: &str) {
-    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
 // spec: endpoint.from-environment
@@ -68,8 +52,8 @@ fn a_directory_that_is_missing_and_a_file_in_the_way_are_named() {
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
 }
 
-#[test]
-fn a_live_socket_is_left_alone_and_a_dead_one_replaced() {
+#[tokio::test]
+async fn a_live_socket_is_left_alone_and_a_dead_one_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
     let live = UnixListener::bind(&socket).unwrap();
@@ -79,12 +63,9 @@ fn a_live_socket_is_left_alone_and_a_dead_one_replaced() {
 
     drop(live);
     // A child process of another test can keep the listener open until it executes its own program.
-    let end = Instant::now() + Duration::from_secs(20);
-    while UnixStream::connect(&socket).is_ok() {
-        assert!(Instant::now() < end, "somebody listens on {}", socket.display());
-    }
+    until("nobody listens on the socket", || UnixStream::connect(&socket).is_err());
     assert!(socket.exists(), "what a dead process leaves");
-    let mut child = serving(driver(socket.to_str()).spawn().unwrap(), &socket);
+    let mut driver = Driver::start(program(socket.to_str()), &socket).await;
     let metadata = socket.symlink_metadata().unwrap();
     assert!(metadata.file_type().is_socket());
     assert_eq!(metadata.permissions().mode() & 0o777 & !0o660, 0, "nobody else may command the driver");
@@ -93,24 +74,25 @@ fn a_live_socket_is_left_alone_and_a_dead_one_replaced() {
     refused(socket.to_str());
     UnixStream::connect(&socket).unwrap();
 
-    signal(&child, "-TERM");
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert_eq!(
-        std::fs::read_dir(directory.path()).unwrap().count(),
-        0,
-        "the socket is gone and nothing is left"
-    );
+    driver.signal(Signal::TERM);
+    assert_eq!(driver.ended().await.code(), Some(0));
+    let left = std::fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(left, 0, "the socket is gone and nothing is left");
+}
+
+#[tokio::test]
+async fn a_killed_driver_starts_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    let mut driver = Driver::start(program(socket.to_str()), &socket).await;
+    driver.restart().await;
+    driver.signal(Signal::INT);
+    let status = driver.ended().await;
+    assert!(status.success(), "{status}");
+    assert!(!socket.exists());
 }
 
 #[test]
-fn a_killed_driver_starts_again() {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("csi.sock");
-    for signal_name in ["-KILL", "-INT"] {
-        let mut child = serving(driver(socket.to_str()).spawn().unwrap(), &socket);
-        signal(&child, signal_name);
-        let status = child.wait().unwrap();
-        assert_eq!(status.success(), signal_name == "-INT", "{status}");
-    }
-    assert!(!socket.exists());
+fn the_program_explains_itself() {
+    test_support::driver::explains_itself(env!("CARGO_BIN_EXE_dirs"));
 }

@@ -1,6 +1,7 @@
 //! A complete CSI driver whose volumes are served by a FUSE program. Each volume staged on the node has its
 //! own `flatfs` process, which outlives the driver and is replaced when it is lost.
 use csi_core::mount::{MountOptions, flow::fuse::FuseDaemon};
+use csi_core::types::MountFlags;
 use csi_core::{Result, prelude::*};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,12 +33,13 @@ impl Controller for Flat {
 #[async_trait]
 impl CreateDeleteVolume for Flat {
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
+        request.parameters.check_keys(&[])?;
         let id = VolumeId::from_name(&request.name)?;
         let store = self.store(&id)?;
         tokio::fs::create_dir_all(&store).await.at("create", &store).map(|()| Volume::new(id, 0))
     }
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
-        remove_tree(self.store(&request.volume_id)?).await
+        remove_tree(request.host(), self.store(&request.volume_id)?).await
     }
 }
 

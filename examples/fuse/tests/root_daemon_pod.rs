@@ -4,38 +4,20 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use csi_core::mount::flow::fuse::{FuseDaemon, publish, stage, unpublish, unstage};
-use csi_core::mount::testing::private_mount_namespace;
-use csi_core::mount::{Mount, MountAttributes, MountHealth, MountOptions, Outcome, Target, health};
+use csi_core::mount::internal::flow::fuse::{FuseDaemon, publish, stage, unpublish, unstage};
+use csi_core::mount::{MountAttributes, MountHealth, MountOptions, Outcome, Target, health};
+use test_support::driver::on_tmpfs;
+use test_support::process::{LIMIT, find, kill, until};
 
 const DAEMON_POD: &str = env!("CARGO_BIN_EXE_daemon-pod");
-const LIMIT: Duration = Duration::from_secs(20);
-
-/// Waits until it is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// The children of a process that run this program.
-fn children(of: u32, program: &str) -> Vec<u32> {
-    let numbers =
-        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let is_child = |pid: &u32| {
-        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        let status = read("status");
-        status.contains(&format!("\nPPid:\t{of}\n")) && status.starts_with(&format!("Name:\t{program}\n"))
-    };
-    numbers.filter(is_child).collect()
-}
-
-fn kill(pid: u32) {
-    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+fn children(parent: u32, program: &str) -> Vec<u32> {
+    find(|process| {
+        let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+        status.contains(&format!("\nPPid:\t{parent}\n")) && status.starts_with(&format!("Name:\t{program}\n"))
+    })
 }
 
 /// Kills the pod when the test ends, in whatever way.
@@ -63,7 +45,7 @@ impl Pod {
 
 impl Drop for Pod {
     fn drop(&mut self) {
-        self.programs().into_iter().for_each(kill);
+        kill(&self.programs());
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -75,10 +57,9 @@ fn is_healthy(place: &Target) -> bool {
 
 #[test]
 fn programs_in_another_pod_outlive_what_started_them() {
-    let place = tempfile::tempdir().unwrap().keep();
-    private_mount_namespace(|| {
-        Mount::new("tmpfs", "test").at(&Target::new(&place).unwrap()).unwrap();
-        let (store, socket) = (place.join("store"), place.join("daemons.sock"));
+    on_tmpfs(async |place| {
+        let store = place.join("store");
+        let socket = place.join("daemons.sock");
         fs::create_dir(&store).unwrap();
         let pod = Pod::serve(&socket);
         let staging = Target::new(place.join("staging")).unwrap();
@@ -100,7 +81,7 @@ fn programs_in_another_pod_outlive_what_started_them() {
         let waiting = children(std::process::id(), "daemon-pod");
         let waiting: Vec<u32> = waiting.into_iter().filter(|pid| *pid != pod.0.id()).collect();
         assert_eq!(waiting.len(), 1);
-        kill(waiting[0]);
+        kill(&waiting);
         until("its end was noticed", || !Path::new(&format!("/proc/{}", waiting[0])).exists());
         assert!(is_healthy(&staging));
         fs::write(target.path().join("later"), "text").unwrap();
@@ -108,7 +89,7 @@ fn programs_in_another_pod_outlive_what_started_them() {
         assert_eq!(pod.programs(), program);
 
         // The program is killed: its mount is lost, and is made again.
-        kill(program[0]);
+        kill(&program);
         until("the mount is lost", || matches!(health(staging.path()), Ok(MountHealth::Dead(_))));
         assert_eq!(stage(&staging, &daemon).unwrap(), Outcome::Mounted);
         publish(staging.path(), &target, MountAttributes::empty()).unwrap();
@@ -125,5 +106,4 @@ fn programs_in_another_pod_outlive_what_started_them() {
         assert!(error.contains("does the pod with `daemon-pod serve` run on this node?"), "{error}");
         assert!(matches!(health(staging.path()), Ok(MountHealth::NotMounted)));
     });
-    fs::remove_dir(&place).unwrap();
 }

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use csi_core::{BlockMetadataType, DriverArgs, Error, NodeId, Quantity, Result};
+use csi_core::kubernetes::Quantity;
+use csi_core::snapshot_metadata::BlockMetadataType;
+use csi_core::types::NodeId;
+use csi_core::{DriverArgs, Error, Result};
 
 use crate::Feature;
 use crate::kind::Kind;
@@ -51,7 +54,7 @@ pub struct Args {
     #[arg(long = "peer", env = "PEERS", value_name = "NODE", value_delimiter = ',', value_parser = node_id)]
     pub peers: Vec<NodeId>,
 
-    /// The largest number of volumes attached to a node [default: any number]
+    /// The largest number of volumes attached to a node; 0 is any number [default: any number]
     #[arg(long, env = "ATTACH_LIMIT", value_name = "COUNT")]
     pub attach_limit: Option<u32>,
 
@@ -154,11 +157,10 @@ impl Sizes {
 }
 
 fn within(flag: &str, most: u64, bytes: u64) -> Result<()> {
-    match bytes <= most {
-        true => Ok(()),
-        false => {
-            Err(Error::OutOfRange(format!("{bytes} bytes are more than the limit of {flag}, {most}").into()))
-        }
+    if bytes <= most {
+        Ok(())
+    } else {
+        Err(Error::OutOfRange(format!("{bytes} bytes are more than the limit of {flag}, {most}").into()))
     }
 }
 

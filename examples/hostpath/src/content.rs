@@ -1,10 +1,11 @@
 //! The content of a volume or snapshot: an image file, or a directory.
 
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use csi_core::mount::{Target, copy_file};
+use csi_core::mount::{Filesystem, Target, copy_file};
 use csi_core::{IoContext as _, Result};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -60,13 +61,46 @@ pub(crate) fn was_staged(place: &Path) -> Result<bool> {
     place.join(STAGED).try_exists().at("look for", place.join(STAGED))
 }
 
+/// What an image is known to hold, by its first blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// Zeros, or nothing that can be known, as in a directory.
+    Nothing,
+    Filesystem(Filesystem),
+    /// Something else: a partition table, encrypted data, the data of a program.
+    Other,
+}
+
+/// Reads what the content of an object begins with. No device is needed, so a controller that can't attach
+/// one can decide what a copy can be used for.
+pub(crate) fn held(kind: Kind, place: &Path) -> Result<Held> {
+    const MAGIC: [(Filesystem, usize, &[u8]); 3] = [
+        (Filesystem::Ext4, 0x438, &[0x53, 0xef]),
+        (Filesystem::Xfs, 0, b"XFSB"),
+        (Filesystem::Btrfs, 0x1_0040, b"_BHRfS_M"),
+    ];
+    if kind == Kind::Directory {
+        return Ok(Held::Nothing);
+    }
+    let path = kind.content(place);
+    let mut head = Vec::new();
+    File::open(&path).at("open", &path)?.take(128 << 10).read_to_end(&mut head).at("read", &path)?;
+    let found = MAGIC.iter().find(|(_, at, magic)| head.get(*at..at + magic.len()) == Some(*magic));
+    Ok(match found {
+        Some((filesystem, ..)) => Held::Filesystem(*filesystem),
+        None if head.iter().all(|byte| *byte == 0) => Held::Nothing,
+        None => Held::Other,
+    })
+}
+
 /// Copies another object's content into the directory of this one. Blocks are shared if the disk can do that.
 pub(crate) fn copy(kind: Kind, from: &Path, place: &Path) -> Result<()> {
     // Checked before the copy: if the source is staged meanwhile, a blank copy must not be marked.
     if was_staged(from)? {
         note_staged(place)?;
     }
-    let (from, to) = (kind.content(from), kind.content(place));
+    let from = kind.content(from);
+    let to = kind.content(place);
     match kind {
         Kind::Image => {
             let copied = copy_file(&from, &to)?;

@@ -4,11 +4,10 @@
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
 
-use csi_core::VolumeHealthStatus::{DataLoss, Degraded, Inaccessible};
 use csi_core::mount::{MountHealth, health_of_filesystem};
-use csi_core::{
-    Error, Result, StorageHealthEntry, StorageHealthStatus, VolumeHealthEntry, VolumeHealthStatus,
-};
+use csi_core::types::VolumeHealthStatus::{DataLoss, Degraded, Inaccessible};
+use csi_core::types::{StorageHealthEntry, StorageHealthStatus, VolumeHealthEntry, VolumeHealthStatus};
+use csi_core::{Error, Result};
 
 use crate::host::Host;
 use crate::kind::Kind;
@@ -84,7 +83,8 @@ fn refuse(what: &str, id: &str, found: Option<VolumeHealthEntry>) -> Result<()> 
 }
 
 fn of(place: &Path, kind: Kind, due: u64) -> Option<VolumeHealthEntry> {
-    let (content, name) = (kind.content(place), kind.name());
+    let content = kind.content(place);
+    let name = kind.name();
     match content.metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Some(entry(DataLoss, "ContentMissing", format!("its {name} no longer exists")))

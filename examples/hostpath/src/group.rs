@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
-use csi_core::{
-    CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, Error, GetVolumeGroupSnapshotRequest,
-    GroupController, GroupSnapshotId, Result, SnapshotId, VolumeGroupSnapshot, VolumeId, async_trait,
+use csi_core::group_controller::{
+    CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest,
+    GroupController,
 };
+use csi_core::types::{GroupSnapshotId, SnapshotId, VolumeGroupSnapshot};
+use csi_core::{Error, Result, TypedRequest as _, VolumeId, async_trait, mount};
 
 use crate::controller::{Cut, SnapshotParameters};
 use crate::host::{Driver, Host};
@@ -21,9 +23,9 @@ impl GroupController for Driver {
         request: CreateVolumeGroupSnapshotRequest,
     ) -> Result<VolumeGroupSnapshot> {
         let _: SnapshotParameters = request.parameters.parse()?;
-        self.with(move |host| match host.groups.by_name(request.name.as_str()) {
+        self.with(move |host| match host.groups.by_name(request.name.as_str())? {
             Some((id, record)) => host.group(&id, &record),
-            None => host.cut_group(request.name.as_str(), &request.source_volume_ids),
+            None => host.cut_group(request.host(), request.name.as_str(), &request.source_volume_ids),
         })
         .await
     }
@@ -31,14 +33,17 @@ impl GroupController for Driver {
     async fn delete_volume_group_snapshot(&self, request: DeleteVolumeGroupSnapshotRequest) -> Result<()> {
         self.with(move |host| {
             let record = host.group_of(&request.group_snapshot_id, &request.snapshot_ids)?;
+            let mut members = Vec::new();
+            for id in &record.members {
+                members.extend(host.snapshots.find(id)?.map(|member| (id, member)));
+            }
             // The group's record goes first: a start deletes members whose group does not exist.
             host.groups.remove(request.group_snapshot_id.as_str())?;
-            for id in &record.members {
-                if let Some(member) = host.snapshots.get(id) {
-                    host.remove_snapshot(id, &member)?;
-                }
-            }
-            Ok(())
+            let removed = members.into_iter().try_for_each(|(id, member)| host.remove_snapshot(id, &member));
+            // A retry must find the group, to remove the rest of its members.
+            removed.inspect_err(|_| {
+                host.groups.keep_half_deleted(request.group_snapshot_id.as_str(), record.into());
+            })
         })
         .await
     }
@@ -54,7 +59,7 @@ impl GroupController for Driver {
 }
 
 impl Host {
-    fn cut_group(&self, name: &str, volumes: &[VolumeId]) -> Result<VolumeGroupSnapshot> {
+    fn cut_group(&self, node: &mount::Host, name: &str, volumes: &[VolumeId]) -> Result<VolumeGroupSnapshot> {
         let group = GroupSnapshotId::new(new_id()?)?;
         let distinct: BTreeSet<&VolumeId> = volumes.iter().collect();
         let mut sources = Vec::new();
@@ -63,7 +68,7 @@ impl Host {
         }
         let mut still = Vec::new();
         for (id, source) in &sources {
-            still.push(self.quiesce(id.as_str(), source, Consistency::Group)?);
+            still.push(self.quiesce(node, id.as_str(), source, Consistency::Group)?);
         }
         let cut_at = SystemTime::now();
         let mut cuts = Vec::new();
@@ -113,9 +118,10 @@ impl Host {
     fn group_of(&self, id: &GroupSnapshotId, members: &[SnapshotId]) -> Result<GroupRecord> {
         let found = self.groups.find(id.as_str())?.ok_or_else(|| Error::GroupSnapshotNotFound(id.clone()))?;
         let asked: BTreeSet<&str> = members.iter().map(SnapshotId::as_str).collect();
-        match asked.is_empty() || found.members.iter().map(String::as_str).collect::<BTreeSet<_>>() == asked {
-            true => Ok(GroupRecord::clone(&found)),
-            false => Err(Error::invalid("snapshot_ids", "are not the members of the group")),
+        if asked.is_empty() || found.members.iter().map(String::as_str).collect::<BTreeSet<_>>() == asked {
+            Ok(GroupRecord::clone(&found))
+        } else {
+            Err(Error::invalid("snapshot_ids", "are not the members of the group"))
         }
     }
 }

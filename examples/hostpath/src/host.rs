@@ -6,10 +6,11 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use csi_core::{
-    AttachLimit, BlockMetadataType, DirectoryLock, Error, IoContext as _, Mode, NodeId, NodeInfo, Result,
-    Topology, blocking,
-};
+use csi_core::controller::AttachLimit;
+use csi_core::records::DirectoryLock;
+use csi_core::snapshot_metadata::BlockMetadataType;
+use csi_core::types::{NodeId, Topology};
+use csi_core::{Error, IoContext as _, Mode, NodeInfo, Result, blocking};
 use tokio::sync::Semaphore;
 
 use crate::args::{Sizes, When};
@@ -79,7 +80,7 @@ impl Driver {
             volumes: store(&data, "volumes", serves_controller)?,
             snapshots: store(&data, "snapshots", serves_controller)?,
             groups: store(&data, "groups", serves_controller)?,
-            attach_limit: AttachLimit::new(args.attach_limit.map_or(u64::MAX, u64::from)),
+            attach_limit: AttachLimit::new(args.attach_limit.unwrap_or(0).into()),
             freezer: Freezer::default(),
             streams: Arc::new(Semaphore::new(metadata::STREAMS)),
             sizes: args.sizes(),
@@ -155,13 +156,14 @@ fn topology_of(node: &NodeId, prefix: &str) -> Topology {
 
 fn pools(args: &Args, features: &Features, data: &Path) -> Result<Pools> {
     let disk = rustix::fs::statvfs(data).at("ask for the room of", data)?;
-    let nodes: Vec<Topology> = match features.has(Feature::Topology) {
-        true => [args.driver.node_info()?.node_id]
+    let nodes: Vec<Topology> = if features.has(Feature::Topology) {
+        [args.driver.node_info()?.node_id]
             .iter()
             .chain(&args.peers)
             .map(|node| topology_of(node, &args.driver_name))
-            .collect(),
-        false => Vec::new(),
+            .collect()
+    } else {
+        Vec::new()
     };
     let whole_disk =
         Pool { name: "default".to_owned(), bytes: disk.f_blocks * disk.f_frsize, places: nodes.clone() };

@@ -40,6 +40,11 @@ impl Kind {
         place.join(self.name())
     }
 
+    /// The kind of the object at a place, by its content: also if its record can't be read.
+    pub(crate) fn of_content(place: &Path) -> Option<Self> {
+        [Self::Image, Self::Directory].into_iter().find(|kind| kind.content(place).symlink_metadata().is_ok())
+    }
+
     /// Whether volumes of this kind support a capability.
     ///
     /// A filesystem on a device can be written by one machine at a time. A directory is served by the

@@ -36,27 +36,23 @@ mod watch;
 
 use std::process::ExitCode;
 
-use csi_core::ServeError;
-
 pub use args::{Args, BlockMetadataArg, When};
 pub use features::Feature;
 pub use kind::Kind;
 pub use plugin::plugin;
 pub use pools::PoolArg;
 
-/// Serves until the process is asked to stop. The exit status is that of `Plugin::run`: 0 after a signal, 2
-/// when the driver could not start.
+/// Does what the flags say, as [`Plugin::run_with`](csi_core::Plugin::run_with): serves until the process is asked to
+/// stop, or makes the driver's manifests. The exit status is 2 when the driver could not start.
 pub async fn run(args: &Args) -> ExitCode {
-    let served = async {
-        csi_core::init_log(args.driver.log_format, &args.driver.log_level)?;
-        let plugin = plugin(args).map_err(|error| ServeError::Plugin(error.to_string()))?;
-        plugin.with_args(&args.driver).serve(&args.driver.endpoint()?).await
-    };
-    match served.await {
-        Ok(()) => ExitCode::SUCCESS,
+    // Before the data directory is opened, which logs what it repairs.
+    let log = csi_core::init_log(args.driver.log_format, &args.driver.log_level);
+    let plugin = log.and_then(|()| plugin(args).map_err(Into::into));
+    match plugin {
+        Ok(plugin) => plugin.run_with(&args.driver).await,
         Err(error) => {
             eprintln!("{}: {error}", args.driver_name);
-            ExitCode::from(if error.is_start_up() { 2 } else { 1 })
+            ExitCode::from(2)
         }
     }
 }

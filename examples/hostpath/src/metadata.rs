@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use csi_core::mount::data_ranges;
-use csi_core::{
-    BlockMetadata, BlockMetadataType, BlockRange, Error, GetMetadataAllocatedRequest,
-    GetMetadataDeltaRequest, IoContext as _, Result, SnapshotId, SnapshotMetadata, async_trait,
+use csi_core::snapshot_metadata::{
+    BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
+    SnapshotMetadata,
 };
+use csi_core::types::SnapshotId;
+use csi_core::{Error, IoContext as _, Result, async_trait};
 use tokio::sync::mpsc::{Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -163,7 +165,8 @@ fn next_data(file: &File, from: u64) -> io::Result<Option<u64>> {
 }
 
 fn compare(base: &File, target: &File, start: u64, end: u64, found: &mut Found) -> io::Result<()> {
-    let (old, new) = (read(base, start, end)?, read(target, start, end)?);
+    let old = read(base, start, end)?;
+    let new = read(target, start, end)?;
     let blocks = old.chunks(BLOCK as usize).zip(new.chunks(BLOCK as usize));
     for (at, (old, new)) in (start..end).step_by(BLOCK as usize).zip(blocks) {
         if old != new {

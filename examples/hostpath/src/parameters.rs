@@ -1,6 +1,8 @@
 //! The parameters of a StorageClass, a VolumeAttributesClass or an inline volume.
 
-use csi_core::{CreateVolumeRequest, MutableParameters, Quantity, Result};
+use csi_core::kubernetes::Quantity;
+use csi_core::types::MutableParameters;
+use csi_core::{CreateVolumeRequest, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::kind::Kind;
@@ -56,10 +58,7 @@ impl Parameters {
         let mut mutable =
             Mutable { provisioning: fixed.provisioning, description: fixed.description.clone() };
         let asked = &request.mutable_parameters;
-        mutable.take(match is_known(asked.iter(), accepted) {
-            true => asked.parse_known()?,
-            false => asked.parse()?,
-        });
+        mutable.take(if is_known(asked.iter(), accepted) { asked.parse_known()? } else { asked.parse()? });
         Ok((fixed, mutable))
     }
 }
@@ -68,10 +67,7 @@ impl Mutable {
     const NAMES: [&str; 2] = ["provisioning", "description"];
 
     pub(crate) fn asked(parameters: &MutableParameters, accepted: &[String]) -> Result<Self> {
-        match is_known(parameters.iter(), accepted) {
-            true => parameters.parse_known(),
-            false => parameters.parse(),
-        }
+        if is_known(parameters.iter(), accepted) { parameters.parse_known() } else { parameters.parse() }
     }
 
     /// Takes over the values that are set in `named`, and keeps the others.

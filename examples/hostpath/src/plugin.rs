@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use csi_core::identity::Readiness;
 use csi_core::mount::{Filesystem, NodeNeed};
 use csi_core::{
     ControllerCapability, ControllerService, Expansion, Identity, NodeCapability, NodeService, Plugin,
-    Readiness, Result, async_trait,
+    Result, async_trait, deploy,
 };
 
 use crate::args::When;
@@ -24,8 +25,15 @@ pub fn plugin(args: &Args) -> Result<Plugin> {
     let features = driver.features.clone();
     let has = |feature| features.has(feature);
     let shared = Arc::new(driver.clone());
+    let topologies = driver.pools.topologies();
     let mut plugin = Plugin::new(&args.driver_name, &args.vendor_version)
         .own_directory(&args.data)
+        .declare(|options| {
+            // It freezes mounted filesystems for a copy, and attaches loop devices.
+            let has_own_pods = options.controller != deploy::Controller::NodeLocal;
+            options.controller_sees_mounts |= has_own_pods;
+            options.privileged_controller |= has_own_pods;
+        })
         .identity(Arc::clone(&shared))
         .controller(controller(driver.clone(), &features, args.expansion))
         .node(node(driver, &features)?);
@@ -36,7 +44,7 @@ pub fn plugin(args: &Args) -> Result<Plugin> {
         plugin = plugin.snapshot_metadata(shared);
     }
     if has(Feature::Topology) {
-        plugin = plugin.volume_accessibility_constraints();
+        plugin = plugin.volume_accessibility_constraints().accessible_topologies(topologies);
     }
     if has(Feature::SnapshotTopology) {
         plugin = plugin.snapshot_accessibility_constraints();

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use csi_core::{Error, Place, Quantity, Result, Topology};
+use csi_core::kubernetes::Quantity;
+use csi_core::types::{Place, Topology};
+use csi_core::{Error, Result};
 
 use crate::args::pair;
 
@@ -61,6 +63,11 @@ impl Pools {
 
     pub(crate) fn get(&self, name: &str) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.name == name)
+    }
+
+    /// All topologies of the pools.
+    pub(crate) fn topologies(&self) -> Vec<Topology> {
+        self.pools.iter().flat_map(|pool| pool.places.clone()).collect()
     }
 
     /// The pools as places: the pool named `only`, or all of them, with the one named `first` at the front.

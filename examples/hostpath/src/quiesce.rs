@@ -1,7 +1,8 @@
 //! Volumes that are frozen while their content is copied.
 
 use csi_core::mount::{LoopDevice, mounts};
-use csi_core::{Error, Result, mounted_from};
+use csi_core::node_plugins::mounted_from;
+use csi_core::{Error, Result, mount};
 
 use crate::freezer::Hold;
 use crate::host::Host;
@@ -36,6 +37,7 @@ impl Host {
     /// device and has a filesystem, but this process sees no mount of it: a copy would be inconsistent.
     pub(crate) fn quiesce(
         &self,
+        node: &mount::Host,
         id: &str,
         record: &VolumeRecord,
         consistency: Consistency,
@@ -43,7 +45,7 @@ impl Host {
         let content = record.kind.content(&self.volumes.place(id));
         let mut holds = Vec::new();
         if record.kind == Kind::Directory {
-            return match mounted_from(&content)?.first() {
+            return match mounted_from(node, &content)?.first() {
                 Some(target) if consistency == Consistency::Group => Err(Error::NotPossible(
                     format!("volume {id} is a directory in use, at {}", target.display()).into(),
                 )),
@@ -51,7 +53,8 @@ impl Host {
             };
         }
         for device in LoopDevice::find(&content)? {
-            let (table, path) = (mounts()?, device.path().display());
+            let table = mounts()?;
+            let path = device.path().display();
             match table.iter().find(|entry| entry.is_on(device.number())) {
                 Some(mounted) => holds.push(self.freezer.hold(device.number(), &mounted.mount_point)?),
                 None if record.is_filesystem() => {

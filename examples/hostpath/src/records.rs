@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use csi_core::{
-    CreateRecord, GroupSnapshotId, Result, Snapshot, SnapshotId, Volume, VolumeGroupSnapshot, VolumeId,
-    VolumeListing,
-};
+use csi_core::controller::{CreateRecord, VolumeListing};
+use csi_core::types::{GroupSnapshotId, Snapshot, SnapshotId, VolumeGroupSnapshot};
+use csi_core::{Result, Volume, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use crate::kind::Kind;
@@ -60,7 +59,7 @@ pub(crate) struct SnapshotRecord {
     pub(crate) kind: Kind,
     pub(crate) pool: String,
     /// A group in it that does not exist was never finished, or is partly deleted.
-    pub(crate) taken: csi_core::SnapshotRecord,
+    pub(crate) taken: csi_core::controller::SnapshotRecord,
 }
 
 /// A group snapshot. Its members refer to it. They exist only if this record does.
@@ -98,9 +97,10 @@ impl Record for GroupRecord {
 impl VolumeRecord {
     /// Whether a node that has the volume as a device mounts it too, or is about to.
     pub(crate) fn is_filesystem(&self) -> bool {
-        match self.attached.is_empty() {
-            true => self.filesystem,
-            false => self.attached.values().all(|one| one.filesystem),
+        if self.attached.is_empty() {
+            self.filesystem
+        } else {
+            self.attached.values().all(|one| one.filesystem)
         }
     }
 
@@ -109,7 +109,7 @@ impl VolumeRecord {
     }
 
     pub(crate) fn listing(&self, id: &str) -> Result<VolumeListing> {
-        let nodes = self.attached.keys().map(csi_core::NodeId::new);
+        let nodes = self.attached.keys().map(csi_core::types::NodeId::new);
         Ok(VolumeListing::new(self.volume(id)?, nodes.collect::<Result<Vec<_>>>()?))
     }
 }

@@ -1,33 +1,33 @@
 //! The repair at a start, after the last process was killed at any point.
 
-use std::fs;
-use std::path::Path;
-
-use csi_core::mount::{mounts, thaw};
-use csi_core::{NodeId, Result, VolumeId};
+use csi_core::mount::{LoopDevice, mounts, thaw};
+use csi_core::types::NodeId;
+use csi_core::{Result, VolumeId};
 
 use crate::content;
 use crate::host::Host;
+use crate::kind::Kind;
 
 /// Completes or undoes unfinished operations. The stores have already removed their own unfinished objects.
 pub(crate) fn recover(host: &Host) -> Result<()> {
-    thaw_images(&host.data)?;
+    thaw_images(host)?;
     drop_members_without_group(host)?;
     finish_expansions(host)?;
     count(host)
 }
 
 /// Thaws the filesystems that were frozen for a copy: they stay frozen after the process is killed.
-fn thaw_images(data: &Path) -> Result<()> {
-    for entry in mounts()? {
-        let source = Path::new(&entry.source);
-        let Some(name) =
-            source.strip_prefix("/dev").ok().and_then(Path::to_str).filter(|name| name.starts_with("loop"))
-        else {
-            continue;
-        };
-        let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
-        if Path::new(backing.trim_end()).starts_with(data) {
+fn thaw_images(host: &Host) -> Result<()> {
+    let table = mounts()?;
+    let volumes = host.volumes.all().into_iter();
+    let images = volumes.filter(|(_, record)| record.kind != Kind::Directory);
+    for (id, record) in images {
+        let image = record.kind.content(&host.volumes.place(&id));
+        let devices = LoopDevice::find(&image).unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            Vec::new()
+        });
+        for entry in table.iter().filter(|entry| devices.iter().any(|device| entry.is_on(device.number()))) {
             match thaw(&entry.mount_point) {
                 Ok(false) => {}
                 Ok(true) => tracing::warn!("thawed {}, which was left frozen", entry.mount_point.display()),

@@ -27,7 +27,8 @@ impl DataWatch {
     /// Starts the thread, which ends soon after the watch is dropped.
     pub(crate) fn start(data: &Path) -> Self {
         let last = Arc::new(Mutex::new(Look::at(data)));
-        let (weak, data) = (Arc::downgrade(&last), data.to_owned());
+        let weak = Arc::downgrade(&last);
+        let data = data.to_owned();
         // If no thread can be created, the result gets old, and Probe reports that.
         let _ = std::thread::Builder::new().name("data-watch".to_owned()).spawn(move || watch(&weak, &data));
         Self(last)

@@ -6,10 +6,10 @@ mod support;
 
 use std::fs;
 
-use csi_core::client::Client;
 use csi_proto::v1;
-use support::life::{Life, of_snapshot, of_volume};
-use support::{MIB, Run, capability, in_private, wanted};
+use support::life::Life;
+use support::requests::*;
+use support::{MIB, Run, code, program, with_driver};
 use tonic::Code;
 
 const GIB: u64 = 1 << 30;
@@ -32,18 +32,14 @@ fn place(name: &str, value: &str) -> v1::Topology {
 // spec: delete-volume.in-use, node-get-info.max-volumes
 #[test]
 fn attaching_keeps_to_modes_and_limits() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let mut driver = run.start(&["--peer=node-2", "--attach-limit=2"]).await;
+    with_driver(&["--peer=node-2", "--attach-limit=2"], async |run, mut driver| {
         let volume = async |name: &str, mode| {
             let request = v1::CreateVolumeRequest {
                 volume_capabilities: vec![capability(None, mode)],
                 ..wanted(name, None, MIB)
             };
-            Life::new(&run, request).await.unwrap()
+            Life::new(run, request).await.unwrap()
         };
-        let code =
-            |result: Result<(), tonic::Status>| result.map_or_else(|refused| refused.code(), |()| Code::Ok);
         for (name, mode, second) in [
             ("single", SINGLE_WRITER, Code::FailedPrecondition),
             ("one-writer", ONE_WRITER_OF_MANY, Code::FailedPrecondition),
@@ -73,32 +69,26 @@ fn attaching_keeps_to_modes_and_limits() {
         assert_eq!(code(lives[0].attach("node-1").await), Code::Ok);
         assert_eq!(code(lives[1].attach("node-1").await), Code::Ok);
         // The limit counts the attached volumes also after a restart.
-        driver.kill().await.unwrap();
-        let mut driver = run.start(&["--peer=node-2", "--attach-limit=2"]).await;
+        driver.restart().await;
         assert_eq!(code(lives[2].attach("node-1").await), Code::ResourceExhausted);
         assert_eq!(code(lives[0].attach("node-1").await), Code::Ok, "it is there already");
         assert_eq!(code(lives[2].attach("node-2").await), Code::Ok);
         assert_eq!(code(lives[2].attach("node-3").await), Code::NotFound);
         lives[0].detach("node-1").await.unwrap();
         assert_eq!(code(lives[2].attach("node-1").await), Code::FailedPrecondition);
-        let info = run.client().node().node_get_info(v1::NodeGetInfoRequest {}).await.unwrap().into_inner();
+        let info = run.call(v1::NodeGetInfoRequest {}).await.unwrap();
         assert_eq!(info.max_volumes_per_node, 2);
-        driver.kill().await.unwrap();
     });
 }
 
 // spec: controller-publish-volume.readonly
 #[test]
 fn what_is_attached_to_be_read_takes_no_writes() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let mut driver = run.start(&[]).await;
-        let mut life = Life::new(&run, wanted("volume", Some("xfs"), 320 * MIB)).await.unwrap();
+    with_driver(&[], async |run, _driver| {
+        let mut life = Life::new(run, wanted("volume", Some("xfs"), 320 * MIB)).await.unwrap();
         let target = life.start().await.unwrap();
         fs::write(target.join("file"), "x").unwrap();
-        life.unpublish(&target).await.unwrap();
-        life.unstage().await.unwrap();
-        life.detach("node-1").await.unwrap();
+        life.stop().await.unwrap();
 
         life.readonly = true;
         life.attach("node-1").await.unwrap();
@@ -109,39 +99,35 @@ fn what_is_attached_to_be_read_takes_no_writes() {
         let refused = fs::write(target.join("file"), "y").unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
         life.end().await;
-        run.assert_clean();
-        driver.kill().await.unwrap();
     });
 }
 
 async fn capacity(run: &Run, parameters: &[(&str, &str)], accessible_topology: Option<v1::Topology>) -> i64 {
-    let parameters = parameters.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let parameters = map(parameters);
     let request = v1::GetCapacityRequest { parameters, accessible_topology, ..Default::default() };
-    run.client().controller().get_capacity(request).await.unwrap().into_inner().available_capacity
+    run.call(request).await.unwrap().available_capacity
 }
 
 // spec: get-capacity.for-what-is-asked, create-volume.topology-met
 // spec: create-volume.topology-preferred, create-volume.topology-unmet
 #[test]
 fn pools_and_places_are_chosen_and_counted() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let flags = ["--pool=here=1Gi", "--pool=a=2Gi,zone=a", "--pool=b=4Gi,zone=b", "--topology=zone=a"];
-        let mut driver = run.start(&flags).await;
+    let flags = ["--pool=here=1Gi", "--pool=a=2Gi,zone=a", "--pool=b=4Gi,zone=b", "--topology=zone=a"];
+    with_driver(&flags, async |run, mut driver| {
         let left = async || {
             let mut left = Vec::new();
             for pool in ["here", "a", "b", "none"] {
                 left.push(
-                    capacity(&run, &[("pool", pool), ("csi.storage.k8s.io/fstype", "xfs")], None).await >> 20,
+                    capacity(run, &[("pool", pool), ("csi.storage.k8s.io/fstype", "xfs")], None).await >> 20,
                 );
             }
             left
         };
         assert_eq!(left().await, [1024, 2048, 4096, 0]);
-        assert_eq!(capacity(&run, &[], None).await as u64, 7 * GIB);
-        assert_eq!(capacity(&run, &[], Some(place("zone", "a"))).await as u64, 2 * GIB);
-        assert_eq!(capacity(&run, &[], Some(place("zone", "c"))).await, 0);
-        assert_eq!(capacity(&run, &[], Some(place("node", "node-1"))).await as u64, GIB);
+        assert_eq!(capacity(run, &[], None).await as u64, 7 * GIB);
+        assert_eq!(capacity(run, &[], Some(place("zone", "a"))).await as u64, 2 * GIB);
+        assert_eq!(capacity(run, &[], Some(place("zone", "c"))).await, 0);
+        assert_eq!(capacity(run, &[], Some(place("node", "node-1"))).await as u64, GIB);
 
         let placed = |name: &str, bytes: u64, zones: &[&str], preferred: &[&str]| {
             let list = |names: &[&str]| names.iter().map(|name| place("zone", name)).collect();
@@ -153,13 +139,8 @@ fn pools_and_places_are_chosen_and_counted() {
                 ..wanted(name, None, bytes)
             }
         };
-        let made = async |request| {
-            run.client()
-                .controller()
-                .create_volume(request)
-                .await
-                .map(|made| made.into_inner().volume.unwrap())
-        };
+        let made =
+            async |request: v1::CreateVolumeRequest| run.call(request).await.map(|made| made.volume.unwrap());
         let volume = made(placed("one", GIB, &["a", "b"], &["b"])).await.unwrap();
         assert_eq!(volume.accessible_topology, [place("zone", "b")], "the preferred one");
         let volume = made(placed("two", 3 * GIB, &["a", "b"], &["a"])).await.unwrap();
@@ -174,35 +155,28 @@ fn pools_and_places_are_chosen_and_counted() {
         assert_eq!(made(unknown).await.unwrap_err().code(), Code::InvalidArgument);
 
         // The used capacity is counted again after a restart, and snapshots use capacity too.
-        driver.kill().await.unwrap();
-        let mut driver = run.start(&flags).await;
+        driver.restart().await;
         assert_eq!(left().await, [1024, 2048, 0, 0]);
         let mut small = wanted("six", None, 512 * MIB);
         small.parameters.insert("pool".to_owned(), "a".to_owned());
-        let life = Life::new(&run, small).await.unwrap();
+        let life = Life::new(run, small).await.unwrap();
         let snapshot = life.snapshot("cut").await.unwrap();
         assert_eq!(left().await, [1024, 1024, 0, 0]);
-        let listed =
-            run.client().controller().list_snapshots(v1::ListSnapshotsRequest::default()).await.unwrap();
-        let found = listed.into_inner().entries.remove(0).snapshot.unwrap();
+        let mut listed = run.call(v1::ListSnapshotsRequest::default()).await.unwrap();
+        let found = listed.entries.remove(0).snapshot.unwrap();
         assert_eq!(
             (found.snapshot_id, found.accessible_topology),
             (snapshot.clone(), vec![place("zone", "a")])
         );
-        let restored = v1::CreateVolumeRequest {
-            volume_content_source: of_snapshot(&snapshot),
-            ..wanted("seven", None, 512 * MIB)
-        };
+        let restored = copy(of_snapshot(&snapshot), wanted("seven", None, 512 * MIB));
         assert_eq!(
             made(restored).await.unwrap().accessible_topology,
             [place("zone", "a")],
             "beside its source"
         );
-        let gone = v1::DeleteSnapshotRequest { snapshot_id: snapshot, ..Default::default() };
-        run.client().controller().delete_snapshot(gone).await.unwrap();
+        run.call(delete_snapshot(snapshot)).await.unwrap();
         life.delete().await.unwrap();
         assert_eq!(left().await, [1024, 1536, 0, 0]);
-        driver.kill().await.unwrap();
     });
 }
 
@@ -210,58 +184,41 @@ fn pools_and_places_are_chosen_and_counted() {
 // spec: create-volume.mutable-parameters-win, create-volume.differs-is-already-exists
 #[test]
 fn parameters_change_for_good_and_all_or_none() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let mut driver = run.start(&[]).await;
+    with_driver(&[], async |run, mut driver| {
         let request = wanted("volume", None, 8 * MIB);
-        let life = Life::new(&run, request.clone()).await.unwrap();
-        let image = run.of("data").join("volumes").join(&life.id).join("image");
+        let life = Life::new(run, request.clone()).await.unwrap();
+        let image = run.stored("volumes", &life.id, "image");
         let blocks = || std::os::unix::fs::MetadataExt::blocks(&image.metadata().unwrap()) * 512;
         assert!(blocks() < MIB);
-        let modify = async |pairs: &[(&str, &str)]| {
-            let mutable_parameters =
-                pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-            let request = v1::ControllerModifyVolumeRequest {
-                volume_id: life.id.clone(),
-                mutable_parameters,
-                ..Default::default()
-            };
-            run.client().controller().controller_modify_volume(request).await.map(drop)
-        };
+        let modify = async |pairs: &[(&str, &str)]| run.call(modification(&life.id, pairs)).await;
         let refused = modify(&[("provisioning", "thick"), ("iops", "7")]).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
         assert!(blocks() < MIB, "nothing was changed");
         modify(&[("provisioning", "thick")]).await.unwrap();
         assert!(blocks() >= 8 * MIB, "the room is taken");
         modify(&[("description", "mine")]).await.unwrap();
-        driver.kill().await.unwrap();
-        let mut driver = run.start(&[]).await;
+        driver.restart().await;
         life.expand(16 * MIB).await.unwrap();
         assert!(blocks() >= 16 * MIB, "thick it stays, over a restart and as it grows");
         // The volume's mutable parameters changed, so the first request no longer matches it, and one with
         // the new values does.
-        let again = run.client().controller().create_volume(request.clone()).await.unwrap_err();
+        let again = run.call(request.clone()).await.unwrap_err();
         assert_eq!(again.code(), Code::AlreadyExists, "{again:?}");
-        let pairs = [("provisioning", "thick"), ("description", "mine")];
-        let mutable_parameters =
-            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let mutable_parameters = map(&[("provisioning", "thick"), ("description", "mine")]);
         let same = v1::CreateVolumeRequest { mutable_parameters, ..request };
-        let found = run.client().controller().create_volume(same).await.unwrap().into_inner().volume.unwrap();
+        let found = run.call(same).await.unwrap().volume.unwrap();
         assert_eq!((found.volume_id, found.capacity_bytes as u64), (life.id.clone(), 16 * MIB));
-        driver.kill().await.unwrap();
     });
 }
 
 // spec: controller-expand-volume.in-use, delete-volume.in-use
 #[test]
 fn offline_a_volume_in_use_does_not_grow() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        // In the second run only the directory's mounts show that it is in use, because nothing is attached
-        // or staged.
-        for flags in [&["--expansion=offline"][..], &["--expansion=offline", "--without=attach,stage"]] {
-            let mut driver = run.start(flags).await;
-            let mut life = Life::new(&run, wanted("volume", Some(""), 320 * MIB)).await.unwrap();
+    // In the second run only the directory's mounts show that it is in use, because nothing is attached
+    // or staged.
+    for flags in [&["--expansion=offline"][..], &["--expansion=offline", "--without=attach,stage"]] {
+        with_driver(flags, async |run, _driver| {
+            let mut life = Life::new(run, wanted("volume", Some(""), 320 * MIB)).await.unwrap();
             let attaches = flags.len() == 1;
             if attaches {
                 life.attach("node-1").await.unwrap();
@@ -278,38 +235,26 @@ fn offline_a_volume_in_use_does_not_grow() {
             }
             life.expand(640 * MIB).await.unwrap();
             life.delete().await.unwrap();
-            run.assert_clean();
-            driver.kill().await.unwrap();
-        }
-    });
+        });
+    }
 }
 
 // spec: process.knows-its-mode
 #[test]
 fn controller_and_node_can_be_two_processes_and_no_two_controllers_one_directory() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let mut controller = run.start(&["--mode=controller"]).await;
-        let (mut node, endpoint) = run.start_node("node-1", &[]).await;
-        let kit = csi_conformance::Kit::new(endpoint).strict().controller(run.endpoint());
+    with_driver(&["--mode=controller"], async |run, _controller| {
+        let node = run.start_node("node-1", &[]).await;
+        let kit = csi_conformance::Kit::new(node.endpoint()).strict().controller(run.endpoint());
         let kit = kit.staging(run.of("staging")).target(run.of("target")).fs_type("xfs").size(320 << 20);
         let report = kit.only("sequences").only("node-use").run().await.unwrap();
         println!("{}", report.summary());
         report.assert_ok();
-        run.assert_clean();
 
-        let second = tokio::process::Command::new(env!("CARGO_BIN_EXE_hostpath"))
-            .args(["--node-id=node-1", "--endpoint"])
-            .arg(run.of("second.sock"))
-            .arg("--data")
-            .arg(run.of("data"))
-            .output()
-            .await
-            .unwrap();
+        let mut second = program();
+        second.args(["--node-id=node-1", "--endpoint"]).arg(run.of("second.sock"));
+        let second = second.arg("--data").arg(run.of("data")).output().unwrap();
         let told = String::from_utf8_lossy(&second.stderr).into_owned();
         assert!(second.status.code() == Some(2) && told.contains("another process uses"), "{told}");
-        node.kill().await.unwrap();
-        controller.kill().await.unwrap();
     });
 }
 
@@ -317,22 +262,17 @@ fn controller_and_node_can_be_two_processes_and_no_two_controllers_one_directory
 /// copy, because a workload could write during the copy.
 #[test]
 fn a_controller_that_does_not_see_the_mounts_copies_no_filesystem_in_use() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let mut controller = run.start(&["--mode=controller"]).await;
-        let (mut node, endpoint) = run.start_node_apart("node-1").await;
+    with_driver(&["--mode=controller"], async |run, _controller| {
+        let node = run.start_node_apart("node-1").await;
         for (name, filesystem, size) in [("mounted", Some("xfs"), 320 * MIB), ("raw", None, MIB)] {
-            let mut life = Life::new(&run, wanted(name, filesystem, size)).await.unwrap();
-            life.node = Client::new(&endpoint);
+            let mut life = Life::new(run, wanted(name, filesystem, size)).await.unwrap();
+            life.node = node.client();
             life.start().await.unwrap();
             assert!(
                 !csi_mount::mounts().unwrap().iter().any(|one| one.mount_point.starts_with(life.staging()))
             );
-            let clone = v1::CreateVolumeRequest {
-                volume_content_source: of_volume(&life.id),
-                ..wanted(&format!("clone of {name}"), filesystem, size)
-            };
-            let clone = run.client().controller().create_volume(clone).await.map(drop);
+            let clone = copy(of_volume(&life.id), wanted(&format!("clone of {name}"), filesystem, size));
+            let clone = run.call(clone).await.map(drop);
             for copied in [life.snapshot(name).await.map(drop), clone] {
                 match filesystem {
                     None => copied.unwrap(),
@@ -349,8 +289,5 @@ fn a_controller_that_does_not_see_the_mounts_copies_no_filesystem_in_use() {
             life.detach("node-1").await.unwrap();
             life.delete().await.unwrap();
         }
-        run.assert_clean();
-        node.kill().await.unwrap();
-        controller.kill().await.unwrap();
     });
 }

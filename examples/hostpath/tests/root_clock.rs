@@ -9,8 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use csi_proto::v1;
 use support::life::Life;
-use support::{MIB, Run, in_private, wanted};
-use tokio::process::Command;
+use support::requests::*;
+use support::{MIB, Run, in_private, program};
+use test_support::driver::Signal;
 use tokio::time::timeout;
 
 const YEAR: i64 = 365 * 24 * 60 * 60;
@@ -85,15 +86,14 @@ async fn live(run: &Run, clock: &Clock, name: &str, ahead: i64) {
     std::fs::write(target.join("file"), "content").unwrap();
     let snapshot = volume.snapshot(name).await.unwrap();
     let request = v1::ListSnapshotsRequest { snapshot_id: snapshot.clone(), ..Default::default() };
-    let listed = volume.client.controller().list_snapshots(request).await.unwrap().into_inner();
+    let listed = volume.client.call(request).await.unwrap();
     let cut = listed.entries[0].snapshot.as_ref().unwrap().creation_time.unwrap();
     assert!((cut.seconds - now() - ahead).abs() < 3600, "the driver sees this clock: {cut:?}, {ahead} ahead");
     clock.set_ahead(0);
     assert_eq!(volume.snapshot(name).await.unwrap(), snapshot, "the same one is found again");
     clock.set_ahead(-ahead);
-    volume.client.identity().probe(v1::ProbeRequest {}).await.unwrap();
-    let request = v1::DeleteSnapshotRequest { snapshot_id: snapshot, ..Default::default() };
-    volume.client.controller().delete_snapshot(request).await.unwrap();
+    volume.client.call(v1::ProbeRequest {}).await.unwrap();
+    volume.client.call(delete_snapshot(snapshot)).await.unwrap();
     assert_eq!(std::fs::read(target.join("file")).unwrap(), b"content");
     clock.set_ahead(ahead);
     volume.end().await;
@@ -105,9 +105,9 @@ fn a_clock_that_jumps_changes_nothing_but_the_times_of_snapshots() {
     in_private(async || {
         let run = Run::new();
         let clock = Clock::new(run.root());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hostpath"));
+        let mut command = program();
         command.env("LD_PRELOAD", &clock.library).env("TEST_CLOCK", &clock.file);
-        let mut driver = run.start_as(command, &run.endpoint(), "node-1", &["--grace=60s"]).await;
+        let mut driver = run.start_as(command, "csi.sock", "node-1", &["--grace=60s"]).await;
         // The last jump goes to 1970, where a machine without a clock battery starts.
         for (nth, ahead) in [0, 10 * YEAR, -10 * YEAR, 1 - now()].into_iter().enumerate() {
             let name = format!("volume-{nth}");
@@ -115,10 +115,8 @@ fn a_clock_that_jumps_changes_nothing_but_the_times_of_snapshots() {
             timeout(TIMEOUT, life).await.unwrap_or_else(|_| panic!("{ahead} s ahead: it takes too long"));
         }
         clock.set_ahead(10 * YEAR);
-        let process = driver.id().unwrap();
-        let told = std::process::Command::new("sh").args(["-c", &format!("kill -TERM {process}")]).status();
-        assert!(told.unwrap().success());
-        let ended = timeout(TIMEOUT, driver.wait()).await.expect("it ends").unwrap();
+        driver.signal(Signal::TERM);
+        let ended = driver.ended().await;
         assert!(ended.success(), "{ended}");
     });
 }

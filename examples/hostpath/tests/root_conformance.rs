@@ -10,7 +10,8 @@ use clap::ValueEnum as _;
 use csi_conformance::{Kit, Report, Verdict};
 use hostpath::Feature;
 use support::life::Life;
-use support::{MIB, Run, in_private, rounds, wanted};
+use support::requests::wanted;
+use support::{MIB, Run, in_private, rounds};
 use tokio::task::JoinSet;
 
 /// The number of drivers that run at the same time.
@@ -34,23 +35,18 @@ impl Case {
         // The data is in memory, because the speed of the disk is not tested here.
         let run = Run::on_tmpfs(64 << 30);
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
-        let mut driver = run.start(&flags).await;
-        let (mut kit, mut other) = ((self.kit)(&run), None);
-        if self.in_company {
-            let (node, endpoint) = run.start_node("node-2", &flags).await;
+        let _driver = run.start(&flags).await;
+        let mut kit = (self.kit)(&run);
+        let other = if self.in_company { Some(run.start_node("node-2", &flags).await) } else { None };
+        if let Some(node) = &other {
             let unwell = Life::new(&run, wanted("unwell", None, MIB)).await.unwrap();
-            std::fs::remove_file(run.of("data").join("volumes").join(&unwell.id).join("image")).unwrap();
-            kit = kit.second_node(endpoint).unwell_volume(unwell.id);
-            other = Some(node);
+            std::fs::remove_file(run.stored("volumes", &unwell.id, "image")).unwrap();
+            kit = kit.second_node(node.endpoint()).unhealthy_volume(unwell.id);
         }
         let report = kit.run().await.unwrap();
         println!("{}: {}", self.name, report.summary());
         report.assert_ok();
         run.assert_clean();
-        driver.kill().await.unwrap();
-        if let Some(mut node) = other {
-            node.kill().await.unwrap();
-        }
         report
     }
 }
@@ -58,7 +54,9 @@ impl Case {
 /// Runs all cases, `AT_ONCE` at a time. Returns the passed tests of each run, by the run's name. A failed
 /// run does not stop the others.
 async fn all(cases: Vec<Case>) -> BTreeMap<&'static str, BTreeSet<String>> {
-    let (mut running, mut passed, mut failed) = (JoinSet::new(), BTreeMap::new(), None);
+    let mut running = JoinSet::new();
+    let mut passed = BTreeMap::new();
+    let mut failed = None;
     let mut left = cases.into_iter();
     loop {
         while running.len() < AT_ONCE

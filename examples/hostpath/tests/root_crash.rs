@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use csi_core::client::Client;
 use csi_proto::v1;
 use support::life::Life;
-use support::{MIB, Run, capability, in_private, rounds, snapshots, wanted};
+use support::requests::*;
+use support::{MIB, Run, in_private, rounds, with_driver};
 use tokio::task::JoinSet;
 
 /// Calls at the same time.
@@ -26,17 +27,16 @@ fn name_of(at: usize) -> String {
 /// pause between two waves is as long as a wave, so that other clients make progress on a small machine too.
 async fn hammer(client: Client) {
     loop {
-        let (mut calls, start) = (JoinSet::new(), Instant::now());
+        let mut calls = JoinSet::new();
+        let start = Instant::now();
         for at in 0..CALLS {
             let client = client.clone();
             calls.spawn(async move {
-                let answer = client.controller().create_volume(wanted(&name_of(at), Some(""), MIB)).await;
+                let answer = client.call(wanted(&name_of(at), Some(""), MIB)).await;
                 let page = v1::ListVolumesRequest { max_entries: 10, ..Default::default() };
-                let _ = client.controller().list_volumes(page).await;
-                if let Some(volume) = answer.ok().and_then(|answer| answer.into_inner().volume) {
-                    let delete =
-                        v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() };
-                    let _ = client.controller().delete_volume(delete).await;
+                let _ = client.call(page).await;
+                if let Some(volume) = answer.ok().and_then(|answer| answer.volume) {
+                    let _ = client.call(delete_volume(volume.volume_id)).await;
                 }
             });
         }
@@ -49,39 +49,27 @@ async fn hammer(client: Client) {
 /// would remain.
 async fn forget_hammer(client: &Client) {
     for at in 0..NAMES {
-        let made = client.controller().create_volume(wanted(&name_of(at), Some(""), MIB)).await.unwrap();
-        let volume_id = made.into_inner().volume.unwrap().volume_id;
-        let delete = v1::DeleteVolumeRequest { volume_id, ..Default::default() };
-        client.controller().delete_volume(delete).await.unwrap();
+        let made = client.call(wanted(&name_of(at), Some(""), MIB)).await.unwrap();
+        client.call(delete_volume(made.volume.unwrap().volume_id)).await.unwrap();
     }
-}
-
-async fn listed(client: &Client) -> Vec<String> {
-    let list =
-        client.controller().list_volumes(v1::ListVolumesRequest::default()).await.unwrap().into_inner();
-    list.entries.into_iter().filter_map(|entry| Some(entry.volume?.volume_id)).collect()
 }
 
 /// The record of a volume on the disk, for the message of a failure.
 fn record(run: &Run, id: &str) -> String {
-    let path = run.of("data").join("volumes").join(id).join("record.json");
+    let path = run.stored("volumes", id, "record.json");
     format!("{id}: {}", std::fs::read_to_string(path).unwrap_or_else(|error| error.to_string()))
 }
 
 // spec: concurrency.simultaneous-calls
 #[test]
 fn the_kit_passes_while_another_client_hammers() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let mut driver = run.start(&[]).await;
+    with_driver(&[], async |run, _driver| {
         let hammering = tokio::spawn(hammer(run.client()));
         let report = run.kit().run().await.unwrap();
         hammering.abort();
         let _ = hammering.await;
         println!("{}", report.summary());
         report.assert_ok();
-        run.assert_clean();
-        driver.kill().await.unwrap();
     });
 }
 
@@ -93,42 +81,28 @@ fn kind_of(round: u32) -> &'static str {
     if round.is_multiple_of(2) { "image" } else { "directory" }
 }
 
-fn inline(run: &Run, kind: &str) -> v1::NodePublishVolumeRequest {
-    let attributes = [("csi.storage.k8s.io/ephemeral", "true"), ("kind", kind), ("size", "16Mi")];
-    let filesystem = if kind == "image" { "ext4" } else { "" };
-    v1::NodePublishVolumeRequest {
-        volume_id: "inline".to_owned(),
-        target_path: run.of("target").join("inline").to_str().unwrap().to_owned(),
-        volume_capability: Some(capability(Some(filesystem), 1)),
-        volume_context: attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-        ..Default::default()
-    }
+fn inline_of(run: &Run, round: u32) -> v1::NodePublishVolumeRequest {
+    let kind = kind_of(round);
+    inline(run, "inline", kind, if kind == "image" { "ext4" } else { "" })
 }
 
 /// Unpublishes, as the kubelet does for a pod that was deleted.
 async fn end_inline(run: &Run, request: &v1::NodePublishVolumeRequest) {
-    let request = v1::NodeUnpublishVolumeRequest {
-        volume_id: request.volume_id.clone(),
-        target_path: request.target_path.clone(),
-    };
-    run.client().node().node_unpublish_volume(request).await.unwrap();
+    run.call(v1::NodeUnpublishVolumeRequest::from(request)).await.unwrap();
     assert!(!run.of("data").join("inline/node-1/inline").exists());
 }
 
 /// Changes a volume's description several times; the last value is "ends" with this round's number.
 async fn change(client: Client, volume_id: String, round: u32) -> Result<(), tonic::Status> {
     for step in ["begins", "goes on", "ends"] {
-        let mutable_parameters = [("description".to_owned(), format!("{step}, round {round}"))].into();
-        let volume_id = volume_id.clone();
-        let request =
-            v1::ControllerModifyVolumeRequest { volume_id, mutable_parameters, ..Default::default() };
-        client.controller().controller_modify_volume(request).await?;
+        let description = format!("{step}, round {round}");
+        client.call(modification(&volume_id, &[("description", &description)])).await?;
     }
     Ok(())
 }
 
 fn description(run: &Run, id: &str) -> String {
-    let path = run.of("data").join("volumes").join(id).join("record.json");
+    let path = run.stored("volumes", id, "record.json");
     let record: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     record["mutable"]["description"].as_str().unwrap_or_default().to_owned()
 }
@@ -154,9 +128,9 @@ struct Answered {
 
 impl<'a> Kills<'a> {
     async fn new(run: &'a Run) -> Self {
-        let mut driver = run.start(&[]).await;
+        let driver = run.start(&[]).await;
         let changed = Life::new(run, wanted("changed", None, MIB)).await.unwrap().id;
-        driver.kill().await.unwrap();
+        drop(driver);
         Self {
             run,
             client: run.client(),
@@ -179,15 +153,18 @@ impl<'a> Kills<'a> {
 
     /// Starts the driver, lets it do all kinds of work, and kills it.
     async fn kill(&mut self, round: u32) -> Answered {
-        let (run, client) = (self.run, &self.client);
+        let run = self.run;
+        let client = &self.client;
         let mut driver = run.start(&[]).await;
         let making = tokio::spawn({
-            let (client, request) = (client.clone(), Self::wanted(round));
-            async move { client.controller().create_volume(request).await }
+            let client = client.clone();
+            let request = Self::wanted(round);
+            async move { client.call(request).await }
         });
         let publishing = tokio::spawn({
-            let (client, request) = (client.clone(), inline(run, kind_of(round)));
-            async move { client.node().node_publish_volume(request).await }
+            let client = client.clone();
+            let request = inline_of(run, round);
+            async move { client.call(request).await }
         });
         let changing = tokio::spawn(change(client.clone(), self.changed.clone(), round));
         // On its own connection, which is dropped with it, so that no unsent call reaches a later driver.
@@ -195,13 +172,13 @@ impl<'a> Kills<'a> {
         let kit = tokio::spawn(run.kit().only(AT[round as usize % AT.len()]).run());
         self.dice = self.dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         tokio::time::sleep(Duration::from_millis(u64::from(self.dice >> 16) % 2000)).await;
-        driver.kill().await.unwrap();
+        driver.kill();
         for task in [hammering.abort_handle(), kit.abort_handle()] {
             task.abort();
         }
         let _ = (hammering.await, kit.await, publishing.await);
         Answered {
-            volume: making.await.unwrap().ok().and_then(|answer| answer.into_inner().volume),
+            volume: making.await.unwrap().ok().and_then(|answer| answer.volume),
             was_changed: changing.await.unwrap().is_ok(),
         }
     }
@@ -209,17 +186,19 @@ impl<'a> Kills<'a> {
     /// Starts the driver again. Checks that everything that was answered exists, and that a repeated
     /// request creates nothing twice.
     async fn look(&mut self, round: u32, answered: Answered) {
-        let mut driver = self.run.start(&[]).await;
-        end_inline(self.run, &inline(self.run, kind_of(round))).await;
-        let (found, this_round) = (description(self.run, &self.changed), format!("round {round}"));
-        let is_due = match answered.was_changed {
-            true => found == format!("ends, {this_round}"),
-            false => found == self.description || found.ends_with(&this_round),
+        let _driver = self.run.start(&[]).await;
+        end_inline(self.run, &inline_of(self.run, round)).await;
+        let found = description(self.run, &self.changed);
+        let this_round = format!("round {round}");
+        let is_due = if answered.was_changed {
+            found == format!("ends, {this_round}")
+        } else {
+            found == self.description || found.ends_with(&this_round)
         };
         assert!(is_due, "{this_round}: {found:?} after {:?}", self.description);
         self.description = found;
-        let again = self.client.controller().create_volume(Self::wanted(round)).await.unwrap();
-        let again = again.into_inner().volume.unwrap().volume_id;
+        let again = self.client.call(Self::wanted(round)).await.unwrap();
+        let again = again.volume.unwrap().volume_id;
         if let Some(volume) = answered.volume {
             assert_eq!(volume.volume_id, again, "{this_round}: a name is one volume");
         }
@@ -228,7 +207,7 @@ impl<'a> Kills<'a> {
             name: format!("kept-{}", round / 2),
             ..Default::default()
         };
-        let snapshot = self.client.controller().create_snapshot(request).await.unwrap().into_inner();
+        let snapshot = self.client.call(request).await.unwrap();
         self.kept.insert(again);
         self.cut.insert(snapshot.snapshot.unwrap().snapshot_id);
         if self.run.of("journal").exists() {
@@ -237,12 +216,12 @@ impl<'a> Kills<'a> {
         }
         forget_hammer(&self.client).await;
         self.nothing_else_is_there(&this_round).await;
-        driver.kill().await.unwrap();
     }
 
     async fn nothing_else_is_there(&self, round: &str) {
         self.run.assert_clean();
-        let (now, now_cut) = (listed(&self.client).await, snapshots(&self.client).await);
+        let now = volumes(&self.client).await;
+        let now_cut = snapshots(&self.client).await;
         let distinct: BTreeSet<String> = now.iter().cloned().collect();
         let names: Vec<_> =
             distinct.symmetric_difference(&self.kept).map(|id| record(self.run, id)).collect();
@@ -265,8 +244,10 @@ impl<'a> Kills<'a> {
 fn killed_at_random_moments_it_loses_and_doubles_nothing() {
     in_private(async || {
         let run = Run::on_tmpfs(64 << 30);
-        let (rounds, mut kills) = (rounds(12), Kills::new(&run).await);
-        let (mut published, mut changed) = (0, 0);
+        let rounds = rounds(12);
+        let mut kills = Kills::new(&run).await;
+        let mut published = 0;
+        let mut changed = 0;
         for round in 0..rounds {
             let answered = kills.kill(round).await;
             published += u32::from(run.of("data").join("inline/node-1/inline").exists());

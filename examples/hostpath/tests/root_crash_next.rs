@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use csi_mount::{LoopDevice, Target, mounts, unmount};
 use csi_proto::v1;
 use support::life::Life;
-use support::{MIB, Run, capability, in_private, rounds, wanted};
+use support::requests::*;
+use support::{MIB, Run, rounds, with_driver};
 use tonic::Status;
 
 /// What follows after the kill and a restart of the driver.
@@ -45,18 +46,9 @@ fn request(round: u32) -> v1::CreateVolumeRequest {
 /// The whole life. It fails when the driver is killed.
 async fn live(run: &Run, request: v1::CreateVolumeRequest) -> Result<(), Status> {
     let mut life = Life::new(run, request).await?;
-    let target = life.start().await?;
-    life.unpublish(&target).await?;
-    life.unstage().await?;
-    life.detach("node-1").await?;
+    life.start().await?;
+    life.stop().await?;
     life.delete().await
-}
-
-async fn undo(life: &Life<'_>) {
-    life.unpublish(&life.target("one")).await.unwrap();
-    life.unstage().await.unwrap();
-    life.detach("node-1").await.unwrap();
-    life.delete().await.unwrap();
 }
 
 /// Recreates the state after a machine restart: only the driver's disk is mounted, and no loop device
@@ -91,51 +83,50 @@ async fn go_on(run: &Run, next: Next, request: v1::CreateVolumeRequest) {
             }
         }
     }
-    undo(&life).await;
+    life.end().await;
 }
 
 /// `CSI_TEST_ROUNDS` sets the number of rounds; 320 is the full size.
 // spec: timeouts.retry-continues
 #[test]
 fn killed_in_a_volumes_life_it_comes_to_a_good_end_by_every_next_step() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let mut driver = run.start(&[]).await;
+    with_driver(&[], async |run, mut driver| {
         let start = Instant::now();
         for first in 0..4 {
-            live(&run, request(first * 4)).await.unwrap();
+            live(run, request(first * 4)).await.unwrap();
         }
         let whole = start.elapsed() / 4;
-        driver.kill().await.unwrap();
-        let (rounds, mut dice, mut cut) = (rounds(32), 0x9e37_79b9_u32, 0);
+        driver.kill();
+        let rounds = rounds(32);
+        let mut dice = 0x9e37_79b9_u32;
+        let mut cut = 0;
         for round in 0..rounds {
             let next = NEXT[round as usize % NEXT.len()];
-            let mut driver = run.start(&[]).await;
+            driver.start_again().await;
             dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let moment = whole.mul_f64(f64::from(dice >> 16) / 65536.0);
             let killed = async {
                 tokio::time::sleep(moment).await;
-                driver.kill().await.unwrap();
+                driver.kill();
             };
-            let (lived, ()) = tokio::join!(live(&run, request(round)), killed);
+            let (lived, ()) = tokio::join!(live(run, request(round)), killed);
             cut += u32::from(lived.is_err());
             if let Next::Reboot = next {
-                reboot(&run);
+                reboot(run);
             }
-            let mut driver = run.start(&[]).await;
+            driver.start_again().await;
             let context = format!("round {round}, killed after {moment:?}, then {next:?}");
             let went_on =
-                tokio::time::timeout(Duration::from_secs(120), go_on(&run, next, request(round))).await;
+                tokio::time::timeout(Duration::from_secs(120), go_on(run, next, request(round))).await;
             assert!(went_on.is_ok(), "{context}: it does not end");
-            let list = v1::ListVolumesRequest::default();
-            let left = run.client().controller().list_volumes(list).await.unwrap().into_inner().entries;
+            let left = volumes(&run.client()).await;
             assert!(left.is_empty(), "{context}: {left:?}");
             // The kill came before the orchestrator removed its directory.
             for staging in std::fs::read_dir(run.of("staging")).unwrap() {
                 std::fs::remove_dir(staging.unwrap().path()).unwrap();
             }
             run.assert_clean();
-            driver.kill().await.unwrap();
+            driver.kill();
         }
         println!("{rounds} kills, {cut} in the middle of a life, every one came to a good end");
         assert!(cut > rounds / 4, "only {cut} kills of {rounds} were in time");

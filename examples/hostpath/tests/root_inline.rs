@@ -6,23 +6,14 @@ mod support;
 use std::fs;
 use std::path::Path;
 
+use csi_core::client::VolumeUse;
 use csi_proto::v1;
-use support::{Run, capability, in_private};
+use support::requests::*;
+use support::{Run, in_private, with_driver};
 
-fn inline(run: &Run, id: &str, kind: &str, filesystem: &str) -> v1::NodePublishVolumeRequest {
-    let attributes = [
-        ("csi.storage.k8s.io/ephemeral", "true"),
-        ("csi.storage.k8s.io/pod.name", "pod"),
-        ("kind", kind),
-        ("size", "320Mi"),
-    ];
-    v1::NodePublishVolumeRequest {
-        volume_id: id.to_owned(),
-        target_path: run.of("target").join(id).to_str().unwrap().to_owned(),
-        volume_capability: Some(capability(Some(filesystem), 1)),
-        volume_context: attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-        ..Default::default()
-    }
+/// The kubelet's call for a pod that was deleted.
+fn unpublish(request: &v1::NodePublishVolumeRequest) -> v1::NodeUnpublishVolumeRequest {
+    request.into()
 }
 
 fn kept_inline(run: &Run) -> usize {
@@ -32,91 +23,141 @@ fn kept_inline(run: &Run) -> usize {
 
 #[test]
 fn inline_volumes_live_as_long_as_their_pod() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let mut driver = run.start(&[]).await;
+    with_driver(&[], async |run, mut driver| {
         for (id, kind, filesystem) in [("csi-1", "directory", ""), ("csi-2", "image", "xfs")] {
-            let request = inline(&run, id, kind, filesystem);
+            let request = inline(run, id, kind, filesystem);
             let target = Path::new(&request.target_path).to_owned();
-            run.client().node().node_publish_volume(request.clone()).await.unwrap();
+            run.call(request.clone()).await.unwrap();
             fs::write(target.join("file"), "x").unwrap();
             // The kubelet publishes repeatedly, and the driver restarts in between.
-            driver.kill().await.unwrap();
-            driver = run.start(&[]).await;
-            run.client().node().node_publish_volume(request).await.unwrap();
+            driver.restart().await;
+            run.call(request.clone()).await.unwrap();
             assert_eq!(fs::read(target.join("file")).unwrap(), b"x");
-            let stats = v1::NodeGetVolumeStatsRequest {
-                volume_id: id.to_owned(),
-                volume_path: target.to_str().unwrap().to_owned(),
-                ..Default::default()
-            };
-            let usage = run.client().node().node_get_volume_stats(stats).await.unwrap().into_inner().usage;
+            let stats = VolumeUse::new(id, Default::default()).node_get_volume_stats(&target);
+            let usage = run.call(stats).await.unwrap().usage;
             assert!(kind == "directory" || usage[0].total < 400 << 20, "of the size that was asked for");
-            assert_eq!(kept_inline(&run), 1);
-            let gone = v1::NodeUnpublishVolumeRequest {
-                volume_id: id.to_owned(),
-                target_path: target.to_str().unwrap().to_owned(),
-            };
+            assert_eq!(kept_inline(run), 1);
             for _ in 0..2 {
-                run.client().node().node_unpublish_volume(gone.clone()).await.unwrap();
+                run.call(unpublish(&request)).await.unwrap();
             }
-            assert_eq!(kept_inline(&run), 0, "{kind}");
+            assert_eq!(kept_inline(run), 0, "{kind}");
             run.assert_clean();
         }
-        driver.kill().await.unwrap();
     });
 }
 
-async fn unpublished(run: &Run, request: &v1::NodePublishVolumeRequest) {
-    let gone = v1::NodeUnpublishVolumeRequest {
-        volume_id: request.volume_id.clone(),
-        target_path: request.target_path.clone(),
-    };
-    run.client().node().node_unpublish_volume(gone).await.unwrap();
+#[test]
+fn an_inline_volume_survives_a_change_of_the_node_id() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        for (id, kind, filesystem) in [("csi-1", "directory", ""), ("csi-2", "image", "ext4")] {
+            let before = run.start_node("before", &[]).await;
+            let request = inline(&run, id, kind, filesystem);
+            let target = Path::new(&request.target_path).to_owned();
+            before.client().call(request.clone()).await.unwrap();
+            fs::write(target.join("file"), "x").unwrap();
+            let gone = unpublish(&request);
+
+            // Another node with the same data does not take it, while the driver of its node runs.
+            let other = run.start_node("other", &[]).await;
+            let refused = other.client().call(gone.clone()).await.unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused}");
+            assert_eq!(fs::read(target.join("file")).unwrap(), b"x");
+            drop((other, before));
+
+            let after = run.start_node("after", &[]).await;
+            after.client().call(request).await.unwrap();
+            assert_eq!(fs::read(target.join("file")).unwrap(), b"x", "{kind}: it is the same volume");
+            drop(after);
+            let later = run.start_node("later", &[]).await;
+            for _ in 0..2 {
+                later.client().call(gone.clone()).await.unwrap();
+            }
+            for name in ["before", "other", "after", "later"] {
+                let place = run.of("data").join("inline").join(name).join(id);
+                assert!(!place.exists(), "{} is left", place.display());
+            }
+            drop(later);
+            run.assert_clean();
+        }
+    });
 }
 
 #[test]
 fn an_inline_volume_that_is_not_published_is_not_there() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let mut driver = run.start(&[]).await;
+    with_driver(&[], async |run, mut driver| {
         for (kind, filesystem) in [("directory", ""), ("image", "xfs")] {
-            let request = inline(&run, "csi-1", kind, filesystem);
+            let request = inline(run, "csi-1", kind, filesystem);
             // A file blocks the target. After a final error the kubelet does not unpublish.
             fs::write(&request.target_path, "x").unwrap();
-            run.client().node().node_publish_volume(request.clone()).await.unwrap_err();
-            assert_eq!(kept_inline(&run), 0, "{kind}");
+            run.call(request.clone()).await.unwrap_err();
+            assert_eq!(kept_inline(run), 0, "{kind}");
             fs::remove_file(&request.target_path).unwrap();
             run.assert_clean();
 
             // The driver is killed after the volume was staged and before it was published, and after it
             // was published.
-            run.client().node().node_publish_volume(request.clone()).await.unwrap();
-            driver.kill().await.unwrap();
+            run.call(request.clone()).await.unwrap();
+            driver.kill();
             let place = run.of("data").join("inline/node-1/csi-1");
             csi_mount::unmount(&csi_mount::Target::new(&request.target_path).unwrap()).unwrap();
-            driver = run.start(&[]).await;
-            assert_eq!(kept_inline(&run), 1, "its publish was answered: its pod may still be there");
-            driver.kill().await.unwrap();
+            driver.start_again().await;
+            assert_eq!(kept_inline(run), 1, "its publish was answered: its pod may still be there");
+            driver.kill();
             let record = fs::read_to_string(place.join("record.json")).unwrap();
             let half = record.replace("\"published\": true", "\"published\": false");
             assert_ne!(half, record);
             fs::write(place.join("record.json"), half).unwrap();
-            driver = run.start(&[]).await;
-            assert_eq!(kept_inline(&run), 0, "{kind}");
-            unpublished(&run, &request).await;
+            driver.start_again().await;
+            assert_eq!(kept_inline(run), 0, "{kind}");
+            run.call(unpublish(&request)).await.unwrap();
             run.assert_clean();
 
             // Existing inline volumes are also removed by a driver that no longer creates new ones.
-            run.client().node().node_publish_volume(request.clone()).await.unwrap();
-            driver.kill().await.unwrap();
+            run.call(request.clone()).await.unwrap();
+            driver.kill();
             driver = run.start(&["--without=inline"]).await;
-            unpublished(&run, &request).await;
-            assert_eq!(kept_inline(&run), 0, "{kind}");
+            run.call(unpublish(&request)).await.unwrap();
+            assert_eq!(kept_inline(run), 0, "{kind}");
             run.assert_clean();
-            driver.kill().await.unwrap();
+            driver.kill();
             driver = run.start(&[]).await;
         }
-        driver.kill().await.unwrap();
+    });
+}
+
+/// The pod ends whatever became of the record, and takes the volume with it.
+#[test]
+fn an_inline_volume_without_a_readable_record_ends_with_its_pod() {
+    with_driver(&[], async |run, mut driver| {
+        for (kind, filesystem) in [("directory", ""), ("image", "xfs")] {
+            for damage in ["", "{\"kind\": ", "garbage", "{\"older\": 1}"] {
+                let request = inline(run, "csi-1", kind, filesystem);
+                run.call(request.clone()).await.unwrap();
+                driver.kill();
+                fs::write(run.of("data").join("inline/node-1/csi-1/record.json"), damage).unwrap();
+                driver.start_again().await;
+                assert_eq!(kept_inline(run), 1);
+                run.call(unpublish(&request)).await.unwrap();
+                run.call(unpublish(&request)).await.unwrap();
+                assert_eq!(kept_inline(run), 0, "{kind}: {damage}");
+                run.assert_clean();
+            }
+        }
+    });
+}
+
+/// A misspelt attribute is an error of the pod's author, and not a volume of the default size.
+#[test]
+fn a_misspelt_attribute_is_refused() {
+    with_driver(&[], async |run, _driver| {
+        let mut request = inline(run, "csi-1", "directory", "");
+        let size = request.volume_context.remove("size").unwrap();
+        request.volume_context.insert("sise".to_owned(), size);
+        let refused = run.call(request).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+        assert!(refused.message().contains("volume_context[sise]"), "{refused}");
+        assert!(refused.message().ends_with("did you mean size?"), "{refused}");
+        assert_eq!(kept_inline(run), 0);
     });
 }

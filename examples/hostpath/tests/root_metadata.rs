@@ -13,7 +13,8 @@ use csi_core::client::Client;
 use csi_proto::v1;
 use nix::fcntl::{FallocateFlags, fallocate};
 use support::life::Life;
-use support::{MIB, Run, in_private, wanted};
+use support::requests::*;
+use support::{MIB, Run, in_private, with_driver};
 
 const BLOCK: usize = 4096;
 
@@ -76,7 +77,7 @@ async fn delta(client: &Client, base: &str, target: &str, starting_offset: i64) 
 }
 
 fn image(run: &Run, snapshot: &str) -> Vec<u8> {
-    fs::read(run.of("data").join("snapshots").join(snapshot).join("image")).unwrap()
+    fs::read(run.stored("snapshots", snapshot, "image")).unwrap()
 }
 
 /// The expected answer: blocks that differ in any byte. If the base is shorter, its missing bytes count
@@ -98,8 +99,9 @@ fn write_at_random(device: &Path, dice: &mut Dice, size: u64, times: u32) {
     device.sync_all().unwrap();
 }
 
-async fn snapshots_of_one_volume(run: &Run, life: &mut Life<'_>) -> Vec<String> {
-    let (mut dice, mut cut) = (Dice(42), vec![life.snapshot("empty").await.unwrap()]);
+async fn snapshots_of_one_volume(life: &mut Life<'_>) -> Vec<String> {
+    let mut dice = Dice(42);
+    let mut cut = vec![life.snapshot("empty").await.unwrap()];
     let target: PathBuf = life.start().await.unwrap();
     for round in 0..3 {
         write_at_random(&target, &mut dice, 16 * MIB, 12);
@@ -114,12 +116,7 @@ async fn snapshots_of_one_volume(run: &Run, life: &mut Life<'_>) -> Vec<String> 
     device.sync_all().unwrap();
     cut.push(life.snapshot("zeroed").await.unwrap());
     life.expand(20 * MIB).await.unwrap();
-    let request = v1::NodeExpandVolumeRequest {
-        volume_id: life.id.clone(),
-        volume_path: target.to_str().unwrap().to_owned(),
-        ..Default::default()
-    };
-    run.client().node().node_expand_volume(request).await.unwrap();
+    life.expand_on_node(20 * MIB).await.unwrap();
     device.write_all_at(&[1; 5000], 19 * MIB).unwrap();
     device.sync_all().unwrap();
     cut.push(life.snapshot("grown").await.unwrap());
@@ -127,10 +124,10 @@ async fn snapshots_of_one_volume(run: &Run, life: &mut Life<'_>) -> Vec<String> 
 }
 
 async fn told_is_what_is(run: Run, flags: &[&str]) {
-    let mut driver = run.start(flags).await;
+    let _driver = run.start(flags).await;
     let client = run.client();
     let mut life = Life::new(&run, wanted("volume", None, 16 * MIB)).await.unwrap();
-    let cut = snapshots_of_one_volume(&run, &mut life).await;
+    let cut = snapshots_of_one_volume(&mut life).await;
     let is_fixed = flags.contains(&"--block-metadata=fixed");
     for (at, target) in cut.iter().enumerate() {
         let content = image(&run, target);
@@ -174,7 +171,6 @@ async fn told_is_what_is(run: Run, flags: &[&str]) {
     };
     let refused = client.snapshot_metadata().get_metadata_delta(request).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
-    driver.kill().await.unwrap();
 }
 
 // spec: get-metadata-allocated.all-data, get-metadata-delta.all-changes
@@ -195,12 +191,10 @@ const STREAMS: usize = 16;
 
 #[test]
 fn streams_that_nobody_reads_keep_nobody_from_calling() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        // Enough ranges to fill the buffers between the driver and a reader.
-        let mut driver = run.start(&["--block-metadata=fixed"]).await;
-        let life = Life::new(&run, wanted("volume", None, 256 * MIB)).await.unwrap();
-        let image = run.of("data").join("volumes").join(&life.id).join("image");
+    // Enough ranges to fill the buffers between the driver and a reader.
+    with_driver(&["--block-metadata=fixed"], async |run, _driver| {
+        let life = Life::new(run, wanted("volume", None, 256 * MIB)).await.unwrap();
+        let image = run.stored("volumes", &life.id, "image");
         let file = File::options().write(true).open(&image).unwrap();
         for at in 0..256 {
             file.write_all_at(&[7; MIB as usize], at * MIB).unwrap();
@@ -220,14 +214,13 @@ fn streams_that_nobody_reads_keep_nobody_from_calling() {
         }
         let refused = stream().await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
-        run.client().identity().probe(v1::ProbeRequest {}).await.unwrap();
+        run.call(v1::ProbeRequest {}).await.unwrap();
         stalled.clear();
         // The driver notices the closed stream at its next send.
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(120);
         while let Err(refused) = stream().await {
             assert!(Instant::now() < end, "{refused:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        driver.kill().await.unwrap();
     });
 }

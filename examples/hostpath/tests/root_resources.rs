@@ -11,31 +11,27 @@ use std::time::{Duration, Instant};
 
 use csi_core::client::Client;
 use csi_proto::v1;
-use support::*;
-use tokio::process::Child;
+use support::life::Life;
+use support::requests::*;
+use support::{MIB, Run, in_private, rounds, with_driver_on};
+use test_support::driver::Driver;
+use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 /// Creates a volume that is a directory or an image.
 async fn create(client: &Client, name: &str, kind: &str) -> Result<String, Status> {
     let mut request = wanted(name, Some(""), MIB);
     let pairs = [("kind", kind), ("provisioning", if kind == "image" { "thick" } else { "thin" })];
-    request.parameters = pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-    let created = client.controller().create_volume(request).await?;
-    Ok(created.into_inner().volume.unwrap().volume_id)
+    request.parameters = map(&pairs);
+    Ok(client.call(request).await?.volume.unwrap().volume_id)
 }
 
 async fn delete(client: &Client, id: &str) -> Result<(), Status> {
-    let request = v1::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
-    client.controller().delete_volume(request).await.map(drop)
+    client.call(delete_volume(id)).await.map(drop)
 }
 
 async fn modify(client: &Client, id: &str, text: &str) -> Result<(), Status> {
-    let request = v1::ControllerModifyVolumeRequest {
-        volume_id: id.to_owned(),
-        mutable_parameters: [("description".to_owned(), text.to_owned())].into(),
-        ..Default::default()
-    };
-    client.controller().controller_modify_volume(request).await.map(drop)
+    client.call(modification(id, &[("description", text)])).await.map(drop)
 }
 
 async fn snapshot(client: &Client, id: &str, name: &str) -> Result<String, Status> {
@@ -44,13 +40,7 @@ async fn snapshot(client: &Client, id: &str, name: &str) -> Result<String, Statu
         name: name.to_owned(),
         ..Default::default()
     };
-    Ok(client.controller().create_snapshot(request).await?.into_inner().snapshot.unwrap().snapshot_id)
-}
-
-async fn listed(client: &Client) -> Vec<String> {
-    let request = v1::ListVolumesRequest::default();
-    let list = client.controller().list_volumes(request).await.unwrap().into_inner();
-    list.entries.into_iter().filter_map(|entry| Some(entry.volume?.volume_id)).collect()
+    Ok(client.call(request).await?.snapshot.unwrap().snapshot_id)
 }
 
 /// The paths below a directory.
@@ -74,7 +64,8 @@ fn nothing_is_half_made(run: &Run) {
 /// Checks that the message names a step, and a path of the data directory or one of the allowed others.
 #[track_caller]
 fn names_its_path(status: &Status, run: &Run, system: &str) {
-    let (text, data) = (status.message(), run.of("data").display().to_string());
+    let text = status.message();
+    let data = run.of("data").display().to_string();
     let others = ["/dev/urandom", "/proc/thread-self/mountinfo"];
     assert!(text.contains(&data) || others.iter().any(|path| text.contains(path)), "{status:?}");
     assert!(text.contains(system) && !text.starts_with(system), "{status:?}");
@@ -92,100 +83,97 @@ fn fill(run: &Run, leave: usize) -> PathBuf {
 
 #[test]
 fn a_full_disk_is_named_and_nothing_is_left_of_the_try() {
-    in_private(async || {
-        let run = Run::on_tmpfs(2 * MIB);
-        let mut driver = run.start(&[]).await;
-        let client = run.client();
-        let id = create(&client, "before", "directory").await.unwrap();
-        let mut refused = 0;
-        // With each number of free pages another step fails.
-        for pages in 0..6 {
-            let filler = fill(&run, pages * 4096);
-            let long = "x".repeat(3500);
-            let all = [
-                create(&client, &format!("d{pages}"), "directory").await.map(drop),
-                create(&client, &format!("i{pages}"), "image").await.map(drop),
-                modify(&client, &id, &long).await,
-                snapshot(&client, &id, "of-before").await.map(drop),
-            ];
-            for status in all.into_iter().filter_map(Result::err) {
-                assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
-                // A pool without free space is reported before any step is tried.
-                if !status.message().starts_with("none of the") {
-                    names_its_path(&status, &run, "No space left on device");
-                    refused += 1;
+    with_driver_on(
+        || Run::on_tmpfs(2 * MIB),
+        &[],
+        async |run, _driver| {
+            let client = run.client();
+            let id = create(&client, "before", "directory").await.unwrap();
+            let mut refused = 0;
+            // With each number of free pages another step fails.
+            for pages in 0..6 {
+                let filler = fill(run, pages * 4096);
+                let long = "x".repeat(3500);
+                let all = [
+                    create(&client, &format!("d{pages}"), "directory").await.map(drop),
+                    create(&client, &format!("i{pages}"), "image").await.map(drop),
+                    modify(&client, &id, &long).await,
+                    snapshot(&client, &id, "of-before").await.map(drop),
+                ];
+                for status in all.into_iter().filter_map(Result::err) {
+                    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+                    // A pool without free space is reported before any step is tried.
+                    if !status.message().starts_with("none of the") {
+                        names_its_path(&status, run, "No space left on device");
+                        refused += 1;
+                    }
                 }
+                nothing_is_half_made(run);
+                fs::remove_file(filler).unwrap();
             }
-            nothing_is_half_made(&run);
-            fs::remove_file(filler).unwrap();
-        }
-        assert!(refused >= 4, "{refused}");
-        modify(&client, &id, "short").await.unwrap();
-        driver.kill().await.unwrap();
-    });
+            assert!(refused >= 4, "{refused}");
+            modify(&client, &id, "short").await.unwrap();
+        },
+    );
 }
 
 #[test]
 fn a_disk_that_turns_read_only_refuses_and_loses_nothing() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 * MIB);
-        let mut driver = run.start(&[]).await;
-        let client = run.client();
-        let ids = [
-            create(&client, "directory", "directory").await.unwrap(),
-            create(&client, "image", "image").await.unwrap(),
-        ];
-        let remount = |flags| {
-            use nix::mount::{MsFlags, mount};
-            let none = None::<&str>;
-            mount(none, &run.of("data"), none, MsFlags::MS_REMOUNT | flags, none).unwrap();
-        };
-        remount(nix::mount::MsFlags::MS_RDONLY);
-        for id in &ids {
-            for refused in [
-                create(&client, "new", "directory").await.map(drop),
-                create(&client, "newer", "image").await.map(drop),
-                delete(&client, id).await,
-                modify(&client, id, "text").await,
-                snapshot(&client, id, &format!("of-{id}")).await.map(drop),
-            ] {
-                let status = refused.unwrap_err();
-                assert_eq!(status.code(), Code::Internal, "{status:?}");
-                names_its_path(&status, &run, "Read-only file system");
+    with_driver_on(
+        || Run::on_tmpfs(64 * MIB),
+        &[],
+        async |run, _driver| {
+            let client = run.client();
+            let ids = [
+                create(&client, "directory", "directory").await.unwrap(),
+                create(&client, "image", "image").await.unwrap(),
+            ];
+            let remount = |flags| {
+                use nix::mount::{MsFlags, mount};
+                let none = None::<&str>;
+                mount(none, &run.of("data"), none, MsFlags::MS_REMOUNT | flags, none).unwrap();
+            };
+            remount(nix::mount::MsFlags::MS_RDONLY);
+            for id in &ids {
+                for refused in [
+                    create(&client, "new", "directory").await.map(drop),
+                    create(&client, "newer", "image").await.map(drop),
+                    delete(&client, id).await,
+                    modify(&client, id, "text").await,
+                    snapshot(&client, id, &format!("of-{id}")).await.map(drop),
+                ] {
+                    let status = refused.unwrap_err();
+                    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+                    names_its_path(&status, run, "Read-only file system");
+                }
             }
-        }
-        let mut all = listed(&client).await;
-        all.sort();
-        let mut due = ids.to_vec();
-        due.sort();
-        assert_eq!(all, due);
-        let request = v1::NodeGetStorageHealthRequest::default();
-        let health = client.node().node_get_storage_health(request).await.unwrap().into_inner();
-        assert_eq!(health.backend_health[0].reason, "FilesystemReadOnly", "{health:?}");
-        client.identity().probe(v1::ProbeRequest {}).await.unwrap();
-        remount(nix::mount::MsFlags::empty());
-        nothing_is_half_made(&run);
-        let id = create(&client, "new", "directory").await.unwrap();
-        let cut = snapshot(&client, &id, "new").await.unwrap();
-        let request = v1::DeleteSnapshotRequest { snapshot_id: cut, ..Default::default() };
-        client.controller().delete_snapshot(request).await.unwrap();
-        for id in ids.iter().chain([&id]) {
-            modify(&client, id, "text").await.unwrap();
-            delete(&client, id).await.unwrap();
-        }
-        nothing_is_half_made(&run);
-        assert!(listed(&client).await.is_empty());
-        driver.kill().await.unwrap();
-    });
-}
-
-fn pid(driver: &Child) -> i32 {
-    driver.id().unwrap().try_into().unwrap()
+            let mut all = volumes(&client).await;
+            all.sort();
+            let mut due = ids.to_vec();
+            due.sort();
+            assert_eq!(all, due);
+            let request = v1::NodeGetStorageHealthRequest::default();
+            let health = client.call(request).await.unwrap();
+            assert_eq!(health.backend_health[0].reason, "FilesystemReadOnly", "{health:?}");
+            client.call(v1::ProbeRequest {}).await.unwrap();
+            remount(nix::mount::MsFlags::empty());
+            nothing_is_half_made(run);
+            let id = create(&client, "new", "directory").await.unwrap();
+            let cut = snapshot(&client, &id, "new").await.unwrap();
+            client.call(delete_snapshot(cut)).await.unwrap();
+            for id in ids.iter().chain([&id]) {
+                modify(&client, id, "text").await.unwrap();
+                delete(&client, id).await.unwrap();
+            }
+            nothing_is_half_made(run);
+            assert!(volumes(&client).await.is_empty());
+        },
+    );
 }
 
 /// Lets the driver get no new descriptor with a number of `most` or above. Its open descriptors stay open.
-fn limit_descriptors(driver: &Child, most: u64) {
-    let words = [format!("--pid={}", pid(driver)), format!("--nofile={most}:")];
+fn limit_descriptors(driver: &Driver, most: u64) {
+    let words = [format!("--pid={}", driver.id()), format!("--nofile={most}:")];
     assert!(std::process::Command::new("prlimit").args(words).status().unwrap().success());
 }
 
@@ -193,42 +181,43 @@ fn limit_descriptors(driver: &Child, most: u64) {
 /// operation meets it, however many descriptors the driver itself has open.
 #[test]
 fn too_many_open_files_names_the_step_and_nothing_is_left_of_the_try() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 * MIB);
-        let mut driver = run.start(&[]).await;
-        let client = run.client();
-        let source = create(&client, "before", "directory").await.unwrap();
-        let mut refused = [0; 4];
-        // Standard input, output and error are open.
-        for most in 3.. {
-            assert!(most < 200, "{refused:?}: more than 200 descriptors are not enough");
-            limit_descriptors(&driver, most);
-            let all = [
-                create(&client, &format!("d{most}"), "directory").await.map(drop),
-                create(&client, &format!("i{most}"), "image").await.map(drop),
-                modify(&client, &source, &format!("{most}")).await,
-                snapshot(&client, &source, &format!("s{most}")).await.map(drop),
-            ];
-            limit_descriptors(&driver, 1024);
-            if all.iter().all(Result::is_ok) {
-                break;
+    with_driver_on(
+        || Run::on_tmpfs(64 * MIB),
+        &[],
+        async |run, mut driver| {
+            let client = run.client();
+            let source = create(&client, "before", "directory").await.unwrap();
+            let mut refused = [0; 4];
+            // Standard input, output and error are open.
+            for most in 3.. {
+                assert!(most < 200, "{refused:?}: more than 200 descriptors are not enough");
+                limit_descriptors(&driver, most);
+                let all = [
+                    create(&client, &format!("d{most}"), "directory").await.map(drop),
+                    create(&client, &format!("i{most}"), "image").await.map(drop),
+                    modify(&client, &source, &format!("{most}")).await,
+                    snapshot(&client, &source, &format!("s{most}")).await.map(drop),
+                ];
+                limit_descriptors(&driver, 1024);
+                if all.iter().all(Result::is_ok) {
+                    break;
+                }
+                for (status, refused) in all.into_iter().zip(&mut refused) {
+                    let Err(status) = status else { continue };
+                    names_its_path(&status, run, "Too many open files");
+                    *refused += 1;
+                }
             }
-            for (status, refused) in all.into_iter().zip(&mut refused) {
-                let Err(status) = status else { continue };
-                names_its_path(&status, &run, "Too many open files");
-                *refused += 1;
+            assert!(refused.iter().all(|times| *times > 0), "{refused:?}");
+            for id in volumes(&client).await {
+                modify(&client, &id, "after").await.unwrap();
             }
-        }
-        assert!(refused.iter().all(|times| *times > 0), "{refused:?}");
-        for id in listed(&client).await {
-            modify(&client, &id, "after").await.unwrap();
-        }
-        driver.kill().await.unwrap();
-        // What could not be removed without a descriptor is removed at the next start.
-        let mut driver = run.start(&[]).await;
-        nothing_is_half_made(&run);
-        driver.kill().await.unwrap();
-    });
+            driver.kill();
+            // What could not be removed without a descriptor is removed at the next start.
+            driver.start_again().await;
+            nothing_is_half_made(run);
+        },
+    );
 }
 
 /// A memory control group. It is removed on drop, when no process is in it.
@@ -239,9 +228,10 @@ struct Group {
 
 impl Group {
     fn new() -> Self {
-        let (root, limit) = match Path::new("/sys/fs/cgroup/memory").is_dir() {
-            true => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            false => ("/sys/fs/cgroup", "memory.max"),
+        let (root, limit) = if Path::new("/sys/fs/cgroup/memory").is_dir() {
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        } else {
+            ("/sys/fs/cgroup", "memory.max")
         };
         let path = Path::new(root).join(format!("csi-hostpath-test-{}", std::process::id()));
         fs::create_dir(&path).expect("this test makes a control group of memory");
@@ -253,14 +243,14 @@ impl Group {
         fs::write(self.path.join(self.limit), bytes.to_string()).unwrap();
     }
 
-    fn take(&self, process: i32) {
+    fn take(&self, process: u32) {
         fs::write(self.path.join("cgroup.procs"), process.to_string()).unwrap();
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(120);
         while fs::remove_dir(&self.path).is_err() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -272,14 +262,16 @@ impl Drop for Group {
 #[test]
 fn a_create_without_memory_is_refused_or_works_and_is_never_half_made() {
     in_private(async || {
-        let (mut worked, mut refused, mut killed) = (0, 0, 0);
+        let mut worked = 0;
+        let mut refused = 0;
+        let mut killed = 0;
         for round in 0..rounds(8) {
             let run = Run::on_tmpfs(64 * MIB);
             let group = Group::new();
             let mut driver = run.start(&[]).await;
             let client = run.client();
             let source = create(&client, "source", "image").await.unwrap();
-            group.take(pid(&driver));
+            group.take(driver.id());
             group.limit(u64::from(1 + round) * MIB);
             let mut made = vec![source];
             for at in 0..24 {
@@ -291,7 +283,7 @@ fn a_create_without_memory_is_refused_or_works_and_is_never_half_made() {
                     }
                     // The connection broke.
                     Err(status) if std::error::Error::source(&status).is_some() => {
-                        driver.wait().await.unwrap();
+                        driver.ended().await;
                         killed += 1;
                         break;
                     }
@@ -301,22 +293,82 @@ fn a_create_without_memory_is_refused_or_works_and_is_never_half_made() {
                     }
                 }
             }
-            let _ = driver.kill().await;
+            drop(driver);
             // Without a limit, the same names again: existing volumes are found, missing ones are created.
-            let mut driver = run.start(&[]).await;
+            let _driver = run.start(&[]).await;
             nothing_is_half_made(&run);
             let client = run.client();
-            let found = listed(&client).await;
+            let found = volumes(&client).await;
             assert!(made.iter().all(|id| found.contains(id)), "{made:?} {found:?}");
             for at in 0..24 {
                 let kind = if at % 2 == 0 { "image" } else { "directory" };
                 let id = create(&client, &format!("v{at}"), kind).await.unwrap();
                 delete(&client, &id).await.unwrap();
             }
-            assert_eq!(listed(&client).await.len(), 1);
-            driver.kill().await.unwrap();
+            assert_eq!(volumes(&client).await.len(), 1);
         }
         println!("{worked} creates worked, {refused} were refused, {killed} times the driver was killed");
         assert!(killed + refused > 0, "the limit was never met");
     });
+}
+
+/// Reads a number of the process, such as `Threads:` or `RssAnon:` in KiB.
+fn status(driver: &Driver, field: &str) -> u64 {
+    let path = format!("/proc/{}/status", driver.id());
+    let text = fs::read_to_string(path).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(field)).expect(field);
+    value.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// After a drain of a node the kubelet starts all its pods at once.
+#[test]
+fn a_burst_takes_few_threads_and_its_memory_is_given_back() {
+    const VOLUMES: usize = 50;
+    with_driver_on(
+        || Run::on_tmpfs(8 << 30),
+        &[],
+        async |run, driver| {
+            let before = status(&driver, "RssAnon:");
+            let mut lives = Vec::new();
+            for at in 0..VOLUMES {
+                let mut life =
+                    Life::new(run, wanted(&format!("v{at}"), Some("ext4"), 64 * MIB)).await.unwrap();
+                life.attach("node-1").await.unwrap();
+                lives.push(life);
+            }
+            let mut burst = JoinSet::new();
+            for life in &lives {
+                fs::create_dir_all(life.staging()).unwrap();
+                let client = life.node.clone();
+                let volume = life.volume.clone();
+                burst.spawn(async move { volume.stage(&client).await });
+            }
+            let mut threads = 0;
+            while !burst.is_empty() {
+                threads = threads.max(status(&driver, "Threads:"));
+                if let Ok(Some(staged)) =
+                    tokio::time::timeout(Duration::from_millis(5), burst.join_next()).await
+                {
+                    staged.unwrap().unwrap();
+                }
+            }
+            let peak = status(&driver, "RssAnon:");
+            // 41 on a quiet machine with two cores. On a busy one some steps take longer than work keeps its place.
+            assert!(threads <= 80, "{threads} threads at once");
+
+            let end = Instant::now() + Duration::from_secs(120);
+            let mut after = peak;
+            while after > 8 * 1024 && Instant::now() < end {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                after = status(&driver, "RssAnon:");
+            }
+            println!(
+                "{threads} threads; private memory {before} KiB before, {peak} in the burst, {after} after it"
+            );
+            assert!(after <= 8 * 1024, "{after} KiB, {before} KiB before the burst");
+            for life in &lives {
+                life.unstage().await.unwrap();
+            }
+        },
+    );
 }

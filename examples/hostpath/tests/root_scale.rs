@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use csi_core::client::Client;
 use csi_proto::v1;
 use support::life::Life;
-use support::{MIB, Run, in_private, wanted};
+use support::requests::*;
+use support::{MIB, Run, in_private};
 use tokio::task::JoinSet;
 
 /// The number of measured calls of each kind.
@@ -76,8 +77,9 @@ impl Shape {
             if calls.len() == 32 {
                 calls.join_next().await.unwrap().unwrap();
             }
-            let (client, request) = (client.clone(), self.wanted(&format!("volume-{at}")));
-            calls.spawn(async move { drop(client.controller().create_volume(request).await.unwrap()) });
+            let client = client.clone();
+            let request = self.wanted(&format!("volume-{at}"));
+            calls.spawn(async move { drop(client.call(request).await.unwrap()) });
         }
         while let Some(done) = calls.join_next().await {
             done.unwrap();
@@ -125,7 +127,8 @@ impl Shape {
         let run = Run::on_tmpfs(1 << 40);
         let mut driver = run.start(self.flags).await;
         let client = run.client();
-        let (mut there, mut few) = (0, BTreeMap::new());
+        let mut there = 0;
+        let mut few = BTreeMap::new();
         println!("{}; ms, the middle one of {SAMPLES}:", self.name);
         for count in counts() {
             self.grow_to(&client, there, count).await;
@@ -138,27 +141,27 @@ impl Shape {
             for (call, times) in &times {
                 flat(count, &mut few, call, times);
             }
-            driver.kill().await.unwrap();
+            driver.kill();
             let start = Instant::now();
-            driver = run.start(self.flags).await;
+            driver.start_again().await;
             times.extend([("page of 100", pages), ("list all", vec![all]), ("start", vec![start.elapsed()])]);
             print_row(count, times);
-            let listed = client.controller().list_volumes(v1::ListVolumesRequest::default()).await.unwrap();
-            assert_eq!(listed.into_inner().entries.len(), count, "all are there after the kill");
+            assert_eq!(volumes(&client).await.len(), count, "all are there after the kill");
         }
         run.assert_clean();
-        driver.kill().await.unwrap();
     }
 }
 
 /// The times of the pages of a listing, and the time of the whole listing.
 async fn list(client: &Client, due: usize) -> (Times, Duration) {
-    let (mut pages, mut found, mut starting_token) = (Vec::new(), 0, String::new());
+    let mut pages = Vec::new();
+    let mut found = 0;
+    let mut starting_token = String::new();
     let start = Instant::now();
     loop {
         let page = Instant::now();
         let request = v1::ListVolumesRequest { max_entries: PAGE, starting_token };
-        let answer = client.controller().list_volumes(request).await.unwrap().into_inner();
+        let answer = client.call(request).await.unwrap();
         pages.push(page.elapsed());
         found += answer.entries.len();
         starting_token = answer.next_token;

@@ -29,22 +29,23 @@ async fn created(client: &Client, kind: &str) -> VolumeUse {
 
 #[tokio::test]
 async fn a_volume_of_each_kind_lives_on_a_simulated_node() {
-    let (directory, node) = (tempfile::tempdir().unwrap(), SimulatedNode::new());
+    let directory = tempfile::tempdir().unwrap();
+    let node = SimulatedNode::new();
     ["/var/lib/kubelet/pods/1", STAGING].iter().for_each(|path| node.create_dir(path));
     let data = format!("--data={}", directory.path().join("data").display());
     let args = hostpath::Args::parse_from(["hostpath", "--endpoint=unix:///unused", "--node-id=n", &data]);
-    let client = serve(hostpath::plugin(&args).unwrap().machine(node.clone()), &directory).await;
+    let client = serve(hostpath::plugin(&args).unwrap().host(node.clone()), &directory).await;
     let targets = [Target::new(TARGET)];
     for kind in ["image", "directory"] {
         let mut volume = created(&client, kind).await;
-        volume.put_on_node(&client, &targets).await.unwrap();
+        volume.attach_stage_publish(&client, &targets).await.unwrap();
         node.write(format!("{TARGET}/file"), kind).unwrap();
         let attached = client.call(volume.delete_volume()).await.unwrap_err();
         assert_eq!(attached.code(), Code::FailedPrecondition, "{attached}");
         node.reboot();
-        volume.put_on_node(&client, &targets).await.unwrap();
+        volume.attach_stage_publish(&client, &targets).await.unwrap();
         assert_eq!(node.read(format!("{TARGET}/file")).unwrap(), kind.as_bytes());
-        volume.take_off_node(&client, &targets).await.unwrap();
+        volume.unpublish_unstage_detach(&client, &targets).await.unwrap();
         assert!(!node.exists(TARGET));
         client.call(volume.delete_volume()).await.unwrap();
     }

@@ -1,15 +1,30 @@
-//! The driver as a program. `CSI_ENDPOINT` names its socket, `ISCSI_POOL` the directory of its images,
-//! `ISCSI_PORTAL` the address at which the target serves them.
+//! The driver as a program; `--help` lists its flags and the environment variables for them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// A CSI driver for block volumes that the kernel's own iSCSI target serves
+#[derive(Parser)]
+struct Args {
+    /// The directory for images and records
+    #[arg(long, env = "ISCSI_POOL", value_name = "PATH", default_value = "/var/lib/iscsi-csi")]
+    pool: PathBuf,
+
+    /// The address at which the target serves the images
+    #[arg(long, env = "ISCSI_PORTAL", value_name = "ADDRESS", default_value = "127.0.0.1:3260")]
+    portal: SocketAddr,
+
+    #[command(flatten)]
+    driver: csi_core::DriverArgs,
+}
 
 #[tokio::main]
 async fn main() -> std::process::ExitCode {
-    let pool = std::env::var_os("ISCSI_POOL").unwrap_or("/var/lib/iscsi-csi".into());
-    let portal = std::env::var("ISCSI_PORTAL").unwrap_or_else(|_| "127.0.0.1:3260".to_owned());
-    let portal = portal.parse().map_err(|_| format!("ISCSI_PORTAL: {portal} is not an address"));
-    let plugin =
-        portal.and_then(|portal| iscsi::plugin(pool.into(), portal).map_err(|error| error.to_string()));
-    match plugin {
-        Ok(plugin) => plugin.run().await,
+    let args = Args::parse();
+    match iscsi::plugin(args.pool, args.portal) {
+        Ok(plugin) => plugin.run_with(&args.driver).await,
         Err(error) => {
             eprintln!("{error}");
             std::process::ExitCode::FAILURE

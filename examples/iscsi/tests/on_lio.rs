@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use csi_conformance::Kit;
-use csi_core::Endpoint;
-use csi_core::client::Client;
 use csi_core::mount::{Mount, Target};
+use csi_core::testing::serve;
+use test_support::driver::{conforms, names};
+use test_support::process::until;
 
 /// The daemon of open-iscsi, which ends with the machine.
 fn start_iscsid() {
@@ -18,15 +18,13 @@ fn start_iscsid() {
     std::fs::write("/etc/iscsi/initiatorname.iscsi", name).unwrap();
     std::fs::write("/etc/iscsi/iscsid.conf", "node.startup = manual\n").unwrap();
     std::mem::forget(std::process::Command::new("iscsid").arg("-f").spawn().unwrap());
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !std::fs::read_to_string("/proc/net/unix").unwrap().contains("@ISCSIADM_ABSTRACT_NAMESPACE") {
-        assert!(std::time::Instant::now() < end, "iscsid does not listen");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    until("iscsid listens", || {
+        std::fs::read_to_string("/proc/net/unix").unwrap().contains("@ISCSIADM_ABSTRACT_NAMESPACE")
+    });
 }
 
-#[test]
-fn the_driver_conforms_and_nothing_is_left() {
+#[tokio::test(flavor = "multi_thread")]
+async fn the_driver_conforms_and_nothing_is_left() {
     test_support::nfsd::raise_loopback();
     Mount::new("configfs", "none").at(&Target::new("/sys/kernel/config").unwrap()).unwrap();
     start_iscsid();
@@ -36,37 +34,15 @@ fn the_driver_conforms_and_nothing_is_left() {
     drop(start());
     // A driver that starts again finds its target.
     let plugin = start();
-    let endpoint: Endpoint =
-        format!("unix://{}", directory.path().join("csi.sock").display()).parse().unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let served = endpoint.clone();
-        let server =
-            tokio::spawn(async move { plugin.serve_until(&served, async { drop(stopped.await) }).await });
-        Client::new(&endpoint).ready(std::time::Duration::from_secs(30)).await.unwrap();
-        let [staging, target] = ["staging", "target"].map(|name| directory.path().join(name));
-        for place in [&staging, &target] {
-            std::fs::create_dir(place).unwrap();
-        }
-        let kit = Kit::new(endpoint).strict().staging(staging).target(target);
-        let report = kit.run().await.unwrap();
-        println!("{}", report.text());
-        report.assert_ok();
-        assert!(report.passed() >= 80, "{}", report.summary());
-        drop(stop);
-        server.await.unwrap().unwrap();
-    });
-    let left = |directory: &Path, end: &str| {
-        let names = std::fs::read_dir(directory).unwrap().flatten().map(|entry| entry.file_name());
-        names.filter(|name| name.to_str().unwrap().ends_with(end)).collect::<Vec<_>>()
-    };
+    serve(plugin, &directory).await;
+    conforms(directory.path(), |kit| kit, 80).await;
     for (place, end) in [
         (Path::new("/sys/class/iscsi_session"), ""),
         (&pool.join("images"), ""),
         (&pool.join("luns"), ".json"),
         (&pool.join("attached"), ".disk"),
     ] {
-        assert!(left(place, end).is_empty(), "{}: {:?}", place.display(), left(place, end));
+        let left: Vec<_> = names(place).into_iter().filter(|name| name.ends_with(end)).collect();
+        assert!(left.is_empty(), "{}: {left:?}", place.display());
     }
 }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use csi_core::controller::{CreateSnapshotRequest, DeleteSnapshotRequest};
+use csi_core::types::{ContentSource, Snapshot};
 use csi_core::{
-    ContentSource, Controller, ControllerExpandVolume, ControllerExpandVolumeRequest, CreateDeleteSnapshot,
-    CreateDeleteVolume, CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
-    DeleteVolumeRequest, Error, Expanded, Result, Snapshot, Volume, VolumeCapability, VolumeId, async_trait,
+    Controller, ControllerExpandVolume, ControllerExpandVolumeRequest, CreateDeleteSnapshot,
+    CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest, Error, Expanded, Result, Volume,
+    VolumeCapability, VolumeId, async_trait,
 };
 use serde::Deserialize;
 
@@ -46,19 +48,29 @@ impl Shares {
 
 fn volume(share: &Share, key: &str, record: &VolumeRecord) -> Result<Volume> {
     let volume = Volume::new(share.volume_id(key)?, record.capacity_bytes);
-    Ok(volume
-        .context("server", &share.server)
-        .context("share", &share.path)
-        .context("subDir", &record.sub_dir))
+    Ok(at(share, &record.sub_dir, volume))
+}
+
+fn at(share: &Share, sub_dir: &str, volume: Volume) -> Volume {
+    volume.context("server", &share.server).context("share", &share.path).context("subDir", sub_dir)
 }
 
 #[async_trait]
 impl Controller for Shares {
     async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
+        if let Some((share, sub_dir, _)) = Share::of_csi_driver_nfs(id) {
+            let root = self.workers.share(&share).await?;
+            let looked = Arc::clone(&root);
+            let sought = sub_dir.clone();
+            let is_there = move || Ok(looked.root()?.target(&sought)?.is_directory()?);
+            let is_there = self.workers.answer(&share, &root, is_there).await?;
+            return Ok(is_there.then(|| at(&share, &sub_dir, Volume::new(id.clone(), 0))));
+        }
         // The id of a static share is chosen by its administrator; the driver does not know it.
         let Ok((share, key)) = Share::of_volume(id) else { return Ok(None) };
         let root = self.workers.share(&share).await?;
-        let (looked, sought) = (Arc::clone(&root), key.clone());
+        let looked = Arc::clone(&root);
+        let sought = key.clone();
         let record =
             self.workers.answer(&share, &root, move || volumes::find(looked.root()?, &sought)).await?;
         record.map(|record| volume(&share, &key, &record)).transpose()
@@ -81,13 +93,20 @@ impl CreateDeleteVolume for Shares {
             None => None,
         };
         let source = request.volume_content_source.as_ref().map(|source| source.id().to_owned());
-        let (places, made) = (self.workers.places_of(&share), key.clone());
+        let places = self.workers.places_of(&share);
+        let made = key.clone();
         let make = move |root: &_| volumes::create(root, &places, &made, &wanted, &request, content.as_ref());
         let record = self.workers.work(&share, id.as_str(), source.as_deref(), make).await?;
         volume(&share, &key, &record)
     }
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
+        if let Some((share, sub_dir, on_delete)) = Share::of_csi_driver_nfs(&request.volume_id) {
+            let places = self.workers.places_of(&share);
+            let on_delete = on_delete.unwrap_or(self.defaults.default_on_delete);
+            let delete = move |root: &_| volumes::delete_unrecorded(root, &places, &sub_dir, on_delete);
+            return self.workers.work(&share, request.volume_id.as_str(), None, delete).await;
+        }
         let (share, key) = Share::of_volume(&request.volume_id)?;
         let places = self.workers.places_of(&share);
         let delete = move |root: &_| volumes::delete(root, &places, &key);

@@ -21,8 +21,6 @@ mod records;
 mod share;
 mod share_workers;
 mod snapshots;
-#[cfg(feature = "try")]
-pub mod try_out;
 mod volumes;
 
 use std::sync::Arc;
@@ -35,13 +33,14 @@ pub use parameters::{Mode, OnDelete};
 pub use share_workers::Open;
 use share_workers::ShareWorkers;
 
-/// The driver's name.
-pub const NAME: &str = "nfs.csi.example.org";
-
 /// The flags of this driver, in addition to those of all drivers.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Volumes")]
 pub struct VolumeArgs {
+    /// The driver's name; with `nfs.csi.k8s.io` it takes over the volumes of csi-driver-nfs
+    #[arg(long, env = "DRIVER_NAME", value_name = "NAME", default_value = "nfs.csi.example.org")]
+    pub driver_name: String,
+
     /// What happens to the directory of a deleted volume, unless the StorageClass chooses it: delete,
     /// retain or archive
     #[arg(long, env = "DEFAULT_ON_DELETE", value_name = "POLICY", default_value_t)]
@@ -59,6 +58,7 @@ pub struct VolumeArgs {
 impl Default for VolumeArgs {
     fn default() -> Self {
         Self {
+            driver_name: "nfs.csi.example.org".to_owned(),
             default_on_delete: OnDelete::default(),
             mount_permissions: Mode::default(),
             server_patience: 40,
@@ -81,5 +81,6 @@ pub fn plugin_with(driver: &DriverArgs, volumes: &VolumeArgs, open: Open) -> Plu
         .expand_volume(Expansion::Online)
         .single_node_multi_writer();
     let node = SharedNode::service(Arc::new(node::Mounts(driver.clone()))).single_node_multi_writer();
-    Plugin::new(NAME, env!("CARGO_PKG_VERSION")).controller(controller).node(node)
+    let node = node.adopt(node::is_nfs);
+    Plugin::new(&volumes.driver_name, env!("CARGO_PKG_VERSION")).controller(controller).node(node)
 }

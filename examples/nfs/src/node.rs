@@ -2,6 +2,7 @@
 
 use csi_core::mount::MountOptions;
 use csi_core::mount::flow::shared::SharedSource;
+use csi_core::node::LeftMount;
 use csi_core::{Attachment, DriverArgs, Error, NodeInfo, Result, SharedFilesystems, async_trait};
 use serde::Deserialize;
 
@@ -16,7 +17,8 @@ pub(crate) struct Mounts(pub(crate) DriverArgs);
 struct Context {
     server: String,
     share: String,
-    #[serde(default)]
+    // csi-driver-nfs writes it in small letters.
+    #[serde(default, alias = "subdir")]
     sub_dir: Option<String>,
     /// For example `nfsvers=4.1,soft`. An inline volume has no other field for mount options.
     #[serde(default)]
@@ -44,5 +46,13 @@ impl SharedFilesystems for Mounts {
         let options = context.mount_options.unwrap_or_default();
         let options = options.split(',').map(str::trim).filter(|option| !option.is_empty());
         Ok(source.options(MountOptions::parse(options)?))
+    }
+}
+
+/// Whether an earlier driver's mount is taken over: it must be of NFS.
+pub(crate) fn is_nfs(left: &LeftMount) -> Result<(), String> {
+    match left.mount.fs_type.as_str() {
+        "nfs" | "nfs4" => Ok(()),
+        other => Err(format!("it is {other}, not NFS")),
     }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::{Component, Path};
 use std::str::FromStr;
 
-use csi_core::{ClaimNames, CreateVolumeRequest, Error, Result};
+use csi_core::kubernetes::ClaimNames;
+use csi_core::{CreateVolumeRequest, Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::VolumeArgs;
@@ -127,7 +128,8 @@ impl Wanted {
 /// Fills in the `${…}` of a template.
 fn filled(template: &str, claim: &ClaimNames<'_>, name: &str) -> Result<String> {
     const FIELD: &str = "parameters[subDir]";
-    let (mut text, mut rest) = (String::new(), template);
+    let mut text = String::new();
+    let mut rest = template;
     while let Some((before, after)) = rest.split_once("${") {
         let (key, behind) =
             after.split_once('}').ok_or_else(|| Error::invalid(FIELD, "has a ${ without a }"))?;

@@ -17,7 +17,7 @@ use csi_core::mount::Root;
 use csi_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::records::Part;
+use crate::records::{Part, foreign};
 use crate::volumes;
 
 /// The record of a place.
@@ -27,11 +27,18 @@ pub(crate) struct Place {
     was_found: bool,
     /// The keys of the volumes that own the place.
     volumes: BTreeSet<String>,
+    /// The place itself. Records of earlier versions don't have it.
+    #[serde(default)]
+    sub_dir: Option<String>,
 }
 
 impl Place {
     fn read(root: &Root, sub_dir: &str) -> Result<Option<Self>> {
-        Part::Places.read(root, sub_dir)
+        let place: Option<Self> = Part::Places.read(root, sub_dir)?;
+        match place.as_ref().and_then(|place| place.sub_dir.as_deref()) {
+            Some(other) if other != sub_dir => Err(foreign(root, Part::Places, sub_dir, other)),
+            _ => Ok(place),
+        }
     }
 
     /// Whether the directory is or will be created for a single volume, its only owner.
@@ -59,8 +66,8 @@ pub(crate) fn enter(root: &Root, sub_dir: &str, key: &str, is_copy: bool) -> Res
     let mut place = match found {
         Some(place) => place,
         None => {
-            refuse_nested(root, sub_dir)?;
-            Place { was_found: is_there, ..Place::default() }
+            refuse_nested("parameters[subDir]", root, sub_dir)?;
+            Place { was_found: is_there, sub_dir: Some(sub_dir.to_owned()), ..Place::default() }
         }
     };
     if let (Some(first), 1) = (place.volumes.first(), place.volumes.len())
@@ -73,7 +80,8 @@ pub(crate) fn enter(root: &Root, sub_dir: &str, key: &str, is_copy: bool) -> Res
     Ok(place)
 }
 
-fn refuse_nested(root: &Root, sub_dir: &str) -> Result<()> {
+/// Refuses a directory that lies within a volume's directory, or holds one.
+pub(crate) fn refuse_nested(field: &str, root: &Root, sub_dir: &str) -> Result<()> {
     let is_within =
         |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
     let records = Part::Places.records::<Place>(root)?;
@@ -83,8 +91,7 @@ fn refuse_nested(root: &Root, sub_dir: &str) -> Result<()> {
             (true, _) => "lies within",
             (_, true) => "holds",
         };
-        let text =
-            format!("parameters[subDir]: {sub_dir} {verb} {other}, which is another volume's directory");
+        let text = format!("{field}: {sub_dir} {verb} {other}, which is another volume's directory");
         return Err(Error::InUse(text.into()));
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! The driver's own directory on a share, and the records in it.
 
 use csi_core::mount::{Root, Target};
-use csi_core::{Error, Records, Result};
+use csi_core::records::Records;
+use csi_core::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// The driver's own directory on a share. Nothing in it belongs to a volume.
@@ -71,9 +72,19 @@ impl Part {
         records.put(key, record)
     }
 
+    /// Removes a record, and what killed processes have not finished to write, on this node or another.
     pub(crate) fn remove(self, root: &Root, key: &str) -> Result<()> {
-        self.records::<()>(root)?.map(|records| records.remove(key)).transpose().map(drop)
+        let Some(records) = self.records::<()>(root)? else { return Ok(()) };
+        records.remove(key)?;
+        records.remove_unfinished()
     }
+}
+
+/// The error for a record that is of another name than its file.
+pub(crate) fn foreign(root: &Root, part: Part, key: &str, name: &str) -> Error {
+    let file = root.path().join(format!("{}.json", part.path(key)));
+    let text = format!("{}: is the record of {name:?}, not of {key}: restore the file", file.display());
+    Error::Internal(text.into())
 }
 
 /// The longest name, in bytes, that is used as a key unchanged.

@@ -37,7 +37,8 @@ impl ShareWorkers {
 
     /// Opens the share on a detached mount.
     pub(crate) async fn share(&self, share: &Share) -> Result<Arc<OpenShare>> {
-        let (open, source) = (Arc::clone(&self.open), share.at_work()?.time_limit(self.timeout));
+        let open = Arc::clone(&self.open);
+        let source = share.at_work()?.time_limit(self.timeout);
         blocking(move || Ok(Arc::new(OpenShare::of(open(&source)?)))).await
     }
 
@@ -84,7 +85,8 @@ impl ShareWorkers {
             let _ = done.send(span.in_scope(|| allow_blocking(work)));
         })?;
         // Waiting for the work and checking the server alternate.
-        let (turn, mut silent) = (self.timeout / (2 * MAX_SILENT_CHECKS), 0);
+        let turn = self.timeout / (2 * MAX_SILENT_CHECKS);
+        let mut silent = 0;
         while silent < MAX_SILENT_CHECKS {
             match tokio::time::timeout(turn, &mut outcome).await {
                 Ok(Ok(result)) => return result,

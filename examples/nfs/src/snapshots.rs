@@ -4,11 +4,13 @@
 
 use std::time::SystemTime;
 
+use csi_core::controller::SnapshotRecord;
 use csi_core::mount::Root;
-use csi_core::{Error, Result, Snapshot, SnapshotId, SnapshotRecord, VolumeId};
+use csi_core::types::{Snapshot, SnapshotId};
+use csi_core::{Error, Result, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use crate::records::Part;
+use crate::records::{self, Part, foreign};
 use crate::volumes;
 
 /// A snapshot's record.
@@ -20,11 +22,19 @@ pub(crate) struct Cut {
     is_finished: bool,
 }
 
+fn find(root: &Root, key: &str) -> Result<Option<Cut>> {
+    let found: Option<Cut> = Part::Snapshots.read(root, key)?;
+    match found {
+        Some(cut) if records::key(&cut.name) != key => Err(foreign(root, Part::Snapshots, key, &cut.name)),
+        found => Ok(found),
+    }
+}
+
 /// Creates the snapshot, or finds the one that was created with this name.
 ///
 /// The content is copied file by file. It shows a single moment only if workloads do not write.
 pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, source_key: &str) -> Result<Cut> {
-    if let Some(found) = Part::Snapshots.read::<Cut>(root, key)? {
+    if let Some(found) = find(root, key)? {
         if found.name != name {
             return Err(Error::Incompatible(format!("name: {:?} has the same key {key}", found.name).into()));
         }
@@ -59,7 +69,7 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
 
 /// Deletes the snapshot. A missing snapshot counts as deleted.
 pub(crate) fn delete(root: &Root, key: &str) -> Result<()> {
-    if let Some(cut) = Part::Snapshots.read::<Cut>(root, key)?.filter(|cut| cut.is_finished) {
+    if let Some(cut) = find(root, key)?.filter(|cut| cut.is_finished) {
         Part::Snapshots.write(root, key, &Cut { is_finished: false, ..cut })?;
     }
     Part::Contents.at(root, key)?.remove_tree()?;
@@ -68,6 +78,5 @@ pub(crate) fn delete(root: &Root, key: &str) -> Result<()> {
 
 /// The path of the content of a finished snapshot.
 pub(crate) fn content(root: &Root, key: &str) -> Result<Option<String>> {
-    let found: Option<Cut> = Part::Snapshots.read(root, key)?;
-    Ok(found.filter(|cut| cut.is_finished).map(|_| Part::Contents.path(key)))
+    Ok(find(root, key)?.filter(|cut| cut.is_finished).map(|_| Part::Contents.path(key)))
 }

@@ -25,12 +25,14 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use csi_core::controller::CreateRecord;
 use csi_core::mount::{Created, ErrorKind, Root, Target};
-use csi_core::{ContentSource, CreateRecord, CreateVolumeRequest, Error, Reason, Result, Volume, VolumeId};
+use csi_core::types::ContentSource;
+use csi_core::{CreateVolumeRequest, Error, Reason, Result, Volume, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use crate::parameters::{OnDelete, Wanted, sub_dir_of};
-use crate::records::Part;
+use crate::records::{self, Part, foreign};
 use crate::share_workers::{OpenShare, locked};
 use crate::{places, snapshots};
 
@@ -103,6 +105,9 @@ impl Content {
 pub(crate) fn find(root: &Root, key: &str) -> Result<Option<VolumeRecord>> {
     let found: Option<VolumeRecord> = Part::Volumes.read(root, key)?;
     let Some(record) = found else { return Ok(None) };
+    if records::key(&record.name) != key {
+        return Err(foreign(root, Part::Volumes, key, &record.name));
+    }
     // A user who can write to the whole share could have written the record.
     let sub_dir = sub_dir_of("the record's sub_dir", &record.sub_dir);
     let sub_dir = sub_dir.map_err(|error| Error::Internal(Reason::from_error(error)))?;
@@ -250,6 +255,29 @@ pub(crate) fn delete(root: &Root, places: &Mutex<()>, key: &str) -> Result<()> {
     end(root, places, key, &record)
 }
 
+/// Deletes a volume of csi-driver-nfs, which has no record: its directory is treated as its id says. A directory that
+/// is, or contains, the directory of a recorded volume stays.
+pub(crate) fn delete_unrecorded(
+    root: &Root,
+    places: &Mutex<()>,
+    sub_dir: &str,
+    on_delete: OnDelete,
+) -> Result<()> {
+    let _places = locked(places);
+    if places::is_taken(root, sub_dir)? {
+        return Err(Error::InUse(format!("volume_id: {sub_dir} is another volume's directory").into()));
+    }
+    places::refuse_nested("volume_id", root, sub_dir)?;
+    let trash = Part::Trash.place(root, &records::key(sub_dir))?;
+    trash.remove_tree()?;
+    let directory = root.target(sub_dir)?;
+    if directory.is_directory()? {
+        dispose(root, sub_dir, &directory, on_delete, &trash)?;
+    }
+    trash.remove_tree()?;
+    Ok(())
+}
+
 /// Completes the deletion of a volume that is going or undone.
 fn end(root: &Root, places: &Mutex<()>, key: &str, record: &VolumeRecord) -> Result<()> {
     let trash = Part::Trash.place(root, key)?;
@@ -272,9 +300,19 @@ fn let_go(root: &Root, record: &VolumeRecord, trash: &Target) -> Result<()> {
     if record.state == State::Undone {
         return if record.is_copy { Ok(()) } else { remove_empty(&directory) };
     }
-    match record.on_delete {
+    dispose(root, &record.sub_dir, &directory, record.on_delete, trash)
+}
+
+fn dispose(
+    root: &Root,
+    sub_dir: &str,
+    directory: &Target,
+    on_delete: OnDelete,
+    trash: &Target,
+) -> Result<()> {
+    match on_delete {
         OnDelete::Retain => Ok(()),
-        OnDelete::Archive => archive(root, &record.sub_dir, &directory),
+        OnDelete::Archive => archive(root, sub_dir, directory),
         OnDelete::Delete => match directory.rename_to(trash) {
             // EXDEV: the trash is on another filesystem of the server, or in another project quota.
             Err(error) if crosses(&error) => Ok(directory.remove_tree().map(drop)?),

@@ -2,27 +2,22 @@
 
 mod support;
 
-use csi_conformance::{Kit, Pairs};
+use csi_conformance::Pairs;
+use csi_core::testing::serve;
 use nfs::VolumeArgs;
 use support::*;
+use test_support::driver::{conforms, names};
 
-#[test]
-fn the_controller_conforms_and_nothing_is_left() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let places = Places::new();
-        let kit = Kit::new(places.endpoint()).strict().parameters(class_of_share());
-        let plugin = places.controller(&VolumeArgs::default());
-        let report = with_plugin(plugin, &places, async |_| kit.run().await.unwrap()).await;
-        println!("{}", report.text());
-        report.assert_ok();
-        assert!(report.passed() >= 30, "{}", report.summary());
-        let left: Vec<_> =
-            std::fs::read_dir(places.of("share")).unwrap().map(|entry| entry.unwrap()).collect();
-        assert!(left.iter().all(|entry| entry.file_name() == ".csi-nfs"), "{left:?}");
-    });
+#[tokio::test(flavor = "multi_thread")]
+async fn the_controller_conforms_and_nothing_is_left() {
+    let places = Places::new();
+    serve(places.controller(&VolumeArgs::default()), places.path()).await;
+    let class = Pairs::parse("[CreateVolume]\nserver=192.0.2.7\nshare=/export").unwrap();
+    conforms(places.path(), |kit| kit.parameters(class), 30).await;
+    assert_eq!(names(&places.of("share")), [".csi-nfs"]);
 }
 
-fn class_of_share() -> Pairs {
-    Pairs::parse("[CreateVolume]\nserver=192.0.2.7\nshare=/export").unwrap()
+#[test]
+fn the_program_explains_itself() {
+    test_support::driver::explains_itself(env!("CARGO_BIN_EXE_nfs"));
 }

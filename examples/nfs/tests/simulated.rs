@@ -18,9 +18,10 @@ const PODS: [&str; 2] = ["/var/lib/kubelet/pods/1", "/var/lib/kubelet/pods/2"];
 
 #[tokio::test]
 async fn a_volume_lives_on_a_simulated_node() {
-    let (places, node) = (Places::new(), SimulatedNode::new());
+    let places = Places::new();
+    let node = SimulatedNode::new();
     PODS.iter().chain([&STAGING]).for_each(|path| node.create_dir(path));
-    let plugin = places.controller(&VolumeArgs::default()).mode(Serves::All).machine(node.clone());
+    let plugin = places.controller(&VolumeArgs::default()).mode(Serves::All).host(node.clone());
     let client = serve(plugin, places.path()).await;
     let made = Ask::new("a").create(&client).await.unwrap();
     let capability = VolumeCapability::mount(Mode::MultiNodeMultiWriter);
@@ -28,21 +29,21 @@ async fn a_volume_lives_on_a_simulated_node() {
     volume.volume_context = made.volume_context.clone();
 
     let targets = PODS.map(|pod| Target::new(format!("{pod}/mount")));
-    volume.put_on_node(&client, &targets).await.unwrap();
+    volume.attach_stage_publish(&client, &targets).await.unwrap();
     let file = targets.each_ref().map(|target| target.path.join("file"));
     node.write(&file[0], "data").unwrap();
     assert_eq!(node.read(&file[1]).unwrap(), b"data", "both pods have the same share");
 
     node.set_health(STAGING, MountHealth::Unresponsive);
-    let hangs = volume.put_on_node(&client, &targets).await.unwrap_err();
+    let hangs = volume.attach_stage_publish(&client, &targets).await.unwrap_err();
     assert_eq!(hangs.code(), Code::Unavailable, "{hangs}");
-    volume.take_off_node(&client, &targets).await.unwrap();
+    volume.unpublish_unstage_detach(&client, &targets).await.unwrap();
     assert!(targets.iter().all(|target| !node.exists(&target.path)), "whatever state the server is in");
 
-    volume.put_on_node(&client, &targets).await.unwrap();
+    volume.attach_stage_publish(&client, &targets).await.unwrap();
     node.reboot();
-    volume.put_on_node(&client, &targets).await.unwrap();
+    volume.attach_stage_publish(&client, &targets).await.unwrap();
     assert_eq!(node.read(&file[0]).unwrap(), b"data");
-    volume.take_off_node(&client, &targets).await.unwrap();
+    volume.unpublish_unstage_detach(&client, &targets).await.unwrap();
     delete(&client, &made).await.unwrap();
 }

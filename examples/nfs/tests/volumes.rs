@@ -7,28 +7,24 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use csi_core::client::Client;
+use csi_core::proto::v1;
 use nfs::VolumeArgs;
 use support::calls::*;
 use support::*;
+use test_support::driver::names;
 use tonic::Code;
 
 /// Runs a test against the driver, with a client and the share.
 fn on_share(test: impl AsyncFnOnce(Client, &Path)) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let places = Places::new();
-        let share = places.of("share");
-        let plugin = places.controller(&VolumeArgs::default());
-        with_plugin(plugin, &places, async |client| test(client, &share).await).await;
-    });
+    let places = Places::new();
+    let share = places.of("share");
+    let plugin = places.controller(&VolumeArgs::default());
+    with_plugin(plugin, &places, async |client| test(client, &share).await);
 }
 
 /// The entries of the share, without the driver's own directory.
 fn entries(share: &Path) -> Vec<String> {
-    let names = fs::read_dir(share).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.filter(|name| name != ".csi-nfs").collect();
-    names.sort();
-    names
+    names(share).into_iter().filter(|name| name != ".csi-nfs").collect()
 }
 
 /// The driver's own files, without the empty directories that contain them.
@@ -309,7 +305,8 @@ fn a_retry_goes_on_where_an_attempt_ended() {
         let record = &own_of("volumes").with_extension("json");
         let put_back = |state: &str| {
             let text = fs::read_to_string(record).unwrap();
-            let (from, to) = ("\"state\": \"ready\"", format!("\"state\": \"{state}\""));
+            let from = "\"state\": \"ready\"";
+            let to = format!("\"state\": \"{state}\"");
             assert!(text.contains(from), "{text}");
             fs::write(record, text.replace(from, &to)).unwrap();
         };
@@ -388,5 +385,34 @@ fn an_id_says_how_its_share_is_reached_and_anothers_is_no_volume() {
         let (code, text) = Ask::new("pvc-1").with("server", &long).refused(&client).await;
         assert!(code == Code::InvalidArgument && text.contains("128"), "{text}");
         delete(&client, &volume).await.unwrap();
+    });
+}
+
+#[test]
+fn a_volume_of_csi_driver_nfs_is_deleted_as_its_id_says() {
+    on_share(async |client, share| {
+        let volume = |sub_dir: &str, rest: &str| v1::Volume {
+            volume_id: format!("192.0.2.7#export#{sub_dir}#{rest}"),
+            ..Default::default()
+        };
+        for name in ["gone", "archived", "retained"] {
+            fs::create_dir(share.join(name)).unwrap();
+            fs::write(share.join(name).join("file"), "data").unwrap();
+        }
+        for _ in 0..2 {
+            delete(&client, &volume("gone", "")).await.unwrap();
+            delete(&client, &volume("archived", "#archive")).await.unwrap();
+            delete(&client, &volume("retained", "pvc-1#retain")).await.unwrap();
+        }
+        let ours = Ask::new("pvc-1").with("subDir", "ours/data").create(&client).await.unwrap();
+        fs::create_dir(share.join("ours/data/inner")).unwrap();
+        for sub_dir in ["ours", "ours/data", "ours/data/inner"] {
+            let refused = delete(&client, &volume(sub_dir, "")).await.expect_err(sub_dir);
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        }
+        assert!(share.join("ours/data/inner").exists());
+        delete(&client, &ours).await.unwrap();
+        assert_eq!(entries(share), ["archived-archived", "ours", "retained"]);
+        assert_eq!(own(share), Vec::<PathBuf>::new());
     });
 }

@@ -10,7 +10,9 @@ use std::{fs, io, sync::Arc, sync::Mutex, sync::PoisonError};
 use csi_core::mount::Filesystem;
 use csi_core::mount::flow::block::StagePlan;
 use csi_core::mount::remote::{NamespaceId, NvmeHost, NvmeTarget};
-use csi_core::{RemoteDisks, Result, prelude::*};
+use csi_core::node_plugins::RemoteDisks;
+use csi_core::records::Records;
+use csi_core::{Result, prelude::*};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -62,7 +64,12 @@ impl Pool {
         if let Some(lun) = self.luns.get(id)? {
             return Ok(lun);
         }
-        let used: Vec<u32> = self.luns.list()?.records.values().map(|lun| lun.number).collect();
+        let found = self.luns.list()?;
+        // It can have any number.
+        if let Some(error) = found.unreadable.into_iter().next() {
+            return Err(error);
+        }
+        let used: Vec<u32> = found.records.values().map(|lun| lun.number).collect();
         let number = (1..).find(|number| !used.contains(number)).unwrap_or(u32::MAX);
         let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned();
         let lun = Lun { uuid, number, had_filesystem: false };
@@ -70,7 +77,8 @@ impl Pool {
     }
 
     fn volume(&self, id: &VolumeId) -> Result<Option<Volume>> {
-        let (lun, image) = (self.luns.get(id)?, self.image(id)?);
+        let lun = self.luns.get(id)?;
+        let image = self.image(id)?;
         let (Some(lun), true) = (lun, image.try_exists().at("look for", &image)?) else { return Ok(None) };
         let bytes = image.metadata().at("look at", &image)?.len();
         Ok((bytes > 0).then(|| {
@@ -81,7 +89,8 @@ impl Pool {
     }
 
     fn create(&self, id: &VolumeId, bytes: u64) -> Result<Volume> {
-        let (lun, image) = (self.reserve(id)?, self.image(id)?);
+        let lun = self.reserve(id)?;
+        let image = self.image(id)?;
         let file = fs::File::options().create(true).truncate(false).write(true).open(&image);
         let file = file.at("create", &image)?;
         if file.metadata().at("look at", &image)?.len() == 0 {
@@ -105,9 +114,10 @@ impl Pool {
 
     fn grow(&self, id: &VolumeId, range: &CapacityRange) -> Result<u64> {
         let gone = || Error::VolumeNotFound(id.clone());
-        let (now, lun) =
-            (self.volume(id)?.ok_or_else(gone)?.capacity_bytes, self.luns.get(id)?.ok_or_else(gone)?);
-        let (wanted, image) = (range.choose(now, MIB)?.max(now), self.image(id)?);
+        let now = self.volume(id)?.ok_or_else(gone)?.capacity_bytes;
+        let lun = self.luns.get(id)?.ok_or_else(gone)?;
+        let wanted = range.choose(now, MIB)?.max(now);
+        let image = self.image(id)?;
         fs::File::options()
             .write(true)
             .open(&image)

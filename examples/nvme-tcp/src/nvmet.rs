@@ -30,7 +30,8 @@ pub(crate) fn start() -> Result<()> {
 
 /// Serves the subsystem at this address, unless it is served.
 pub(crate) fn listen(portal: SocketAddr) -> Result<()> {
-    let (subsystem, port) = (Path::new(NVMET).join("subsystems").join(NQN), Path::new(NVMET).join("ports/1"));
+    let subsystem = Path::new(NVMET).join("subsystems").join(NQN);
+    let port = Path::new(NVMET).join("ports/1");
     let link = port.join("subsystems").join(NQN);
     if link.exists() {
         return Ok(());

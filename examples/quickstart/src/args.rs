@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use csi_cli::lifecycle::Keep;
+use csi_cli::lifecycle::internal::Keep;
 use csi_mount::Filesystem;
 
 pub(crate) const USAGE: &str = "\

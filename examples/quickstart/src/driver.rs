@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-use csi_cli::lifecycle::Keep;
+use csi_cli::lifecycle::internal::Keep;
 use csi_core::client::Client;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
@@ -100,7 +100,8 @@ impl Driver {
         let folder = folder(place, example);
         std::fs::create_dir(&folder)?;
         std::fs::create_dir(storage(place, example))?;
-        let (log, socket) = (folder.join("driver.log"), folder.join("csi.sock"));
+        let log = folder.join("driver.log");
+        let socket = folder.join("csi.sock");
         let endpoint = format!("unix://{}", socket.display());
         let role = Role { example, parent: getpid().as_raw(), place: place.to_owned(), keep };
         // /proc/self/exe is this program even if its file was replaced meanwhile. In a process group of its

@@ -1,6 +1,6 @@
 //! The mount namespace of the quickstart, which ends with its process.
 
-use csi_cli::lifecycle::Keep;
+use csi_cli::lifecycle::internal::Keep;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -59,7 +59,8 @@ fn stop_propagation() -> Result<(), String> {
 
 /// Enters a user namespace in which this user is root; see user_namespaces(7).
 fn enter_user_namespace() -> Result<(), String> {
-    let (user, group) = (geteuid(), getegid());
+    let user = geteuid();
+    let group = getegid();
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).map_err(|error| {
         format!(
             "can't create a user namespace ({error}): run it as root, or allow user namespaces for ordinary users; a \

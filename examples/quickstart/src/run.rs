@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use csi_cli::lifecycle::{
-    self, Caller, Caught, Content, Failure, Keep, Outcome, Places, Report, Signals, Sockets, Timing, UndoLog,
-    VolumeSpec, discover,
-};
+use csi_cli::lifecycle::internal::{Keep, Outcome, Report, Signal, Signals, Timing, UndoLog, run_recorded};
+use csi_cli::lifecycle::{Content, Failure, Options, VolumeSpec};
 use csi_core::proto::escape;
 use csi_mount::Filesystem;
 
@@ -55,10 +53,9 @@ impl Plan {
     }
 
     fn volumes(&self, example: Example) -> Vec<VolumeSpec> {
-        let spec = |name: &str, what: &str, content, size, grown| VolumeSpec {
-            title: format!("{name}: {what}"),
-            keep: self.keep,
-            ..VolumeSpec::new(name, content, size * MIB, grown * MIB)
+        let spec = |name: &str, what: &str, content, size, grown| {
+            let spec = VolumeSpec::new(name, content, size * MIB, grown * MIB);
+            spec.title(format!("{name}: {what}")).keep(self.keep)
         };
         match example {
             Example::Dirs => vec![spec("pvc-dirs", "a directory", Content::Files, 1, 1)],
@@ -66,8 +63,7 @@ impl Plan {
                 let filesystem = self.filesystem.name();
                 let files =
                     spec("pvc-files", &format!("a filesystem, {filesystem}"), Content::Files, 512, 1024);
-                let files = VolumeSpec { fs_type: filesystem.to_owned(), ..files };
-                vec![files, spec("pvc-raw", "a raw device", Content::Device, 16, 32)]
+                vec![files.fs_type(filesystem), spec("pvc-raw", "a raw device", Content::Device, 16, 32)]
             }
         }
     }
@@ -77,7 +73,7 @@ impl Plan {
 enum End {
     Well,
     Failed(Failure),
-    Caught(Caught),
+    Signal(Signal),
 }
 
 /// Runs the plan, cleans up, and returns the exit status.
@@ -86,23 +82,23 @@ enum End {
 /// When the run could not start. Nothing was done then.
 pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
     // Signals are caught before anything exists that a signal would leave behind.
-    let mut signals = Signals::take()?;
+    let mut signals = Signals::install()?;
     let place = cleanup::make_place()?;
     let mut report = Report::new();
     let mut driver = None;
     let end = tokio::select! {
         biased;
-        caught = signals.next() => End::Caught(caught),
+        caught = signals.next() => End::Signal(caught),
         outcome = play_all(plan, &place, &mut driver, &mut report) => match outcome {
             Ok(()) => End::Well,
             // A signal can be the cause: a new process is still in our group when Ctrl-C comes.
-            Err(failure) => signals.pending().await.map_or(End::Failed(failure), End::Caught),
+            Err(failure) => signals.pending().await.map_or(End::Failed(failure), End::Signal),
         },
     };
     match &end {
         End::Well => {}
         End::Failed(failure) => report_failure(&mut report, failure, driver.as_mut()),
-        End::Caught(caught) => report.left_out(caught.name, "stopped by this signal"),
+        End::Signal(caught) => report.left_out(caught.name, "stopped by this signal"),
     }
     // Successful steps have stopped their driver. A driver that died was reported already.
     let stopped = match driver.as_mut() {
@@ -140,7 +136,7 @@ fn conclude(report: &Report, end: &End, stopped: Result<(), String>, left: Resul
             report.ended(&format!("{} failed", failure.step.trim()), &left);
             FAILED
         }
-        End::Caught(caught) => {
+        End::Signal(caught) => {
             report.ended(&format!("stopped by {}", caught.name), &left);
             if is_clean { caught.status() } else { FAILED }
         }
@@ -198,16 +194,14 @@ async fn play(
     let timing = Timing { first: start.elapsed(), again: None };
     report.ok("  start the driver", &format!("process {}", driver.id), timing);
 
-    let mut caller = Caller::new(Sockets::new(client), CALL_TIMEOUT, report);
-    let offers = discover(&mut caller).await?;
-    let places = Places { staging: folder.to_owned(), target: folder.to_owned() };
-    for spec in plan.volumes(example) {
-        // If the steps end early, the clean-up finds what is left by asking the kernel, not the driver.
-        let mut undo_log = UndoLog::default();
-        lifecycle::run_life_cycle(&mut caller, &offers, &spec, Some(&places), &mut undo_log).await?;
+    let mut options = Options::new(client).timeout(CALL_TIMEOUT).places(folder, folder);
+    for volume in plan.volumes(example) {
+        options = options.volume(volume);
     }
+    // If the steps end early, the clean-up finds what is left by asking the kernel, not the driver.
+    run_recorded(&options, report, &mut UndoLog::default()).await?;
     // A stopping driver waits until its callers close their connections.
-    drop(caller);
+    drop(options);
     let start = std::time::Instant::now();
     driver.stop().await.map_err(|reason| Failure::new("stop the driver", reason))?;
     let timing = Timing { first: start.elapsed(), again: None };

@@ -12,7 +12,8 @@ use support::{Place, text};
 #[test]
 fn a_missing_tool_is_named_with_its_package() {
     let place = Place::of_root();
-    let (mut command, program) = (Command::new("unshare"), place.command(&[]));
+    let mut command = Command::new("unshare");
+    let program = place.command(&[]);
     // In this mount namespace `/dev/null` covers the program, so it cannot be executed.
     let script = "mount --bind /dev/null \"$(command -v mkfs.xfs)\" && exec \"$0\" --fs xfs";
     command.args(["--mount", "sh", "-c", script]).arg(program.get_program()).env("TMPDIR", place.path());

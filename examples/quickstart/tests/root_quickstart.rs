@@ -4,6 +4,7 @@ mod support;
 
 use std::process::Command;
 
+use csi_mount::testing::private_mount_namespace;
 use nix::sys::signal::{Signal, kill};
 use support::{Place, text};
 
@@ -89,20 +90,24 @@ fn a_quickstart_that_is_killed_is_cleaned_up_after_by_its_driver() {
     }
 }
 
+// In the machine's namespace, a namespace that another program makes meanwhile would have a copy of the mounts,
+// and the driver would rightly refuse to unstage them.
 #[test]
 fn what_is_kept_goes_with_the_commands_that_are_printed() {
-    let place = Place::of_root();
-    let output = place.run(&["--keep", "--only", "block"]);
-    let printed = text(&output);
-    let left = place.left();
-    let (_, commands) = printed.split_once("these commands remove it:").expect(&printed);
-    let commands: Vec<_> = commands.lines().filter(|line| line.starts_with("  ")).collect();
-    for command in &commands {
-        let done = Command::new("sh").args(["-c", command]).output().unwrap();
-        assert!(done.status.success(), "{command}: {}", text(&done));
-    }
-    place.assert_clean(&printed);
-    assert_eq!(output.status.code(), Some(0), "{printed}");
-    // Two targets for each of two volumes and a staging directory, three loop devices, the folder.
-    assert_eq!((left.len(), commands.len()), (9, 9), "{left:#?}\n{printed}");
+    private_mount_namespace(|| {
+        let place = Place::of_root();
+        let output = place.run(&["--keep", "--only", "block"]);
+        let printed = text(&output);
+        let left = place.left();
+        let (_, commands) = printed.split_once("these commands remove it:").expect(&printed);
+        let commands: Vec<_> = commands.lines().filter(|line| line.starts_with("  ")).collect();
+        for command in &commands {
+            let done = Command::new("sh").args(["-c", command]).output().unwrap();
+            assert!(done.status.success(), "{command}: {}", text(&done));
+        }
+        place.assert_clean(&printed);
+        assert_eq!(output.status.code(), Some(0), "{printed}");
+        // Two targets for each of two volumes and a staging directory, three loop devices, the folder.
+        assert_eq!((left.len(), commands.len()), (9, 9), "{left:#?}\n{printed}");
+    });
 }

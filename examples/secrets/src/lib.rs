@@ -3,6 +3,7 @@
 //!
 //! Its CSIDriver has `volumeLifecycleModes: [Ephemeral]`, `podInfoOnMount: true`, `requiresRepublish: true`.
 use csi_core::mount::flow::ephemeral::Content;
+use csi_core::node::NodePublishVolumeRequest;
 use csi_core::{Result, prelude::*};
 use std::{fmt::Write, sync::Arc};
 use tokio::{fs::File, io::AsyncReadExt};
@@ -18,6 +19,7 @@ impl EphemeralContent for Tokens {
     }
 
     async fn content(&self, request: &NodePublishVolumeRequest) -> Result<Content> {
+        request.volume_context.check_keys(&[])?;
         let said = |key| request.volume_context.pod(key).unwrap_or("unknown");
         let pod = format!("{}/{}\n", said("pod.namespace"), said("pod.name"));
         let mut random = [0; 16];

@@ -32,3 +32,8 @@ fn a_wrong_option_is_named_and_a_missing_endpoint_too() {
     let (status, _, errors) = manifests(&[]);
     assert!(status == Some(2) && errors.contains("CSI_ENDPOINT is not set"), "{errors}");
 }
+
+#[test]
+fn the_program_explains_itself() {
+    test_support::driver::explains_itself(env!("CARGO_BIN_EXE_secrets"));
+}

@@ -1,25 +1,19 @@
 //! A token is renewed while it is published, and kept when that fails, on a simulated node. Needs no root.
 
-use clap::Parser as _;
 use csi_core::client::{Target, VolumeUse};
 use csi_core::mount::testing::SimulatedNode;
 use csi_core::proto::v1::{VolumeCapability, volume_capability::access_mode::Mode};
 use csi_core::testing::serve;
+use test_support::driver::parse;
 
 const TARGET: &str = "/var/lib/kubelet/pods/1/mount";
 
-#[derive(clap::Parser)]
-struct Args {
-    #[command(flatten)]
-    driver: csi_core::DriverArgs,
-}
-
 #[tokio::test]
 async fn a_token_is_renewed_on_a_simulated_node() {
-    let (directory, node) = (tempfile::tempdir().unwrap(), SimulatedNode::new());
+    let directory = tempfile::tempdir().unwrap();
+    let node = SimulatedNode::new();
     node.create_dir("/var/lib/kubelet/pods/1");
-    let args = Args::parse_from(["secrets", "--endpoint", "unix:///unused", "--node-id", "n"]);
-    let client = serve(secrets::plugin(&args.driver).machine(node.clone()), &directory).await;
+    let client = serve(secrets::plugin(&parse(&["--node-id=n"])).host(node.clone()), &directory).await;
     let mut volume = VolumeUse::new("csi-1", VolumeCapability::mount(Mode::SingleNodeWriter));
     volume.volume_context.insert("csi.storage.k8s.io/pod.name".into(), "pod-1".into());
     let targets = [Target::new(TARGET).read_only()];

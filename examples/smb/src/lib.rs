@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use csi_core::mount::flow::shared::{self, SharedSource};
 use csi_core::mount::{MountOptions, Target};
+use csi_core::types::{IdCodec, Secrets};
 use csi_core::{Result, prelude::*};
 use serde::Deserialize;
 
@@ -47,11 +48,15 @@ impl Place {
         let is_named = |flag: &&str| CONNECTION.contains(&flag.split('=').next().unwrap_or(flag));
         let mut connection: Vec<&str> = flags.iter().copied().filter(is_named).collect();
         if connection.iter().any(|flag| flag.contains(',')) {
-            return Err(Error::invalid("mount_flags", "a comma is not possible in these flags"));
+            return Err(Error::invalid(
+                "volume_capabilities.mount.mount_flags",
+                "a comma is not possible in these flags",
+            ));
         }
         connection.sort_unstable();
         connection.dedup();
-        let (source, name) = (source.trim_end_matches('/').to_owned(), name.to_owned());
+        let source = source.trim_end_matches('/').to_owned();
+        let name = name.to_owned();
         let place = Self { source, name, connection: connection.join(",") };
         place.share(MountOptions::new()).map(|_| place)
     }
@@ -76,9 +81,10 @@ impl Place {
 
     /// The share, with these options and those of the connection.
     fn share(&self, options: MountOptions) -> Result<SharedSource> {
-        let share = smb(&self.source)?.options(options);
+        let share = smb("parameters[source]", &self.source)?.options(options);
         let flags = self.connection.split(',').filter(|flag| !flag.is_empty());
-        let flags = MountOptions::parse(flags).map_err(|e| Error::invalid("mount_flags", e.to_string()))?;
+        let flags = MountOptions::parse(flags)
+            .map_err(|e| Error::invalid("volume_capabilities.mount.mount_flags", e.to_string()))?;
         Ok(share.requested_options(flags)?)
     }
 
@@ -88,7 +94,8 @@ impl Place {
         secrets: &Secrets,
         work: impl FnOnce(&Target) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (share, name) = (self.share(credentials(secrets)?)?, self.name.clone());
+        let share = self.share(credentials(secrets)?)?;
+        let name = self.name.clone();
         blocking(move || {
             let root = shared::open(&share)?;
             work(&root.target(&name)?)
@@ -104,22 +111,29 @@ fn key(name: &str) -> String {
     if (1..=48).contains(&name.len()) && name.chars().all(is_plain) {
         return name.to_owned();
     }
-    let (basis, prime) = (0x6c62272e07bb014262b821756295c58d_u128, 0x0000000001000000000000000000013b_u128);
+    let basis = 0x6c62272e07bb014262b821756295c58d_u128;
+    let prime = 0x0000000001000000000000000000013b_u128;
     let hash = name.bytes().fold(basis, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(prime));
     format!("~{hash:032x}")
 }
 
-fn smb(source: &str) -> Result<SharedSource> {
-    SharedSource::smb(source).map_err(|error| Error::invalid("source", error.to_string()))
+fn smb(field: &str, source: &str) -> Result<SharedSource> {
+    SharedSource::smb(source).map_err(|error| Error::invalid(field, error.to_string()))
 }
 
 fn credentials(secrets: &Secrets) -> Result<MountOptions> {
     let mut options = MountOptions::new();
-    for key in ["username", "password", "domain"] {
+    const KEYS: [&str; 3] = ["username", "password", "domain"];
+    secrets.check_keys(&KEYS)?;
+    for key in KEYS {
         match secrets.get(key) {
             Some(value) => options = options.with_option(key, value)?,
             None if key == "domain" => {}
-            None => return Err(Error::Unauthenticated(format!("the secrets have no {key}").into())),
+            None => {
+                let text =
+                    format!("the secrets have no {key}: the StorageClass must name a Secret that has it");
+                return Err(Error::Unauthenticated(text.into()));
+            }
         }
     }
     Ok(options)
@@ -176,10 +190,10 @@ impl SharedFilesystems for Smb {
         }
         let Context { source, sub_dir } = volume.volume_context.parse()?;
         let source = match (Place::of(&volume.volume_id), sub_dir) {
-            (None, None) => smb(&source)?,
+            (None, None) => smb("volume_context[source]", &source)?,
             // Not the directory of another volume.
             (Some(place), Some(name)) if place.name == name && place.source == source => {
-                smb(&format!("{source}/{name}"))?
+                smb("volume_context[source]", &format!("{source}/{name}"))?
             }
             _ => return Err(Error::VolumeNotFound(volume.volume_id.clone())),
         };

@@ -18,6 +18,7 @@ use csi_core::Spec;
 use csi_core::client::Client;
 use csi_core::testing::serve;
 use support::*;
+use test_support::driver::{conforms, names};
 use test_support::nfsd::raise_loopback;
 use test_support::smbd::{PORT, SHARE, Smbd, USER};
 use tonic::Code;
@@ -58,26 +59,14 @@ fn with_server(test: impl AsyncFnOnce(&Smbd, &Client, &Path)) {
 #[test]
 fn the_driver_conforms_and_nothing_is_left() {
     with_server(async |server, _, node| {
-        let directory = node.parent().unwrap();
-        let endpoint = format!("unix://{}", directory.join("csi.sock").display()).parse().unwrap();
         let pairs = |text: &str| Pairs::parse(text).unwrap();
-        let [staging, target] = ["kit-staging", "kit-target"].map(|name| directory.join(name));
-        for place in [&staging, &target] {
-            fs::create_dir(place).unwrap();
-        }
-        let kit = Kit::new(endpoint)
-            .strict()
-            .staging(staging)
-            .target(target)
-            .parameters(pairs(&format!("[CreateVolume]\nsource={SHARE}")))
-            .secrets(pairs(&format!("username={USER}\npassword={PASSWORD}")))
-            .mount_flags([port()]);
-        let report = kit.run().await.unwrap();
-        println!("{}", report.text());
-        report.assert_ok();
-        assert!(report.passed() >= 50, "{}", report.summary());
-        let left: Vec<_> = fs::read_dir(server.share()).unwrap().map(|entry| entry.unwrap()).collect();
-        assert!(left.is_empty(), "{left:?}");
+        let settings = |kit: Kit| {
+            kit.parameters(pairs(&format!("[CreateVolume]\nsource={SHARE}")))
+                .secrets(pairs(&format!("username={USER}\npassword={PASSWORD}")))
+                .mount_flags([port()])
+        };
+        conforms(node.parent().unwrap(), settings, 50).await;
+        assert_eq!(names(&server.share()), [""; 0]);
     });
 }
 
@@ -128,7 +117,7 @@ fn a_volume_lives_with_a_group_and_the_options_reach_the_kernel() {
         for _ in 0..2 {
             delete(client, &volume.volume_id, &secrets(PASSWORD)).await.unwrap();
         }
-        assert_eq!(fs::read_dir(server.share()).unwrap().count(), 0);
+        assert_eq!(names(&server.share()), [""; 0]);
     });
 }
 
@@ -256,7 +245,8 @@ async fn each_step_ends(server: &Smbd, client: &Client, node: &Path, kind: &str,
         Use::new(name, map(&[("source", source)]), flags, &places(name), &secrets(PASSWORD))
     };
     fs::create_dir_all(server.share().join("there")).unwrap();
-    let (used, other) = (volume(SHARE, "first"), volume(&format!("{SHARE}/there"), "other"));
+    let used = volume(SHARE, "first");
+    let other = volume(&format!("{SHARE}/there"), "other");
     used.stage(client).await.unwrap();
     used.publish(client).await.unwrap();
     fs::write(used.target.join("file"), kind).unwrap();

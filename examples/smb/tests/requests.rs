@@ -9,11 +9,13 @@ use tonic::Code;
 
 #[tokio::test]
 async fn requests_that_cannot_work_are_refused_by_name() {
-    let (places, node) = (tempfile::tempdir().unwrap(), SimulatedNode::new());
+    let places = tempfile::tempdir().unwrap();
+    let node = SimulatedNode::new();
     let kubelet = std::path::Path::new("/var/lib/kubelet/v");
     node.create_dir(kubelet.join("staging"));
-    let client = serve(driver().machine(node), places.path()).await;
-    let (full, none) = (map(&[("username", "u"), ("password", "p")]), map(&[("username", "u")]));
+    let client = serve(driver().host(node), places.path()).await;
+    let full = map(&[("username", "u"), ("password", "p")]);
+    let none = map(&[("username", "u")]);
     let share = "//smb.example.org/share";
     for (context, group, secrets, code, part) in [
         (map(&[("source", share)]), "", &none, Code::Unauthenticated, "password"),
@@ -31,7 +33,7 @@ async fn requests_that_cannot_work_are_refused_by_name() {
     for (source, flags, secrets, code, part) in [
         (share, &[][..], &none, Code::Unauthenticated, "password"),
         ("/share", &[], &full, Code::InvalidArgument, "source"),
-        (share, &["port=1,x"], &full, Code::InvalidArgument, "mount_flags"),
+        (share, &["port=1,x"], &full, Code::InvalidArgument, "volume_capabilities.mount.mount_flags"),
     ] {
         let error = create(&client, "pvc", source, flags, secrets).await.unwrap_err();
         assert!(error.code() == code && error.message().contains(part), "{source} {flags:?}: {error}");
@@ -40,4 +42,9 @@ async fn requests_that_cannot_work_are_refused_by_name() {
     for id in ["anything", "v1:h:a:", "v1:%2F%2Fh%2Fs:..:", "v1:%2F%2Fh%2Fs:a:soft", "v1:%2F%2Fh%2Fs%2F:a:"] {
         delete(&client, id, &full).await.unwrap();
     }
+}
+
+#[test]
+fn the_program_explains_itself() {
+    test_support::driver::explains_itself(env!("CARGO_BIN_EXE_smb"));
 }

@@ -10,10 +10,11 @@ use tonic::Code;
 
 #[tokio::test]
 async fn a_share_lives_on_a_simulated_node() {
-    let (places, node) = (tempfile::tempdir().unwrap(), SimulatedNode::new());
+    let places = tempfile::tempdir().unwrap();
+    let node = SimulatedNode::new();
     let kubelet = std::path::Path::new("/var/lib/kubelet/v");
     node.create_dir(kubelet.join("staging"));
-    let client = serve(driver().machine(node.clone()), places.path()).await;
+    let client = serve(driver().host(node.clone()), places.path()).await;
     let context = map(&[("source", "//smb.example.org/share/a/b")]);
     let secrets = map(&[("username", "u"), ("password", "p")]);
     let used = Use::new("static", context, capability(&["vers=3.1.1"], "1000"), kubelet, &secrets);

@@ -4,7 +4,6 @@
 //! to the second serial port, because the kernel writes to the first. This process never returns: the machine
 //! is powered off at the end, and a panic here is a panic of the kernel.
 
-mod child;
 mod report;
 
 use std::ffi::CString;

@@ -2,85 +2,18 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde_json::Value;
-
-use super::goals::Verdict;
-use super::record::Record;
-use super::{chart, table};
+use super::limits;
+use super::record::{Record, Subject, footprint_number};
 use crate::Failure;
 
+const FILE: &str = "docs/benchmarks.md";
 const BEGIN: &str = "<!-- measured: written by `cargo xtask bench` -->";
-/// Instead of the table, if the record has no mount-utils.
-const NOT_MEASURED: &str = "Not measured in this record. It is measured on a machine with a Go toolchain.\n";
 const END: &str = "<!-- end of what was measured -->";
 
-/// The record from which the document is made.
-pub(crate) fn record_of(root: &Path) -> PathBuf {
-    root.join("docs/benchmarks.json")
-}
-
-/// Writes the document, its charts and the record, and returns their paths.
-pub(crate) fn write(root: &Path, record: &Record, verdicts: &[Verdict]) -> Result<Vec<PathBuf>, Failure> {
-    let write = |(path, text): (PathBuf, String)| {
-        fs::write(&path, text)?;
-        Ok(path)
-    };
-    files(root, record, verdicts)?.into_iter().map(write).collect()
-}
-
-/// The contents and paths of the document, its charts and the record.
-pub(crate) fn files(
-    root: &Path,
-    record: &Record,
-    verdicts: &[Verdict],
-) -> Result<Vec<(PathBuf, String)>, Failure> {
-    let docs = root.join("docs");
-    let path = docs.join("benchmarks.md");
-    let text =
-        fs::read_to_string(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-    let text = between_marks(&text, &measured(record, verdicts)).ok_or_else(|| {
-        Failure::new(format!("{} must contain both marks:\n{BEGIN}\n{END}", path.display()))
-    })?;
-    Ok(vec![
-        (path, text),
-        (docs.join("benchmarks.svg"), chart::bars(record)),
-        (docs.join("benchmarks-scale.svg"), chart::scale(record)),
-        (record_of(root), record.to_json()?),
-    ])
-}
-
-/// The text with `measured` between its marks; `None` if a mark is missing.
-fn between_marks(text: &str, measured: &str) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{measured}\n{END}{after}"))
-}
-
-fn measured(record: &Record, verdicts: &[Verdict]) -> String {
-    let mut out = "## Compared with mount-utils\n\n".to_owned();
-    out.push_str(&table::beside_mount_utils(record).unwrap_or_else(|| NOT_MEASURED.to_owned()));
-    let reached = verdicts.iter().filter(|verdict| verdict.is_reached).count();
-    let _ = writeln!(out, "\n## Limits\n\n{reached} of {} limits are kept.\n", verdicts.len());
-    out.push_str(&table::goals_in_markdown(verdicts));
-    out.push_str("\n## Side by side\n\n![Times as multiples of the bare work](benchmarks.svg)\n\n");
-    let _ = writeln!(
-        out,
-        "Each cell has the median time, and the ratio to the bare work with its quartiles. Where there is no \
-         bare work, the ratio is to ours. The rounds are those of {} runs.\n",
-        record.repeats
-    );
-    out.push_str(&table::in_markdown(record));
-    out.push_str("\n## Time by size\n\n![Time by size](benchmarks-scale.svg)\n");
-    out.push_str(&footprint(record));
-    out.push_str(&instructions(record));
-    out.push_str("\n## Machine\n\n| | |\n|---|---|\n");
-    for (name, value) in &record.machine {
-        let _ = writeln!(out, "| {name} | {value} |");
-    }
-    out
-}
+/// The kinds of contestants, in the order of their columns.
+const KINDS: [&str; 5] = ["ours", "bare", "mount-utils", "program", "crate"];
 
 /// The paths of the footprint's numbers in the output of `bench footprint`, and their descriptions.
 const NUMBERS: [(&str, &str); 14] = [
@@ -100,34 +33,103 @@ const NUMBERS: [(&str, &str); 14] = [
     ("publish/system_calls", "system calls of a publish and its unpublish"),
 ];
 
-fn footprint(record: &Record) -> String {
+pub(crate) fn write(root: &Path, record: &Record) -> Result<(), Failure> {
+    let text = fs::read_to_string(root.join(FILE))?;
+    let text = between_marks(&text, &measured(record))
+        .ok_or_else(|| Failure::new(format!("{FILE} must contain both marks:\n{BEGIN}\n{END}")))?;
+    println!("written: {FILE}");
+    Ok(fs::write(root.join(FILE), text)?)
+}
+
+/// The text with `measured` between its marks; `None` if a mark is missing.
+fn between_marks(text: &str, measured: &str) -> Option<String> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{measured}\n{END}{after}"))
+}
+
+/// The tables, as they are in the document.
+pub(crate) fn measured(record: &Record) -> String {
     let mut out =
-        "\n## Footprint of a driver's process\n\n| | `dirs` | tonic alone |\n|---|---|---|\n".to_owned();
-    let cell = |program: &str, path: &str| {
-        let found = record.footprint.get(program)?;
-        let value = path.split('/').try_fold(found, |value, key| value.get(key)).and_then(Value::as_f64)?;
-        Some(format!("{}", (value * 100.0).round() / 100.0))
-    };
-    for (path, what) in NUMBERS {
-        let [dirs, bare] = ["dirs", "bare"].map(|program| cell(program, path).unwrap_or_default());
-        let _ = writeln!(out, "| {what} | {dirs} | {bare} |");
+        format!("## Side by side\n\n| | {} |\n|---|{}\n", KINDS.join(" | "), "---|".repeat(KINDS.len()));
+    for subject in &record.subjects {
+        let cells = KINDS.map(|kind| cells(subject, kind));
+        let _ = writeln!(out, "| {} | {} |", subject.title(), cells.join(" | "));
+    }
+    let limits::Checked { kept, missed } = limits::check(record);
+    let _ = writeln!(out, "\n## Limits\n\n{kept} of {} limits are kept.", kept + missed.len());
+    for line in missed {
+        let _ = writeln!(out, "\n**Missed:** {line}");
+    }
+    if !record.footprint.is_empty() {
+        out += &footprint(record);
+    }
+    out += "\n## Machine\n\n| | |\n|---|---|\n";
+    for (name, value) in &record.machine {
+        let _ = writeln!(out, "| {name} | {value} |");
     }
     out
 }
 
-fn instructions(record: &Record) -> String {
-    let mut out = "\n## Instructions\n\n| | instructions of one run |\n|---|---|\n".to_owned();
-    for (name, count) in &record.instructions {
-        let _ = writeln!(out, "| {name} | {count} |");
+fn footprint(record: &Record) -> String {
+    let mut out =
+        "\n## Footprint of a driver's process\n\n| | `dirs` | tonic alone |\n|---|---|---|\n".to_owned();
+    for (path, what) in NUMBERS {
+        let [dirs, bare] = ["dirs", "bare"].map(|program| match footprint_number(record, program, path) {
+            Some(value) => ((value * 100.0).round() / 100.0).to_string(),
+            None => String::new(),
+        });
+        let _ = writeln!(out, "| {what} | {dirs} | {bare} |");
     }
+    out += "\nWhat many stages at once take: [abuse.md](abuse.md#a-burst).\n";
     out
+}
+
+/// The contestants of a kind, each with its time and the ratio of it to ours.
+fn cells(subject: &Subject, kind: &str) -> String {
+    let cells = subject.of_kind(kind).map(|one| {
+        let time = duration(one.nanoseconds.median);
+        match kind {
+            "ours" => format!("{}: {time}", one.name),
+            _ => format!("{}: {time}, **{}**", one.name, number(one.ratio.median)),
+        }
+    });
+    cells.collect::<Vec<_>>().join("<br>")
+}
+
+/// With three significant digits.
+fn number(value: f64) -> String {
+    match value {
+        value if value < 10.0 => format!("{value:.2}"),
+        value if value < 100.0 => format!("{value:.1}"),
+        value => format!("{value:.0}"),
+    }
+}
+
+fn duration(nanoseconds: f64) -> String {
+    match nanoseconds {
+        value if value < 1e3 => format!("{value:.0} ns"),
+        value if value < 1e6 => format!("{} µs", number(value / 1e3)),
+        value if value < 1e9 => format!("{} ms", number(value / 1e6)),
+        value => format!("{} s", number(value / 1e9)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::goals;
     use crate::bench::record::tests::record;
+
+    #[test]
+    fn the_document_says_what_its_record_does() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a parent");
+        let written = fs::read_to_string(root.join(FILE)).expect("the document");
+        let record = Record::read(root).expect("a record");
+        assert!(
+            between_marks(&written, &measured(&record)).expect("both marks") == written,
+            "run `cargo xtask bench --document`"
+        );
+    }
 
     #[test]
     fn only_what_is_between_the_marks_is_replaced() {
@@ -138,14 +140,18 @@ mod tests {
 
     #[test]
     fn a_document_has_all_its_parts() {
-        let mut record = record("publish read-only", 1000, &[2.5]);
+        let mut record = record("publish read-only", 1000, 2.5);
         record.footprint.insert("dirs".to_owned(), serde_json::json!({ "bytes": 123_456, "publish": {} }));
-        record.instructions.insert("read-request".to_owned(), 777);
-        let text = measured(&record, &goals::judge(&record));
-        for part in
-            ["**missed**", "| 123456 |  |", "| read-request | 777 |", "publish read-only, 1000 mounts"]
-        {
+        let text = measured(&record);
+        let row = "| publish read-only, 1000 mounts | ours: 250 ns | bare: 100 ns, **0.40** |  | program: 30.0 µs, **120** |  |";
+        for part in [row, "2 of 3 limits are kept.", "**Missed:** ", "| 123456 |  |"] {
             assert!(text.contains(part), "{part} in {text}");
         }
+    }
+
+    #[test]
+    fn numbers_have_three_digits() {
+        assert_eq!([1.234, 12.34, 123.4].map(number), ["1.23", "12.3", "123"]);
+        assert_eq!([840.0, 8400.0, 84e6, 2.1e9].map(duration), ["840 ns", "8.40 µs", "84.0 ms", "2.10 s"]);
     }
 }

@@ -31,19 +31,15 @@ struct Counted {
     times: u64,
 }
 
-/// The step of the gate.
+/// Compares the counts with the recorded ones.
 pub(crate) fn check(root: &Path) -> Result<(), Failure> {
     let bench = programs::bench(root)?;
     timed("instructions of parsers and calls, compared with the record", || compare(root, &bench))
 }
 
-/// Counts, and then compares or records.
-pub(crate) fn run(root: &Path, record: bool) -> Result<(), Failure> {
-    let bench = programs::bench(root)?;
-    if !record {
-        return compare(root, &bench);
-    }
-    let counts = count(&bench)?;
+/// Records the counts.
+pub(crate) fn record(root: &Path) -> Result<(), Failure> {
+    let counts = count(&programs::bench(root)?)?;
     fs::write(root.join(RECORDED), serde_json::to_string_pretty(&counts)? + "\n")?;
     println!("written: {RECORDED}");
     Ok(())
@@ -79,7 +75,7 @@ fn grown<'n>(before: &Counts, now: &'n Counts) -> Vec<&'n str> {
 }
 
 /// The instructions of one repetition of each work.
-pub(crate) fn count(bench: &Path) -> Result<Counts, Failure> {
+fn count(bench: &Path) -> Result<Counts, Failure> {
     let valgrind = needs::find("valgrind")
         .ok_or_else(|| Failure::usage("valgrind, which counts instructions: apt-get install valgrind"))?;
     let list = Command::new(bench).arg("list").output()?;
@@ -95,7 +91,8 @@ pub(crate) fn count(bench: &Path) -> Result<Counts, Failure> {
             let many = collect(more);
             (few.join().expect("no panic in it"), many)
         });
-        let (few, many) = (few?, many?);
+        let few = few?;
+        let many = many?;
         counts.insert(counted.name, many.saturating_sub(few) / (more - counted.times));
     }
     Ok(counts)

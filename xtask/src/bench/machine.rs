@@ -10,12 +10,12 @@ use super::programs::MOUNT_UTILS_SOURCE;
 pub(crate) fn describe(root: &Path) -> Vec<(String, String)> {
     let rows = [
         ("processor", processor()),
-        ("memory", memory()),
-        ("kernel", first_line("/proc/sys/kernel/osrelease")),
-        ("system", system()),
+        ("memory", after("/proc/meminfo", "MemTotal")),
+        ("kernel", after("/proc/sys/kernel/osrelease", "")),
+        ("system", after("/etc/os-release", "PRETTY_NAME=")),
         ("commit", first_of(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root))),
         ("date", first_of(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]))),
-        ("load before", load()),
+        ("load averages before", after("/proc/loadavg", "")),
         ("rustc", first_of(Command::new("rustc").arg("-V"))),
         ("util-linux", first_of(Command::new("mount").arg("--version"))),
         ("e2fsprogs", first_of(Command::new("mkfs.ext4").arg("-V"))),
@@ -35,8 +35,11 @@ fn mount_utils(root: &Path) -> Option<String> {
     Some(version.to_owned())
 }
 
-fn first_line(path: &str) -> Option<String> {
-    fs::read_to_string(path).ok()?.lines().next().map(str::to_owned)
+/// The rest of the first line of a file that begins with this, without what surrounds a value.
+fn after(path: &str, start: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let rest = text.lines().find_map(|line| line.strip_prefix(start))?;
+    Some(rest.trim_matches([' ', '\t', ':', '"']).to_owned())
 }
 
 /// The first line of a program's output, on stdout or stderr.
@@ -46,31 +49,9 @@ fn first_of(command: &mut Command) -> Option<String> {
     said.iter().find_map(|text| text.lines().next().filter(|line| !line.is_empty()).map(str::to_owned))
 }
 
-fn value(path: &str, key: &str) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    let line = text.lines().find(|line| line.starts_with(key))?;
-    Some(line.split_once(':')?.1.trim().to_owned())
-}
-
 fn processor() -> Option<String> {
     let count = std::thread::available_parallelism().ok()?;
-    Some(format!("{}, {count} cores", value("/proc/cpuinfo", "model name")?))
-}
-
-fn memory() -> Option<String> {
-    let kib: u64 = value("/proc/meminfo", "MemTotal")?.split(' ').next()?.parse().ok()?;
-    Some(format!("{} GiB", (kib + (1 << 19)) >> 20))
-}
-
-fn system() -> Option<String> {
-    let text = fs::read_to_string("/etc/os-release").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
-    Some(line.trim_matches('"').to_owned())
-}
-
-/// The load average of the last minute, so that readers see how busy the machine was.
-fn load() -> Option<String> {
-    first_line("/proc/loadavg")?.split(' ').next().map(str::to_owned)
+    Some(format!("{}, {count} cores", after("/proc/cpuinfo", "model name")?))
 }
 
 /// The crates that are compared, with their versions.

@@ -1,57 +1,76 @@
-//! `cargo xtask bench`: runs all that `benches/` measures, in random order, several times, and makes one
-//! record.
+//! `cargo xtask bench`: runs all that `benches/` measures, several times, and makes one record and one page.
 //!
-//! The program `bench` of that package measures, with one process per run. This module orders and repeats the
-//! runs, writes the record, checks the goals, and makes the tables and charts.
+//! The program `bench` of that package measures, with one process per run. This module repeats the runs,
+//! writes the record, checks the limits, and makes the tables.
 
-mod chart;
-mod compare;
 mod document;
-mod drivers;
-mod goals;
 mod instructions;
+mod limits;
 mod machine;
-mod options;
+mod measure;
 mod programs;
 mod record;
-mod runs;
-mod statistics;
-mod table;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::path::Path;
 
 use crate::needs::{Install, Work};
 use crate::step::Step;
-use crate::{Failure, needs, target};
+use crate::{Failure, needs};
 
 pub(crate) use instructions::check as check_instructions;
-pub(crate) use options::{HELP, Options};
+use measure::Plan;
 pub(crate) use programs::mock_driver;
 use record::Record;
 
-/// The folder for results that are not for the documents.
-const FOLDER: &str = "bench";
+const HELP: &str = "\
+Compares the toolkit's cost with system calls, programs and other crates. Needs root; uses its own mount
+namespaces.
 
-pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
-    if let Options::Help = options {
-        print!("{HELP}");
-        return Ok(());
+Usage: cargo xtask bench [--quick] [--only TEXT]
+       cargo xtask bench --instructions [--record]
+       cargo xtask bench --document
+
+  --quick         one short run of each subject
+  --only TEXT     only subjects whose name contains TEXT, and no footprint
+  --instructions  only count instructions of the parsers and of a call (valgrind) and compare them with the
+                  record; for any user, also on a busy machine; fail if a count grew by more than a tenth
+  --record        write the counts to benches/instructions.json instead
+  --document      measure nothing: write docs/benchmarks.md again from docs/benchmarks.json
+
+Without options it takes about ten minutes on an idle machine, and writes docs/benchmarks.json and the part of
+docs/benchmarks.md between the two marks. Other runs print a table.
+";
+
+/// Runs `cargo xtask bench` with these options.
+pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), Failure> {
+    match options {
+        ["--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        ["--instructions"] => instructions::check(root),
+        ["--instructions", "--record"] => instructions::record(root),
+        ["--document"] => document::write(root, &Record::read(root)?),
+        [] => measure_all(root),
+        ["--quick"] => measure_some(root, &Plan { is_quick: true, only: None }),
+        ["--only", text] => measure_some(root, &Plan { is_quick: false, only: Some(text) }),
+        ["--quick", "--only", text] => measure_some(root, &Plan { is_quick: true, only: Some(text) }),
+        _ => Err(Failure::usage(HELP)),
     }
-    if let Options::Instructions { record } = options {
-        return instructions::run(root, *record);
-    }
-    if let Options::Drivers = options {
-        return drivers::run(root);
-    }
-    if let Options::Document = options {
-        let record = Record::read(&document::record_of(root))?;
-        return print_written(document::write(root, &record, &goals::judge(&record))?);
-    }
-    let Options::Measure(plan) = options else { return Ok(()) };
-    // Read first: a bad record must be found before minutes of measuring.
-    let before = plan.compare.as_deref().map(Record::read).transpose()?;
+}
+
+fn measure_all(root: &Path) -> Result<(), Failure> {
+    let record = measure(root, &Plan { is_quick: false, only: None })?;
+    record.write(root)?;
+    document::write(root, &record)
+}
+
+fn measure_some(root: &Path, plan: &Plan<'_>) -> Result<(), Failure> {
+    print!("{}", document::measured(&measure(root, plan)?));
+    Ok(())
+}
+
+fn measure(root: &Path, plan: &Plan<'_>) -> Result<Record, Failure> {
     needs::provide(&[Work::Measurement], Install::Missing)?;
     let mut missing = needs::missing()?;
     missing.extend(needs::missing_programs(Work::Measurement));
@@ -61,26 +80,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
         return Err(Failure::usage(format!("missing on this machine:\n  {}", missing.join("\n  "))));
     }
     let programs = programs::build(root, plan.only.is_none())?;
-    let begun = Instant::now();
-    let folder = target::dir()?.join(FOLDER);
-    let (record, failures) = runs::measure(root, &programs, plan, &folder)?;
-    let file = folder.join("latest.json");
-    fs::write(&file, record.to_json()?)?;
-    // Read back with the rounding of the file, so that the document can be made from the file again.
-    let record = Record::read(&file)?;
-
-    println!("\n{}", table::text(&record));
-    let verdicts = goals::judge(&record);
-    println!("{}", table::goals(&verdicts));
-    println!("measured in {:.0} s; recorded in {}", begun.elapsed().as_secs_f64(), file.display());
-    if plan.is_whole() && failures.is_empty() {
-        print_written(document::write(root, &record, &verdicts)?)?;
-    }
-    if !failures.is_empty() {
-        let list = failures.join("\n  ");
-        return Err(Failure::new(format!("these did not run, so docs/ is unchanged:\n  {list}")));
-    }
-    before.map_or(Ok(()), |before| compare::report(&before, &record))
+    measure::measure(root, &programs, plan)
 }
 
 /// Runs the jobs of `k8s.io/mount-utils` once each, so that they keep working. Returns why nothing was run, if
@@ -100,24 +100,4 @@ pub(crate) fn check_mount_utils(root: &Path) -> Result<Option<String>, Failure> 
     .env(programs::MOUNT_UTILS, program.display().to_string())
     .run(root)?;
     Ok(None)
-}
-
-fn print_written(written: Vec<PathBuf>) -> Result<(), Failure> {
-    written.iter().for_each(|path| println!("written: {}", path.display()));
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_document_says_what_its_record_does() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a parent");
-        let record = Record::read(&document::record_of(root)).expect("a record");
-        for (path, text) in document::files(root, &record, &goals::judge(&record)).expect("both marks") {
-            let written = fs::read_to_string(&path).expect("a file");
-            assert!(written == text, "{}: run `cargo xtask bench --document`", path.display());
-        }
-    }
 }

@@ -7,8 +7,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::statistics::Spread;
 use crate::Failure;
+
+/// The record from which the document is made, relative to the workspace.
+const FILE: &str = "docs/benchmarks.json";
 
 /// All runs of one `cargo xtask bench`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -19,15 +21,11 @@ pub(crate) struct Record {
     pub(crate) repeats: usize,
     pub(crate) subjects: Vec<Subject>,
     /// The output of `bench footprint` for each program; empty if it was not run.
-    #[serde(default)]
     pub(crate) footprint: BTreeMap<String, Value>,
-    /// The instructions of one repetition; empty if they were not counted.
-    #[serde(default)]
-    pub(crate) instructions: BTreeMap<String, u64>,
 }
 
 /// One subject at one size.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Subject {
     pub(crate) name: String,
     pub(crate) unit: String,
@@ -36,26 +34,32 @@ pub(crate) struct Subject {
 }
 
 /// One contestant of a comparison.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Contestant {
     pub(crate) name: String,
     /// `ours`, `bare`, `program`, `crate`, `mount-utils`.
     pub(crate) kind: String,
     pub(crate) nanoseconds: Spread,
-    /// The ratio to the bare work, or to ours if there is none, within each round.
+    /// The ratio of its time to ours, within each round.
     pub(crate) ratio: Spread,
-    /// The ratio to ours.
-    pub(crate) to_ours: Spread,
+}
+
+/// The median of all rounds of all runs, and the quartiles.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
 }
 
 /// The measurements of one process.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct Run {
     pub(crate) contestants: Vec<Timed>,
 }
 
 /// The rounds of one contestant.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct Timed {
     pub(crate) name: String,
     pub(crate) kind: String,
@@ -63,141 +67,111 @@ pub(crate) struct Timed {
 }
 
 impl Record {
-    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
-        let bytes = fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-        serde_json::from_slice(&bytes).map_err(|error| {
-            Failure::usage(format!("{} is not a record of `cargo xtask bench`: {error}", path.display()))
-        })
+    pub(crate) fn read(root: &Path) -> Result<Self, Failure> {
+        Ok(serde_json::from_slice(&fs::read(root.join(FILE))?)?)
     }
 
-    pub(crate) fn to_json(&self) -> Result<String, Failure> {
-        Ok(serde_json::to_string_pretty(&rounded(serde_json::to_value(self)?))? + "\n")
+    pub(crate) fn write(&self, root: &Path) -> Result<(), Failure> {
+        println!("written: {FILE}");
+        Ok(fs::write(root.join(FILE), serde_json::to_string_pretty(self)? + "\n")?)
     }
+}
 
-    pub(crate) fn subject(&self, name: &str, size: u64) -> Option<&Subject> {
-        self.subjects.iter().find(|subject| subject.name == name && subject.size == size)
-    }
+/// A number of a program's footprint, by its path in the output of `bench footprint`.
+pub(crate) fn footprint_number(record: &Record, program: &str, path: &str) -> Option<f64> {
+    let found = record.footprint.get(program)?;
+    path.split('/').try_fold(found, |value, key| value.get(key))?.as_f64()
 }
 
 impl Subject {
     /// Computes a subject from its runs; `None` if they measured nothing.
     pub(crate) fn of(name: &str, unit: &str, size: u64, runs: &[Run]) -> Option<Self> {
-        let first = runs.first()?;
-        let ours = first.contestants.iter().position(|contestant| contestant.kind == "ours")?;
-        let bare = first.contestants.iter().position(|contestant| contestant.kind == "bare").unwrap_or(ours);
-        let contestants = first.contestants.iter().enumerate().map(|(at, contestant)| {
-            let times: Vec<Vec<f64>> =
-                runs.iter().map(|run| run.contestants[at].nanoseconds.clone()).collect();
-            let to = |base: usize| {
-                let ratios = runs.iter().map(|run| {
-                    let [mine, other] = [at, base].map(|at| &run.contestants[at].nanoseconds);
-                    mine.iter().zip(other).map(|(mine, other)| mine / other).collect()
-                });
-                Spread::of(&ratios.collect::<Vec<Vec<f64>>>())
-            };
-            Some(Contestant {
-                name: contestant.name.clone(),
-                kind: contestant.kind.clone(),
-                nanoseconds: Spread::of(&times)?,
-                ratio: to(bare)?,
-                to_ours: to(ours)?,
-            })
-        });
-        let contestants: Option<Vec<Contestant>> = contestants.collect();
-        Some(Self { name: name.to_owned(), unit: unit.to_owned(), size, contestants: contestants? })
+        let first = &runs.first()?.contestants;
+        let ours = first.iter().position(|contestant| contestant.kind == "ours")?;
+        let mut contestants = Vec::new();
+        for (at, Timed { name, kind, .. }) in first.iter().enumerate() {
+            let times = runs.iter().flat_map(|run| &run.contestants[at].nanoseconds);
+            let ratios = runs.iter().flat_map(|run| {
+                let ours = &run.contestants[ours].nanoseconds;
+                run.contestants[at].nanoseconds.iter().zip(ours).map(|(time, ours)| time / ours)
+            });
+            contestants.push(Contestant {
+                name: name.clone(),
+                kind: kind.clone(),
+                nanoseconds: Spread::of(times.copied())?,
+                ratio: Spread::of(ratios)?,
+            });
+        }
+        Some(Self { name: name.to_owned(), unit: unit.to_owned(), size, contestants })
     }
 
     pub(crate) fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Contestant> {
         self.contestants.iter().filter(move |contestant| contestant.kind == kind)
     }
 
-    pub(crate) fn ours(&self) -> Option<&Contestant> {
-        self.of_kind("ours").next()
-    }
-
-    /// The kind that ratios are relative to.
-    pub(crate) fn base(&self) -> &'static str {
-        if self.of_kind("bare").next().is_some() { "bare" } else { "ours" }
-    }
-
     /// `publish read-only, 1000 mounts`
     pub(crate) fn title(&self) -> String {
-        if self.unit.is_empty() {
-            return self.name.clone();
-        }
-        format!("{}, {} {}", self.name, self.size, self.unit)
+        title(&self.name, &self.unit, self.size)
     }
 }
 
-/// Rounds to four significant digits: more would be noise, and needless changes of the record.
-fn rounded(value: Value) -> Value {
-    match value {
-        Value::Number(number) if number.is_f64() => {
-            let text = format!("{:.3e}", number.as_f64().unwrap_or(0.0));
-            text.parse::<f64>().map_or(Value::Number(number), Value::from)
-        }
-        Value::Array(items) => items.into_iter().map(rounded).collect(),
-        Value::Object(fields) => {
-            Value::Object(fields.into_iter().map(|(key, value)| (key, rounded(value))).collect())
-        }
-        other => other,
+pub(crate) fn title(name: &str, unit: &str, size: u64) -> String {
+    if unit.is_empty() { name.to_owned() } else { format!("{name}, {size} {unit}") }
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let quantile = |part| quantile(&sorted, part);
+        Some(Self { median: quantile(0.5)?, low: quantile(0.25)?, high: quantile(0.75)? })
     }
+}
+
+/// A quantile, interpolated between neighbours, with four significant digits: more would be noise.
+fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
+    let place = (sorted.len().checked_sub(1)? as f64) * part;
+    let below = sorted[place.floor() as usize];
+    let above = sorted[place.ceil() as usize];
+    format!("{:.3e}", below + (above - below) * place.fract()).parse().ok()
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn run(contestants: &[(&str, &str, &[f64])]) -> Run {
-        let timed = contestants.iter().map(|(kind, name, times)| Timed {
-            name: (*name).to_owned(),
+    fn run(contestants: &[(&str, &[f64])]) -> Run {
+        let timed = contestants.iter().map(|(kind, times)| Timed {
+            name: (*kind).to_owned(),
             kind: (*kind).to_owned(),
             nanoseconds: times.to_vec(),
         });
         Run { contestants: timed.collect() }
     }
 
-    /// A record of one subject, in which ours has these ratios to the bare work, one for each run.
-    pub(crate) fn record(name: &str, size: u64, ratios: &[f64]) -> Record {
-        let runs = ratios.iter().map(|ratio| {
-            run(&[
-                ("bare", "bare", &[100.0; 3]),
-                ("ours", "ours", &[100.0 * ratio; 3]),
-                ("program", "program", &[30_000.0; 3]),
-            ])
-        });
-        let subject = Subject::of(name, "mounts", size, &runs.collect::<Vec<_>>()).expect("a subject");
-        Record {
-            machine: Vec::new(),
-            repeats: ratios.len(),
-            subjects: vec![subject],
-            footprint: BTreeMap::new(),
-            instructions: BTreeMap::new(),
-        }
+    /// A record of one subject, in which ours takes this multiple of the bare time.
+    pub(crate) fn record(name: &str, size: u64, ours: f64) -> Record {
+        let run = run(&[("bare", &[100.0; 3]), ("ours", &[100.0 * ours; 3]), ("program", &[30_000.0; 3])]);
+        let subject = Subject::of(name, "mounts", size, &[run]).expect("a subject");
+        Record { machine: Vec::new(), repeats: 1, subjects: vec![subject], footprint: BTreeMap::new() }
     }
 
     #[test]
     fn ratios_are_within_rounds() {
-        // Changes of the machine in a round affect both.
-        let runs = [run(&[("bare", "b", &[1.0, 10.0, 100.0]), ("ours", "o", &[2.0, 20.0, 200.0])])];
-        let subject = Subject::of("x", "", 0, &runs).unwrap();
-        let ours = subject.ours().unwrap();
-        assert_eq!((ours.ratio.low, ours.ratio.high), (2.0, 2.0));
-        assert_eq!(subject.contestants[0].to_ours.median, 0.5);
+        // Changes of the machine in a round affect both. A slow contestant takes part in the first rounds only.
+        let runs =
+            [run(&[("ours", &[2.0, 20.0, 200.0]), ("bare", &[1.0, 10.0, 100.0]), ("program", &[20.0])])];
+        let subject = Subject::of("x", "", 0, &runs).expect("a subject");
+        let ratios: Vec<_> = subject.contestants.iter().map(|one| (one.ratio.low, one.ratio.high)).collect();
+        assert_eq!(ratios, [(1.0, 1.0), (0.5, 0.5), (10.0, 10.0)]);
     }
 
     #[test]
-    fn without_bare_work_ratios_are_to_ours() {
-        let runs = [run(&[("ours", "o", &[2.0, 2.0]), ("program", "p", &[20.0])])];
-        let subject = Subject::of("x", "", 0, &runs).unwrap();
-        assert_eq!((subject.base(), subject.contestants[1].ratio.median), ("ours", 10.0));
-    }
-
-    #[test]
-    fn a_record_is_read_as_it_was_written() {
-        let before = record("x", 10, &[1.23456, 2.0]);
-        let after: Record = serde_json::from_str(&before.to_json().unwrap()).unwrap();
-        assert_eq!(after.subjects[0].ours().unwrap().ratio.runs, [1.235, 2.0]);
-        assert_eq!(after.subjects[0].title(), "x, 10 mounts");
+    fn medians_and_quartiles() {
+        let spread = Spread::of([4.0, 1.0, 5.0, 2.0, 3.0].into_iter()).expect("values");
+        assert_eq!((spread.low, spread.median, spread.high), (2.0, 3.0, 4.0));
+        assert_eq!(quantile(&[1.0, 2.0], 0.5), Some(1.5));
+        assert_eq!(quantile(&[1.234_56], 0.5), Some(1.235));
+        assert!(Spread::of(std::iter::empty()).is_none());
     }
 }

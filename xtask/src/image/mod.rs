@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::kernels::programs_of;
 use crate::{Failure, elf, target};
-use layout::Layer;
+use layout::{Image, Layer};
 use root::Root;
 
 const HELP: &str = "\
@@ -22,15 +22,20 @@ Usage: cargo xtask image (PACKAGE | PATH…) [--tools] [--dev] [--output DIR]
 
   PACKAGE        a package of this workspace; its programs are built, and the one with the package's name is
                  the image's entry point
-  PATH           static programs that exist already, with a `/` in each path; the first one is the entry point
+  PATH           static programs that exist already, with a `/` in each path; the first one is the entry point.
+                 Programs for several architectures, each with its entry point first, make an image for each,
+                 in one index
   --tools        add mkfs, fsck and the other programs of ext4, xfs, btrfs and LUKS, and nsenter, from the
-                 Debian packages of this machine's release
+                 Debian packages of this machine's release; only for programs of this machine's architecture
   --dev          build with the profile `dev`, which takes less time
   --output DIR   write the OCI layout there [default: images/NAME in the target folder]
 ";
 
 /// Where the programs are in the image.
 const BIN: &str = "usr/bin";
+
+/// Programs with their contents.
+type Programs<'a> = Vec<(&'a PathBuf, Vec<u8>)>;
 
 /// What is below the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +52,10 @@ enum Profile {
 
 /// Runs `cargo xtask image` with these options.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), Failure> {
-    let (mut what, mut base, mut profile, mut output) = (Vec::new(), Base::Empty, Profile::Release, None);
+    let mut what = Vec::new();
+    let mut base = Base::Empty;
+    let mut profile = Profile::Release;
+    let mut output = None;
     let mut options = options.iter().copied();
     while let Some(option) = options.next() {
         match option {
@@ -90,24 +98,47 @@ pub(crate) fn programs(root: &Path, args: &[&str]) -> Result<Vec<PathBuf>, Failu
     programs_of(root, &[&["build", "--bins"], args].concat())
 }
 
-/// Writes the image of these programs as an OCI layout, and returns the digest of its manifest.
+/// Writes the image of these programs as an OCI layout, for each of their architectures, and returns the digest
+/// of the manifest, or of the index.
 pub(crate) fn write(to: &Path, programs: &[PathBuf], base: Base) -> Result<String, Failure> {
-    let mut layers = Vec::new();
-    if base == Base::Tools {
-        layers.push(Layer::of(&tools::root(&target::dir()?.join("image-packages"))?)?);
-    }
-    let mut driver = Root::default();
+    let mut images: Vec<(&str, Programs<'_>)> = Vec::new();
     for program in programs {
         elf::check_static(program)?;
-        driver.program(&format!("{BIN}/{}", file_name(program)?), fs::read(program)?);
+        let content = fs::read(program)?;
+        let architecture = elf::architecture(&content)
+            .ok_or_else(|| Failure::usage(format!("{}: unknown architecture", program.display())))?;
+        match images.iter_mut().find(|(other, _)| *other == architecture) {
+            Some((_, programs)) => programs.push((program, content)),
+            None => images.push((architecture, vec![(program, content)])),
+        }
     }
-    layers.push(Layer::of(&driver)?);
-    let entry = programs.first().ok_or_else(|| Failure::usage("an image needs a program"))?;
+    let images = images.into_iter().map(|(architecture, programs)| image(architecture, programs, base));
+    layout::write(to, &images.collect::<Result<Vec<_>, _>>()?)
+}
+
+/// The image of these programs, which are all for one architecture.
+fn image(architecture: &'static str, programs: Programs<'_>, base: Base) -> Result<Image, Failure> {
+    let (entry, _) = programs.first().ok_or_else(|| Failure::usage("an image needs a program"))?;
     let config = json!({
         "Entrypoint": [format!("/{BIN}/{}", file_name(entry)?)],
         "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
     });
-    layout::write(to, &layers, &config)
+    let mut layers = Vec::new();
+    if base == Base::Tools {
+        let own = elf::architecture(&fs::read(std::env::current_exe()?)?);
+        if own != Some(architecture) {
+            return Err(Failure::usage(format!(
+                "--tools adds this machine's packages, and a program is for {architecture}"
+            )));
+        }
+        layers.push(Layer::of(&tools::root(&target::dir()?.join("image-packages"))?)?);
+    }
+    let mut driver = Root::default();
+    for (program, content) in programs {
+        driver.program(&format!("{BIN}/{}", file_name(program)?), content);
+    }
+    layers.push(Layer::of(&driver)?);
+    Ok(Image { architecture, layers, config })
 }
 
 fn file_name(path: &Path) -> Result<&str, Failure> {
@@ -125,6 +156,7 @@ mod tests {
     fn static_program() -> Vec<u8> {
         let mut elf = vec![0; 0x40];
         elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        elf[0x12] = 62;
         elf[0x36] = 56;
         elf
     }
@@ -150,6 +182,28 @@ mod tests {
         assert_eq!(image("other", 0o700, 9999, &static_program()), digest);
         let other = [static_program(), vec![1]].concat();
         assert_ne!(image("changed", 0o755, 0, &other), digest);
+    }
+
+    #[test]
+    fn programs_of_two_architectures_are_two_images() {
+        let place = tempfile::tempdir().expect("a folder");
+        let program = |folder: &str, machine: u8| {
+            let mut content = static_program();
+            content[0x12] = machine;
+            let path = place.path().join(folder).join("driver");
+            fs::create_dir(place.path().join(folder)).expect("a folder");
+            fs::write(&path, content).expect("a file");
+            path
+        };
+        let programs = [program("x86_64", 62), program("aarch64", 183)];
+        let blobs = |programs: &[PathBuf]| {
+            let to = place.path().join("image");
+            write(&to, programs, Base::Empty).expect("an image");
+            fs::read_dir(to.join("blobs/sha256")).expect("blobs").count()
+        };
+        assert_eq!([blobs(&programs[..1]), blobs(&programs)], [3, 7]);
+        let unknown = program("unknown", 0);
+        assert!(write(&place.path().join("other"), &[unknown], Base::Empty).is_err());
     }
 
     #[test]

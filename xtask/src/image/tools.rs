@@ -94,7 +94,8 @@ fn with_libraries<'a>(wanted: &[&'a str], listed: &'a str) -> BTreeSet<&'a str> 
             None => {}
         }
     }
-    let (mut found, mut open) = (BTreeSet::new(), wanted.to_vec());
+    let mut found = BTreeSet::new();
+    let mut open = wanted.to_vec();
     while let Some(package) = open.pop() {
         if found.insert(package) {
             let all = depends.get(package).into_iter().flatten().copied();

@@ -72,7 +72,8 @@ pub(crate) fn programs_of(root: &Path, args: &[&str]) -> Result<Vec<PathBuf>, Fa
 
 /// Runs cargo with the settings of static programs, and returns the programs that it built.
 fn cargo(root: &Path, args: &[&str]) -> Result<Vec<Artifact>, Failure> {
-    let (triple, folder) = (target::host_triple()?, target::static_dir()?);
+    let triple = target::host_triple()?;
+    let folder = target::static_dir()?;
     let folder = folder.display().to_string();
     let args = [args, &["--target", &triple, "--target-dir", &folder]].concat();
     artifacts::build(root, &args, &target::STATIC_TESTS)

@@ -62,7 +62,8 @@ impl<W: Write> Cpio<W> {
         }
         let number = |count: usize| u32::try_from(count).map_err(io::Error::other);
         let inode = number(self.written.len())?;
-        let (length, name_length) = (number(content.len())?, number(path.len() + 1)?);
+        let length = number(content.len())?;
+        let name_length = number(path.len() + 1)?;
         let fields = [inode, mode, 0, 0, 1, 0, length, 0, 0, device.0, device.1, name_length, 0];
         self.to.write_all(b"070701")?;
         fields.iter().try_for_each(|field| write!(self.to, "{field:08x}"))?;

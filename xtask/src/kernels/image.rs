@@ -17,12 +17,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Newest;
-use super::archive::Kernel;
+use super::archive::{Kernel, Version};
 use super::build::Programs;
 use super::cpio::Cpio;
 use super::modules::Modules;
-use super::suites::{Groups, Suite};
-use super::version::Version;
+use super::suites::{Groups, Suite, names};
 use crate::{Failure, needs};
 
 /// Folders that programs expect.
@@ -31,7 +30,7 @@ const DIRECTORIES: &[&str] =
 
 /// For the disk under `/tmp`. Loop devices need a real filesystem: a tmpfs reads zeros past a file's end. The cloud
 /// flavour has ext4 built in.
-const DISK_MODULES: &[&str] = &["virtio_pci", "virtio_blk", "crc32c_generic", "ext4"];
+const DISK_MODULES: Groups = &["virtio_pci virtio_blk crc32c_generic ext4"];
 
 /// The programs that run outside the machine, with the cluster.
 const CEPH_PROGRAMS: [&str; 2] = ["usr/bin/ceph", "usr/bin/rbd"];
@@ -71,9 +70,10 @@ pub(crate) fn pack(
     for program in &programs.called {
         copy(&mut cpio, program)?;
     }
-    let (modules, mut loaded) = (Modules::below(&kernel.root)?, Vec::new());
-    let mut load = |names: Groups, cpio: &mut Archive, plan: &mut String| -> Result<(), Failure> {
-        for name in names.iter().copied().flatten() {
+    let modules = Modules::below(&kernel.root)?;
+    let mut loaded = Vec::new();
+    let mut load = |groups: Groups, cpio: &mut Archive, plan: &mut String| -> Result<(), Failure> {
+        for name in names(groups) {
             for (name, image) in modules.load(name, &mut loaded)? {
                 let path = format!("/modules/{name}.ko");
                 cpio.file(&path, &image)?;
@@ -86,11 +86,11 @@ pub(crate) fn pack(
         let content = fs::read(program)?;
         CEPH_PROGRAMS.iter().try_for_each(|path| cpio.file(path, &content))?;
     }
-    load(&[DISK_MODULES], &mut cpio, &mut plan)?;
+    load(DISK_MODULES, &mut cpio, &mut plan)?;
     plan.push_str("disk\t/dev/vda\t/tmp\n");
     for suite in suites {
         load(suite.modules, &mut cpio, &mut plan)?;
-        for file in suite.files.iter().copied().flatten() {
+        for file in names(suite.files) {
             copy_named(&mut cpio, file)?;
         }
         if let Some(root) = newest.get(suite.newest) {
@@ -115,7 +115,10 @@ fn orders(suite: &Suite, program: &str, on: Version, sample: &[(&str, String)]) 
     let settings = settings.chain(sample.iter().map(|(name, value)| (*name, value.as_str())));
     let settings: String = settings.map(|(name, value)| format!("\t{name}={value}")).collect();
     let skipped: String = suite.skipped(on).map(|skip| format!("\t{}", skip.test)).collect();
-    let (package, test, seconds, only) = (suite.package, suite.test, seconds(suite, sample), suite.only);
+    let package = suite.package;
+    let test = suite.test;
+    let seconds = seconds(suite, sample);
+    let only = suite.only;
     let order = if suite.prints_output { "told" } else { "tests" };
     format!("env{settings}\n{order}\t{package}/{test}\t{seconds}\t{program}\t{only}{skipped}\n")
 }
@@ -187,8 +190,7 @@ mod tests {
 
     #[test]
     fn a_suite_as_the_plan_orders_it() {
-        const SLOW: Skip =
-            Skip { test: "slow", from: Version::new(6, 1), before: Version::new(6, 2), why: "" };
+        const SLOW: Skip = Skip::between((6, 1), (6, 2), "slow", "");
         let suite = Suite { package: "p", test: "t", env: &[("A", "1")], skip: &[SLOW], ..SUITE };
         let on = |minor| orders(&suite, "/x", Version::new(6, minor), &[]);
         assert_eq!(on(1), "env\tA=1\ntests\tp/t\t180\t/x\t\tslow\n");

@@ -8,7 +8,6 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::archive::Kernel;
-use super::interrupt::Interrupt;
 use super::outcome::{Run, Said};
 use crate::{Failure, needs};
 
@@ -17,7 +16,7 @@ const QEMU: &str = "qemu-system-x86_64";
 /// The longest silence of the guest: from power on to the first test, and while no test runs.
 const SILENCE: Duration = Duration::from_secs(240);
 
-/// The interval between checks for a signal.
+/// The interval between checks of the time limits.
 const ROUND: Duration = Duration::from_millis(200);
 
 /// How many lines of the console are printed if the machine did not reach its end.
@@ -77,13 +76,7 @@ impl Boot<'_> {
 }
 
 /// Boots a kernel. The console's output is kept in `folder`.
-pub(crate) fn run(
-    kernel: &Kernel,
-    boot: &Boot<'_>,
-    folder: &Path,
-    limit: Duration,
-    interrupt: &Interrupt,
-) -> Result<Run, Failure> {
+pub(crate) fn run(kernel: &Kernel, boot: &Boot<'_>, folder: &Path, limit: Duration) -> Result<Run, Failure> {
     let console = folder.join(format!("console-{}.log", kernel.version));
     File::create(&console)?;
     let disk = Scratch(folder.join(format!("disk-{}.img", kernel.version)));
@@ -99,7 +92,7 @@ pub(crate) fn run(
         }
     });
     let mut run = Run::new(kernel.clone());
-    let mut why = listen(&mut run, &lines, start + limit, interrupt);
+    let mut why = listen(&mut run, &lines, start + limit);
     drop(machine);
     if let Some(why) = &mut why {
         let text = String::from_utf8_lossy(&fs::read(&console)?).into_owned();
@@ -112,12 +105,7 @@ pub(crate) fn run(
 }
 
 /// Reads the guest's report. Returns why the report is incomplete, if it is.
-fn listen(
-    run: &mut Run,
-    lines: &Receiver<String>,
-    deadline: Instant,
-    interrupt: &Interrupt,
-) -> Option<String> {
+fn listen(run: &mut Run, lines: &Receiver<String>, deadline: Instant) -> Option<String> {
     let mut heard = Instant::now();
     loop {
         match lines.recv_timeout(ROUND) {
@@ -131,9 +119,6 @@ fn listen(
             }
             Err(RecvTimeoutError::Disconnected) => return Some("the machine stopped".to_owned()),
             Err(RecvTimeoutError::Timeout) => {}
-        }
-        if let Some(signal) = interrupt.came() {
-            return Some(format!("ended by {signal}"));
         }
         if Instant::now() > deadline {
             return Some("the machine did not finish in time".to_owned());

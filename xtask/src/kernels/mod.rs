@@ -4,33 +4,27 @@ mod archive;
 mod build;
 mod cpio;
 mod image;
-mod interrupt;
 mod machine;
 mod modules;
 mod outcome;
 mod passed;
 mod suites;
 mod table;
-mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use archive::{Archive, Fetched, Flavour, Kernel};
+use archive::{Archive, Fetched, Flavour, Kernel, Version};
 use build::Programs;
 pub(crate) use build::programs_of;
-use interrupt::Interrupt;
 use machine::{Boot, Scratch};
 use outcome::Run;
 use passed::Passed;
 use suites::{InGate, SUITES, Suite};
-use version::Version;
 
 use crate::needs::{Install, Privilege, Work};
 use crate::{Failure, needs, target};
@@ -45,11 +39,8 @@ pub(crate) const NEWEST: &str = "newest";
 const GATE_LIMIT: Duration = Duration::from_secs(1800);
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// The interval at which a run checks whether another run has ended.
-const WAIT: Duration = Duration::from_millis(200);
-
 /// The folders of unpacked packages, by the lists of suites.
-type Newest = BTreeMap<&'static [&'static str], PathBuf>;
+type Newest = BTreeMap<&'static str, PathBuf>;
 
 /// The choice of kernels.
 pub(crate) enum Choice<'a> {
@@ -89,7 +80,8 @@ pub(crate) fn run(
         return Err(Failure::usage(format!("no suite's name contains {only}")));
     }
     println!("==> kernels");
-    let (mut machines, mut not_run) = (Vec::new(), Vec::new());
+    let mut machines = Vec::new();
+    let mut not_run = Vec::new();
     for flavour in chosen.iter().map(|suite| suite.flavour).collect::<BTreeSet<_>>() {
         let (found, missing) = kernels(choice, flavour)?;
         let suites: Vec<Suite> = chosen.iter().filter(|suite| suite.flavour == flavour).copied().collect();
@@ -112,11 +104,9 @@ pub(crate) fn run(
         (false, true) => LIMIT,
         (false, false) => LIMIT * image::SAMPLE_FACTOR,
     };
-    let (interrupt, mut runs) = (Interrupt::watch()?, Vec::new());
+    let mut runs = Vec::new();
     for (kernels, suites) in &machines {
-        if interrupt.came().is_none() {
-            runs.extend(run_machines(kernels, suites, &programs, &newest, limit, choice, &interrupt)?);
-        }
+        runs.extend(run_machines(kernels, suites, &programs, &newest, limit, choice)?);
     }
     not_run.extend(runs.iter().filter_map(Run::not_again));
     if only.is_empty() {
@@ -126,11 +116,7 @@ pub(crate) fn run(
             InGate::Nothing => println!("only on request: {}: {}", suite.test, suite.only),
         });
     }
-    let verdict = verdict(&runs, &chosen, not_run)?;
-    match interrupt.came() {
-        Some(signal) => Err(Failure::new(format!("ended by {signal}"))),
-        None => Ok(verdict),
-    }
+    verdict(&runs, &chosen, not_run)
 }
 
 /// Installs what is missing if it can.
@@ -159,14 +145,11 @@ fn run_machines(
     newest: &Newest,
     limit: Duration,
     choice: &Choice<'_>,
-    interrupt: &Interrupt,
 ) -> Result<Vec<Run>, Failure> {
     let folder = target::static_dir()?.join("kernels");
     std::fs::create_dir_all(&folder)?;
     let run = |kernel: &Kernel| -> Result<Run, Failure> {
-        let Some(_alone) = alone_with(kernel, &folder, interrupt)? else {
-            return Ok(Run::new(kernel.clone()));
-        };
+        let _alone = alone_with(kernel, &folder)?;
         println!("==> {}", kernel.name);
         let suites: Vec<&Suite> = chosen.iter().filter(|suite| suite.since <= kernel.version).collect();
         let mut all = Run::new(kernel.clone());
@@ -181,8 +164,8 @@ fn run_machines(
             let ceph = programs.ceph.as_deref().filter(|_| has_ceph);
             let boot = Boot { options, initrd: &initrd.0, processors, ceph };
             all.join(match choice {
-                Choice::Gate => once(kernel, &boot, &folder, limit, interrupt)?,
-                _ => machine::run(kernel, &boot, &folder, limit, interrupt)?,
+                Choice::Gate => once(kernel, &boot, &folder, limit)?,
+                _ => machine::run(kernel, &boot, &folder, limit)?,
             });
         }
         Ok(all)
@@ -197,58 +180,40 @@ fn run_machines(
         for run in ended {
             runs.push(run.map_err(|_| Failure::new("the thread of a machine panicked"))??);
         }
-        if interrupt.came().is_some() {
-            break;
-        }
     }
     Ok(runs)
 }
 
 /// Runs a machine, or repeats the results of an earlier gate in which it passed.
-fn once(
-    kernel: &Kernel,
-    boot: &Boot<'_>,
-    folder: &Path,
-    limit: Duration,
-    interrupt: &Interrupt,
-) -> Result<Run, Failure> {
+fn once(kernel: &Kernel, boot: &Boot<'_>, folder: &Path, limit: Duration) -> Result<Run, Failure> {
     let passed = Passed::of(kernel, boot, folder)?;
     if let Some(run) = passed.repeat(kernel)? {
         return Ok(run);
     }
-    let run = machine::run(kernel, boot, folder, limit, interrupt)?;
+    let run = machine::run(kernel, boot, folder, limit)?;
     passed.keep(&run)?;
     Ok(run)
 }
 
 /// Locks the folder for this kernel, because the machine's disk is in it: another run of this kernel waits.
-/// Returns `None` if a signal came first.
-fn alone_with(kernel: &Kernel, folder: &Path, interrupt: &Interrupt) -> Result<Option<Flock<File>>, Failure> {
-    let mut file = File::create(folder.join(format!("lock-{}", kernel.version)))?;
-    let mut is_waiting_reported = false;
-    while interrupt.came().is_none() {
-        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(Some(lock)),
-            Err((file, Errno::EWOULDBLOCK)) => file,
-            Err((_, error)) => return Err(Failure::new(format!("lock {}: {error}", folder.display()))),
-        };
-        if !is_waiting_reported {
-            println!("    {:>6} waits for another run in {}", kernel.version, folder.display());
-            is_waiting_reported = true;
-        }
-        sleep(WAIT);
-    }
-    Ok(None)
+fn alone_with(kernel: &Kernel, folder: &Path) -> Result<Flock<File>, Failure> {
+    let file = File::create(folder.join(format!("lock-{}", kernel.version)))?;
+    let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).or_else(|(file, _)| {
+        println!("    {:>6} waits for another run in {}", kernel.version, folder.display());
+        Flock::lock(file, FlockArg::LockExclusive)
+    });
+    lock.map_err(|(_, error)| Failure::new(format!("lock {}: {error}", folder.display())))
 }
 
 /// The unpacked packages that suites need in addition to this machine's programs, by the list of the suite.
 fn newest<'s>(suites: impl Iterator<Item = &'s Suite>) -> Result<Newest, Failure> {
-    let lists: BTreeSet<&[&str]> = suites.map(|suite| suite.newest).filter(|list| !list.is_empty()).collect();
+    let lists: BTreeSet<&str> = suites.map(|suite| suite.newest).filter(|list| !list.is_empty()).collect();
     if lists.is_empty() {
         return Ok(Newest::new());
     }
     let archive = Archive::open()?;
-    lists.into_iter().map(|list| Ok((list, archive.newest(list)?))).collect()
+    let packages = |list: &'static str| list.split_whitespace().collect::<Vec<_>>();
+    lists.into_iter().map(|list| Ok((list, archive.newest(&packages(list))?))).collect()
 }
 
 /// The chosen kernels, unpacked, and a line for each that is not available.
@@ -315,7 +280,8 @@ fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<S
             vec![version.ok_or_else(what)?]
         }
     };
-    let (mut found, mut not_run) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut not_run = Vec::new();
     for version in &asked {
         match there.iter().find(|(other, _)| other == version) {
             Some(kernel) => found.push(kernel.clone()),

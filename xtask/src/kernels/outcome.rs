@@ -128,7 +128,7 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
-    use super::super::version::Version;
+    use super::super::archive::Version;
     use super::*;
 
     fn heard(lines: &[&str]) -> Run {

@@ -67,7 +67,7 @@ fn digests(files: &[&Path]) -> Result<String, Failure> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::version::Version;
+    use super::super::archive::Version;
     use super::*;
 
     #[test]

@@ -1,10 +1,14 @@
 //! The suites for the emulated machines: one row per test program.
 
-use super::archive::Flavour;
-use super::version::Version;
+use super::archive::{Flavour, Version};
 
-/// Names, in groups that several suites share.
-pub(crate) type Groups = &'static [&'static [&'static str]];
+/// Names with spaces between them, in groups that several suites share.
+pub(crate) type Groups = &'static [&'static str];
+
+/// The single names.
+pub(crate) fn names(groups: Groups) -> impl Iterator<Item = &'static str> {
+    groups.iter().flat_map(|group| group.split_whitespace())
+}
 
 /// A test program, and what it needs of the machine. Base a row on [`MOUNT`] or [`SUITE`].
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +28,7 @@ pub(crate) struct Suite {
     pub(crate) files: Groups,
     /// Packages of Debian's newest release, a program's and those of its libraries. They are copied below
     /// `/newest`, where the program is started by their own loader: this machine's release does not have it.
-    pub(crate) newest: &'static [&'static str],
+    pub(crate) newest: &'static str,
     /// Options of the kernel's command line. Suites with other options run on another machine.
     pub(crate) boot: &'static str,
     /// Whether it needs a Ceph cluster outside the machine, and the network to it. Such a suite runs on request only,
@@ -68,9 +72,19 @@ pub(crate) struct Skip {
 }
 
 impl Skip {
+    /// A test that is left out from the first kernel on and runs again on the second one.
+    pub(crate) const fn between(
+        from: (u32, u32),
+        before: (u32, u32),
+        test: &'static str,
+        why: &'static str,
+    ) -> Self {
+        Self { test, from: Version::new(from.0, from.1), before: Version::new(before.0, before.1), why }
+    }
+
     /// A test that is left out on every kernel.
     const fn everywhere(test: &'static str, why: &'static str) -> Self {
-        Self { test, from: Version::new(0, 0), before: Version::new(u32::MAX, 0), why }
+        Self::between((0, 0), (u32::MAX, 0), test, why)
     }
 }
 
@@ -96,40 +110,30 @@ impl Suite {
     }
 }
 
-const EXT4: &[&str] = &["mkfs.ext4", "/etc/mke2fs.conf"];
-const EXT4_TOOLS: &[&str] = &["mkfs.ext4", "/etc/mke2fs.conf", "e2fsck", "resize2fs"];
-const XFS: &[&str] = &["mkfs.xfs", "xfs_repair"];
-const BTRFS: &[&str] = &["mkfs.btrfs", "btrfs"];
-const COMMANDS: &[&str] = &["cp", "sleep"];
+const EXT4: &str = "mkfs.ext4 /etc/mke2fs.conf";
+const EXT4_TOOLS: &str = "mkfs.ext4 /etc/mke2fs.conf e2fsck resize2fs";
+const XFS: &str = "mkfs.xfs xfs_repair";
+const BTRFS: &str = "mkfs.btrfs btrfs";
+const COMMANDS: &str = "chattr cp sleep";
 
 /// The modules of every suite with disks over the network.
-const REMOTE_DISK: &[&str] = &["loop", "xfs", "crc32c_generic", "configfs"];
-const NVMET_TCP: &[&str] = &["nvmet_tcp", "nvme_tcp"];
+const REMOTE_DISK: &str = "loop xfs crc32c_generic configfs";
+const NVMET_TCP: &str = "nvmet_tcp nvme_tcp";
 /// The adapter, the target and the initiator of NVMe over RDMA.
-const RDMA: &[&str] = &["dummy", "crc32_generic", "rdma_rxe", "nvmet_rdma", "nvme_rdma"];
-const LIO: &[&str] = &["sd_mod", "iscsi_tcp", "target_core_mod", "target_core_file", "iscsi_target_mod"];
-const INITIATOR: &[&str] = &["iscsiadm", "iscsid"];
-const DM_MULTIPATH: &[&str] = &["dm_multipath", "dm_round_robin", "dm_service_time"];
+const RDMA: &str = "dummy crc32_generic rdma_rxe nvmet_rdma nvme_rdma";
+const LIO: &str = "sd_mod iscsi_tcp target_core_mod target_core_file iscsi_target_mod";
+const INITIATOR: &str = "iscsiadm iscsid";
+const DM_MULTIPATH: &str = "dm_multipath dm_round_robin dm_service_time";
 /// glibc loads libgcc when a thread ends.
-const MULTIPATHD: &[&str] =
-    &["multipath", "multipathd", "/lib/x86_64-linux-gnu/libgcc_s.so.1", "/lib/multipath/libprioconst.so"];
+const MULTIPATHD: &str =
+    "multipath multipathd /lib/x86_64-linux-gnu/libgcc_s.so.1 /lib/multipath/libprioconst.so";
 /// For paths of NVMe.
-const NVME_PATHS: &[&str] = &[
-    "/lib/multipath/libprioana.so",
-    "/lib/multipath/libcheckdirectio.so",
-    "/lib/multipath/libchecktur.so",
-    "udevadm",
-];
+const NVME_PATHS: &str =
+    "/lib/multipath/libprioana.so /lib/multipath/libcheckdirectio.so /lib/multipath/libchecktur.so udevadm";
 /// The rules call the last two.
-const DM_RULES: &[&str] = &[
-    "/lib/udev/rules.d/55-dm.rules",
-    "/lib/udev/rules.d/60-multipath.rules",
-    "/lib/udev/rules.d/60-persistent-storage.rules",
-    "/lib/udev/rules.d/95-dm-notify.rules",
-    "dmsetup",
-    "/sbin/dmsetup",
-    "/sbin/multipath",
-];
+const DM_RULES: &str = "/lib/udev/rules.d/55-dm.rules /lib/udev/rules.d/60-multipath.rules \
+     /lib/udev/rules.d/60-persistent-storage.rules /lib/udev/rules.d/95-dm-notify.rules dmsetup \
+     /sbin/dmsetup /sbin/multipath";
 
 /// The defaults of a row.
 pub(crate) const SUITE: Suite = Suite {
@@ -139,7 +143,7 @@ pub(crate) const SUITE: Suite = Suite {
     processors: 1,
     flavour: Flavour::Cloud,
     files: &[],
-    newest: &[],
+    newest: "",
     boot: "",
     has_ceph: false,
     env: &[],
@@ -152,31 +156,16 @@ pub(crate) const SUITE: Suite = Suite {
 };
 
 /// A test program of csi-mount.
-const MOUNT: Suite = Suite {
-    package: "csi-mount",
-    modules: &[&["loop", "fuse", "overlay"]],
-    files: &[EXT4, COMMANDS],
-    ..SUITE
-};
+const MOUNT: Suite =
+    Suite { package: "csi-mount", modules: &["loop fuse overlay"], files: &[EXT4, COMMANDS], ..SUITE };
 
 /// A suite about other users of a device or mount.
 const USERS: Suite = Suite {
-    modules: &[&["loop", "fuse", "overlay", "xfs", "btrfs", "crc32c_generic"]],
+    modules: &["loop fuse overlay xfs btrfs crc32c_generic"],
     files: &[
-        &["losetup", "mount", "umount"],
+        "losetup mount umount",
         EXT4,
-        &[
-            "e2fsck",
-            "mkfs.xfs",
-            "mkfs.btrfs",
-            "mkswap",
-            "swapon",
-            "swapoff",
-            "addpart",
-            "delpart",
-            "unshare",
-            "sh",
-        ],
+        "e2fsck mkfs.xfs mkfs.btrfs mkswap swapon swapoff addpart delpart unshare sh",
         COMMANDS,
     ],
     ..MOUNT
@@ -184,24 +173,15 @@ const USERS: Suite = Suite {
 
 /// A suite that makes filesystems on loop devices.
 const DEVICES: Suite = Suite {
-    modules: &[&[
-        "loop",
-        "xfs",
-        "btrfs",
-        "vfat",
-        "nls_cp437",
-        "nls_ascii",
-        "nls_iso8859-1",
-        "crc32c_generic",
-    ]],
+    modules: &["loop xfs btrfs vfat nls_cp437 nls_ascii nls_iso8859-1 crc32c_generic"],
     files: &[
-        &["losetup", "mkfs.ext2", "mkfs.ext3"],
+        "losetup mkfs.ext2 mkfs.ext3",
         EXT4_TOOLS,
-        &["dumpe2fs", "debugfs"],
+        "dumpe2fs debugfs",
         XFS,
-        &["xfs_db", "xfs_io"],
+        "xfs_db xfs_io",
         BTRFS,
-        &["mkfs.vfat", "blkid", "mkswap"],
+        "mkfs.vfat blkid mkswap",
         COMMANDS,
     ],
     ..MOUNT
@@ -210,36 +190,19 @@ const DEVICES: Suite = Suite {
 /// A suite with volumes inside encrypted devices. The ciphers are slow in emulation, so only a sample of the
 /// crashes is tested.
 const LUKS: Suite = Suite {
-    modules: &[&[
-        "loop",
-        "xfs",
-        "btrfs",
-        "crc32c_generic",
-        "dm_mod",
-        "dm_crypt",
-        "ecb",
-        "xts",
-        "aes_generic",
-        "aesni_intel",
-        "sha256_generic",
-        "null_blk",
-    ]],
-    files: &[
-        EXT4_TOOLS,
-        &["mkfs.xfs", "mkfs.btrfs", "cryptsetup", "dmsetup", "blkdiscard", "grep", "cksum"],
-        COMMANDS,
+    modules: &[
+        "loop xfs btrfs crc32c_generic dm_mod dm_crypt ecb xts aes_generic aesni_intel sha256_generic \
+             null_blk",
     ],
+    files: &[EXT4_TOOLS, "mkfs.xfs mkfs.btrfs cryptsetup dmsetup blkdiscard grep cksum", COMMANDS],
     seconds: 120,
     in_gate: InGate::Nothing,
     ..MOUNT
 };
 
 /// A suite that also starts daemons.
-const FLOWS: Suite = Suite {
-    modules: &[&["loop", "fuse", "overlay"]],
-    files: &[EXT4, COMMANDS, &["sh", "env", "setsid"]],
-    ..MOUNT
-};
+const FLOWS: Suite =
+    Suite { modules: &["loop fuse overlay"], files: &[EXT4, COMMANDS, "sh env setsid"], ..MOUNT };
 
 const MKFS_IS_SLOW: &str = "the kills at each system call of mkfs take minutes under emulation; the tests with a device that has data and the other steps run";
 
@@ -253,39 +216,27 @@ const DEEP_IS_SLOW: &str =
 const OLD_HAS_A_ROW: &str = "a separate row has more of its points";
 
 /// The modules of the NFS client and server, for all versions.
-pub(crate) const NFS: &[&str] = &["nfs", "nfsv3", "nfsv4", "nfsd"];
+pub(crate) const NFS: &str = "nfs nfsv3 nfsv4 nfsd";
 
 /// The modules of the SMB client. It looks up its ciphers and its character set by name.
-const SMB: &[&str] = &[
-    "cifs",
-    "nls_utf8",
-    "md4",
-    "ctr",
-    "ccm",
-    "gcm",
-    "ghash_generic",
-    "cmac",
-    "ecb",
-    "sha512_generic",
-    "des_generic",
-];
+const SMB: &str = "cifs nls_utf8 md4 ctr ccm gcm ghash_generic cmac ecb sha512_generic des_generic";
 
 const fn without_inode_in_fdinfo(test: &'static str) -> Skip {
-    Skip {
+    Skip::between(
+        (0, 0),
+        (5, 14),
         test,
-        from: Version::new(0, 0),
-        before: Version::new(5, 14),
-        why: "without the inode number in fdinfo a call waits for the stopped server; docs/smb.md says so",
-    }
+        "without the inode number in fdinfo a call waits for the stopped server; docs/hang-table.md says so",
+    )
 }
 
 /// The programs of the SMB server.
-const SMBD: &[&str] = &["ip", "smbd", "smbpasswd"];
+const SMBD: &str = "ip smbd smbpasswd";
 
 /// A suite with a target on the network of the machine itself.
 const REMOTE: Suite = Suite {
     modules: &[REMOTE_DISK, NVMET_TCP],
-    files: &[EXT4_TOOLS, XFS, &["ip", "nvme"], COMMANDS],
+    files: &[EXT4_TOOLS, XFS, "ip nvme", COMMANDS],
     seconds: 180,
     prints_output: true,
     in_gate: InGate::Nothing,
@@ -294,64 +245,28 @@ const REMOTE: Suite = Suite {
 
 /// NVMe over TLS: `tlshd` makes the handshakes, and a newer `nvme` is the oracle of keys.
 const REMOTE_TLS: Suite = Suite {
-    modules: &[
-        &[
-            "loop",
-            "crc32c_generic",
-            "configfs",
-            "tls",
-            "gcm",
-            "ctr",
-            "ghash_generic",
-            "aes_generic",
-            "aesni_intel",
-        ],
-        NVMET_TCP,
-    ],
-    files: &[&["ip", "keyctl"], COMMANDS],
-    newest: &[
-        "ktls-utils",
-        "nvme-cli",
-        "libatomic1",
-        "libc6",
-        "libffi8",
-        "libgcc-s1",
-        "libglib2.0-0t64",
-        "libgmp10",
-        "libgnutls30t64",
-        "libhogweed6t64",
-        "libidn2-0",
-        "libjson-c5",
-        "libkeyutils1",
-        "libnettle8t64",
-        "libnl-3-200",
-        "libnl-genl-3-200",
-        "libnvme1t64",
-        "libp11-kit0",
-        "libpcre2-8-0",
-        "libssl3t64",
-        "libtasn1-6",
-        "libunistring5",
-        "libzstd1",
-        "zlib1g",
-    ],
+    modules: &["loop crc32c_generic configfs tls gcm ctr ghash_generic aes_generic aesni_intel", NVMET_TCP],
+    files: &["ip keyctl", COMMANDS],
+    newest: "ktls-utils nvme-cli libatomic1 libc6 libffi8 libgcc-s1 libglib2.0-0t64 libgmp10 libgnutls30t64 \
+         libhogweed6t64 libidn2-0 libjson-c5 libkeyutils1 libnettle8t64 libnl-3-200 libnl-genl-3-200 \
+         libnvme1t64 libp11-kit0 libpcre2-8-0 libssl3t64 libtasn1-6 libunistring5 libzstd1 zlib1g",
     // tlshd 1.4 uses an option of the kernel's TLS that 6.12 lacks.
     since: Version::new(7, 0),
     ..REMOTE
 };
 
-const NO_KEYS: Skip = Skip {
-    test: "keys_are_needed_and_not_printed",
-    from: Version::new(5, 10),
-    before: Version::new(6, 12),
-    why: "5.10 has no DH-HMAC-CHAP, and the target of Debian's 6.1 is built without",
-};
+const NO_KEYS: Skip = Skip::between(
+    (5, 10),
+    (6, 12),
+    "keys_are_needed_and_not_printed",
+    "5.10 has no DH-HMAC-CHAP, and the target of Debian's 6.1 is built without",
+);
 
 /// NVMe over RDMA. The cloud flavour has no RDMA adapter in software.
 const REMOTE_RDMA: Suite = Suite {
     modules: &[REMOTE_DISK, RDMA],
     flavour: Flavour::Generic,
-    files: &[EXT4_TOOLS, XFS, &["ip", "rdma", "nvme"], COMMANDS],
+    files: &[EXT4_TOOLS, XFS, "ip rdma nvme", COMMANDS],
     env: &[("CSI_NVME_TRANSPORT", "rdma")],
     ..REMOTE
 };
@@ -359,14 +274,14 @@ const REMOTE_RDMA: Suite = Suite {
 /// The same over iSCSI.
 const REMOTE_ISCSI: Suite = Suite {
     modules: &[REMOTE_DISK, LIO],
-    files: &[EXT4_TOOLS, XFS, &["ip"], INITIATOR, &["umount"], COMMANDS],
+    files: &[EXT4_TOOLS, XFS, "ip", INITIATOR, "umount", COMMANDS],
     ..REMOTE
 };
 
 /// A suite on a node with udevd and multipathd.
 const MULTIPATH: Suite = Suite {
     modules: &[REMOTE_DISK, NVMET_TCP, DM_MULTIPATH],
-    files: &[EXT4_TOOLS, XFS, &["ip", "nvme"], MULTIPATHD, NVME_PATHS, DM_RULES],
+    files: &[EXT4_TOOLS, XFS, "ip nvme", MULTIPATHD, NVME_PATHS, DM_RULES],
     boot: "nvme_core.multipath=N",
     ..REMOTE
 };
@@ -377,16 +292,11 @@ const ISCSI_MULTIPATH: Suite = Suite {
     files: &[
         EXT4_TOOLS,
         XFS,
-        &["ip"],
+        "ip",
         INITIATOR,
         MULTIPATHD,
-        &[
-            "/lib/multipath/libprioalua.so",
-            "/lib/multipath/libpriosysfs.so",
-            "/lib/multipath/libchecktur.so",
-            "udevadm",
-            "/lib/udev/scsi_id",
-        ],
+        "/lib/multipath/libprioalua.so /lib/multipath/libpriosysfs.so /lib/multipath/libchecktur.so \
+             udevadm /lib/udev/scsi_id",
         DM_RULES,
     ],
     ..REMOTE
@@ -394,7 +304,7 @@ const ISCSI_MULTIPATH: Suite = Suite {
 
 /// Asymmetric access over iSCSI. The cloud flavour has no `scsi_dh_alua`.
 const ISCSI_ALUA: Suite = Suite {
-    modules: &[REMOTE_DISK, LIO, DM_MULTIPATH, &["scsi_dh_alua"]],
+    modules: &[REMOTE_DISK, LIO, DM_MULTIPATH, "scsi_dh_alua"],
     flavour: Flavour::Generic,
     ..ISCSI_MULTIPATH
 };
@@ -403,7 +313,7 @@ const ISCSI_ALUA: Suite = Suite {
 const RDMA_MULTIPATH: Suite = Suite {
     modules: &[REMOTE_DISK, RDMA, DM_MULTIPATH],
     flavour: Flavour::Generic,
-    files: &[EXT4_TOOLS, XFS, &["ip", "rdma", "nvme"], MULTIPATHD, NVME_PATHS, DM_RULES],
+    files: &[EXT4_TOOLS, XFS, "ip rdma nvme", MULTIPATHD, NVME_PATHS, DM_RULES],
     env: REMOTE_RDMA.env,
     ..MULTIPATH
 };
@@ -412,9 +322,9 @@ const RDMA_MULTIPATH: Suite = Suite {
 const REMOTE_FC: Suite = Suite {
     modules: &[
         REMOTE_DISK,
-        &["sd_mod", "veth", "fcoe", "target_core_mod", "target_core_file", "tcm_fc"],
+        "sd_mod veth fcoe target_core_mod target_core_file tcm_fc",
         DM_MULTIPATH,
-        &["scsi_dh_alua"],
+        "scsi_dh_alua",
     ],
     flavour: Flavour::Generic,
     ..ISCSI_MULTIPATH
@@ -424,7 +334,7 @@ const REMOTE_FC: Suite = Suite {
 const HANG_NFS: Suite = Suite {
     test: "hang_nfs",
     modules: &[NFS],
-    files: &[&["ip"]],
+    files: &["ip"],
     seconds: 180,
     prints_output: true,
     in_gate: InGate::Nothing,
@@ -434,8 +344,8 @@ const HANG_NFS: Suite = Suite {
 /// A suite with a Ceph cluster outside the machine.
 const CEPH: Suite = Suite {
     package: "ceph",
-    modules: &[&["virtio_net", "loop", "ceph", "rbd", "xfs"]],
-    files: &[&["ip"], EXT4_TOOLS, XFS, COMMANDS],
+    modules: &["virtio_net loop ceph rbd xfs"],
+    files: &["ip", EXT4_TOOLS, XFS, COMMANDS],
     has_ceph: true,
     seconds: 600,
     prints_output: true,
@@ -448,40 +358,40 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         test: "lib",
         only: "needs_root::",
-        skip: &[Skip {
-            test: "device::mount_places::own_mounts::needs_root::what_is_left_out_later_is_a_whole_filesystem_on_another_device",
-            from: Version::new(0, 0),
-            before: Version::new(6, 13),
-            why: "their statmount does not return the source; the table is read each time, as the_list_has_what_the_table_has shows",
-        }],
+        skip: &[Skip::between(
+            (0, 0),
+            (6, 13),
+            "device::mount_places::own_mounts::needs_root::what_is_left_out_later_is_a_whole_filesystem_on_another_device",
+            "their statmount does not return the source; the table is read each time, as the_list_has_what_the_table_has shows",
+        )],
         ..MOUNT
     },
     Suite {
         test: "mount_bind",
         env: &[("CSI_TEST_ROUNDS", "30")],
         processors: 2,
-        skip: &[Skip {
-            test: "the_mounts_below_are_bound_on_request",
-            from: Version::new(5, 10),
-            before: Version::new(5, 12),
-            why: "these kernels refuse attributes of a whole tree of mounts, as no_tree_of_mounts_is_half_read_only shows",
-        }],
+        skip: &[Skip::between(
+            (5, 10),
+            (5, 12),
+            "the_mounts_below_are_bound_on_request",
+            "these kernels refuse attributes of a whole tree of mounts, as no_tree_of_mounts_is_half_read_only shows",
+        )],
         ..MOUNT
     },
     Suite {
         test: "mount_filesystem",
-        skip: &[Skip {
-            test: "a_bad_option_is_named_by_the_filesystem_and_its_value_is_not",
-            from: Version::new(5, 10),
-            before: Version::new(5, 17),
-            why: "ext4 does not report its errors there",
-        }],
+        skip: &[Skip::between(
+            (5, 10),
+            (5, 17),
+            "a_bad_option_is_named_by_the_filesystem_and_its_value_is_not",
+            "ext4 does not report its errors there",
+        )],
         ..DEVICES
     },
     Suite { test: "machine_kernel", ..DEVICES },
     Suite { test: "mount_stats", ..DEVICES },
     Suite { test: "mount_target", ..MOUNT },
-    Suite { test: "mount_unmount", files: &[&["unshare"]], ..MOUNT },
+    Suite { test: "mount_unmount", files: &["unshare"], ..MOUNT },
     Suite { test: "mountinfo_oracle", env: &[("CSI_TEST_ROUNDS", "100")], processors: 2, ..MOUNT },
     Suite { test: "propagation", env: &[("CSI_TEST_ROUNDS", "20")], processors: 2, ..MOUNT },
     Suite { test: "races", env: &[("CSI_TEST_ROUNDS", "4")], processors: 2, ..MOUNT },
@@ -496,18 +406,18 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         test: "health",
         skip: &[
-            Skip {
-                test: "an_ext4_with_an_error_is_read_only",
-                from: Version::new(6, 1),
-                before: Version::new(6, 15),
-                why: "these set no flag when an error makes ext4 read-only: neither the superblock's nor emergency_ro",
-            },
-            Skip {
-                test: "a_filesystem_that_answers_from_memory_is_queried_without_a_child",
-                from: Version::new(5, 10),
-                before: Version::new(6, 13),
-                why: "their statmount does not return all necessary fields; a child process is used, as the other tests show",
-            },
+            Skip::between(
+                (6, 1),
+                (6, 15),
+                "an_ext4_with_an_error_is_read_only",
+                "these set no flag when an error makes ext4 read-only: neither the superblock's nor emergency_ro",
+            ),
+            Skip::between(
+                (5, 10),
+                (6, 13),
+                "a_filesystem_that_answers_from_memory_is_queried_without_a_child",
+                "their statmount does not return all necessary fields; a child process is used, as the other tests show",
+            ),
         ],
         ..DEVICES
     },
@@ -522,12 +432,12 @@ pub(crate) const SUITES: &[Suite] = &[
         test: "group",
         env: &[("CSI_TEST_ROUNDS", "20")],
         skip: &[
-            Skip {
-                test: "a_bind_shows_files_as_a_groups_and_the_disk_keeps_its_own",
-                from: Version::new(5, 10),
-                before: Version::new(5, 12),
-                why: "owners can't be mapped there, as a_missing_support_for_id_maps_is_reported shows",
-            },
+            Skip::between(
+                (5, 10),
+                (5, 12),
+                "a_bind_shows_files_as_a_groups_and_the_disk_keeps_its_own",
+                "owners can't be mapped there, as a_missing_support_for_id_maps_is_reported shows",
+            ),
             Skip::everywhere("the_deepest_tree_takes_no_more_descriptors", DEEP_IS_SLOW),
         ],
         ..DEVICES
@@ -549,7 +459,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         test: "interrupted",
         modules: LUKS.modules,
-        files: &[EXT4, &["e2fsck"], XFS, BTRFS, &["cryptsetup"], COMMANDS],
+        files: &[EXT4, "e2fsck", XFS, BTRFS, "cryptsetup", COMMANDS],
         seconds: 600,
         since: Version::new(5, 17),
         in_gate: InGate::Nothing,
@@ -560,7 +470,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         test: "exchanged_node",
         modules: LUKS.modules,
-        files: &[EXT4_TOOLS, XFS, BTRFS, &["cryptsetup", "/bin/sh", "rm", "mknod"]],
+        files: &[EXT4_TOOLS, XFS, BTRFS, "cryptsetup /bin/sh rm mknod"],
         // The exchanges depend little on the kernel, and take a minute and a half in emulation.
         in_gate: InGate::Nothing,
         ..MOUNT
@@ -585,7 +495,7 @@ pub(crate) const SUITES: &[Suite] = &[
         ..DEVICES
     },
     Suite { test: "block_flow_raw", ..DEVICES },
-    Suite { test: "copy", files: &[EXT4, &["mkfs.xfs", "mkfs.btrfs", "fsfreeze"]], ..DEVICES },
+    Suite { test: "copy", files: &[EXT4, "mkfs.xfs mkfs.btrfs fsfreeze"], ..DEVICES },
     Suite {
         test: "copy_tree",
         skip: &[Skip::everywhere("the_deepest_tree_takes_few_descriptors_and_little_stack", DEEP_IS_SLOW)],
@@ -593,16 +503,16 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         test: "own_uuid",
-        files: &[EXT4, &["e2fsck"], XFS, BTRFS, COMMANDS],
+        files: &[EXT4, "e2fsck", XFS, BTRFS, COMMANDS],
         env: &[("CSI_CRASH_POINTS", "4")],
         seconds: 300,
         in_gate: InGate::Nothing,
-        skip: &[Skip {
-            test: "a_btrfs_clone_is_staged_together_with_its_origin",
-            from: Version::new(0, 0),
-            before: Version::new(6, 7),
-            why: "these mount a btrfs and its clone only one at a time",
-        }],
+        skip: &[Skip::between(
+            (0, 0),
+            (6, 7),
+            "a_btrfs_clone_is_staged_together_with_its_origin",
+            "these mount a btrfs and its clone only one at a time",
+        )],
         ..DEVICES
     },
     Suite { test: "luks_flow", ..LUKS },
@@ -613,16 +523,17 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "field_failures_device", env: &[("CSI_TEST_ROUNDS", "2")], ..DEVICES },
     Suite {
         test: "field_failures_block",
-        skip: &[Skip {
-            test: "a_filesystem_that_went_read_only_is_not_staged_for_writing",
-            from: Version::new(6, 1),
-            before: Version::new(6, 15),
-            why: "these set no flag when an error makes ext4 read-only: neither the superblock's nor emergency_ro",
-        }],
+        skip: &[Skip::between(
+            (6, 1),
+            (6, 15),
+            "a_filesystem_that_went_read_only_is_not_staged_for_writing",
+            "these set no flag when an error makes ext4 read-only: neither the superblock's nor emergency_ro",
+        )],
         ..DEVICES
     },
     Suite { test: "flow_shared", ..FLOWS },
     Suite { test: "flow_fuse", ..FLOWS },
+    Suite { test: "flow_fuse_daemons", ..FLOWS },
     Suite { test: "fuse_memory", ..FLOWS },
     Suite { test: "fuse_device", ..FLOWS },
     Suite { package: "csi-core", test: "root_flow_fuse", only: "memory_limit", ..FLOWS },
@@ -672,34 +583,26 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         test: "real_disks",
-        modules: &[&[
-            "loop",
-            "sd_mod",
-            "scsi_debug",
-            "dm_multipath",
-            "dm_round_robin",
-            "configfs",
-            "nvme_loop",
-        ]],
-        files: &[EXT4, &["dmsetup"]],
-        skip: &[Skip {
-            test: "an_nvme_disk_is_recognized_and_grows",
-            from: Version::new(5, 10),
-            before: Version::new(6, 12),
-            why: "Debian builds these without nvme-loop",
-        }],
+        modules: &["loop sd_mod scsi_debug dm_multipath dm_round_robin configfs nvme_loop"],
+        files: &[EXT4, "dmsetup"],
+        skip: &[Skip::between(
+            (5, 10),
+            (6, 12),
+            "an_nvme_disk_is_recognized_and_grows",
+            "Debian builds these without nvme-loop",
+        )],
         ..MOUNT
     },
     Suite {
         test: "remote_nvme",
         skip: &[
             NO_KEYS,
-            Skip {
-                test: "dead_paths_do_not_keep_a_volume",
-                from: Version::new(5, 10),
-                before: Version::new(6, 0),
-                why: "their nvme-tcp can panic when a controller without a connection is deleted while a request waits",
-            },
+            Skip::between(
+                (5, 10),
+                (6, 0),
+                "dead_paths_do_not_keep_a_volume",
+                "their nvme-tcp can panic when a controller without a connection is deleted while a request waits",
+            ),
         ],
         ..REMOTE
     },
@@ -711,15 +614,8 @@ pub(crate) const SUITES: &[Suite] = &[
         test: "remote_iscsi_odd",
         modules: &[
             REMOTE_DISK,
-            &[
-                "sd_mod",
-                "iscsi_tcp",
-                "target_core_mod",
-                "target_core_file",
-                "target_core_pscsi",
-                "iscsi_target_mod",
-                "scsi_debug",
-            ],
+            "sd_mod iscsi_tcp target_core_mod target_core_file target_core_pscsi iscsi_target_mod \
+             scsi_debug",
         ],
         since: Version::new(6, 12),
         ..REMOTE_ISCSI
@@ -752,7 +648,7 @@ pub(crate) const SUITES: &[Suite] = &[
         package: "nfs",
         test: "mounted",
         modules: &[NFS],
-        files: &[&["ip"]],
+        files: &["ip"],
         seconds: 300,
         in_gate: InGate::Nothing,
         ..SUITE
@@ -784,9 +680,10 @@ mod tests {
     use super::*;
 
     /// `luks_format` tests cryptsetup and its headers, and is slow with emulated ciphers. The other
-    /// tests of encrypted devices do run. `fake_disks` reads files that imitate /dev and /sys, and
-    /// `machine_simulated` has a node in memory.
-    const ASKS_NO_KERNEL: [&str; 3] = ["fake_disks", "luks_format", "machine_simulated"];
+    /// tests of encrypted devices do run. `fake_disks` reads files that imitate /dev and /sys,
+    /// `machine_simulated` has a node in memory, and `power_loss` replays the writes of this crate, whose order no
+    /// kernel changes.
+    const ASKS_NO_KERNEL: [&str; 4] = ["fake_disks", "luks_format", "machine_simulated", "power_loss"];
 
     #[test]
     fn every_test_program_of_csi_mount_runs_there() {

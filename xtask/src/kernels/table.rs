@@ -51,8 +51,7 @@ fn seconds_of(run: &Run) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::archive::Kernel;
-    use super::super::version::Version;
+    use super::super::archive::{Kernel, Version};
     use super::*;
 
     #[test]

@@ -113,7 +113,7 @@ impl Crate {
         let mut exports = Vec::new();
         for (index, item) in module.items.iter().enumerate() {
             let Some((name, attributes, visibility)) = declared(item) else { continue };
-            if is_public(visibility) && !is_test(attributes) {
+            if is_public(visibility) && !is_test(attributes) && !is_hidden_module(item) {
                 let target = self.target(at, index);
                 // An item's own line has its own conditions.
                 let own = if matches!(item, Item::Mod(_)) { cfgs_of(attributes) } else { Vec::new() };
@@ -133,14 +133,26 @@ impl Crate {
             for target in targets {
                 match target {
                     Target::Module(from) if name == "*" => exports.extend(self.exports(&from)),
+                    // A function of the same name is meant.
+                    Target::Module(from) if !self.is_public_module(&from) => {}
                     target => {
-                        let (name, cfgs) = (name.clone(), cfgs.clone());
+                        let name = name.clone();
+                        let cfgs = cfgs.clone();
                         exports.push(Export { name, target: Some(target), foreign: None, cfgs });
                     }
                 }
             }
         }
         exports
+    }
+
+    fn is_public_module(&self, at: &Names) -> bool {
+        let Some((name, above)) = at.split_last() else { return true };
+        let items = &self.modules[above].items;
+        items.iter().any(|item| match item {
+            Item::Mod(module) => module.ident == name && is_public(&module.vis),
+            _ => false,
+        })
     }
 
     fn target(&self, at: &Names, index: usize) -> Target {
@@ -224,6 +236,15 @@ fn declared(item: &Item) -> Option<(String, &[Attribute], &syn::Visibility)> {
         _ => return None,
     };
     Some((name.to_string(), attributes, visibility))
+}
+
+/// Whether the item is a module that the documentation leaves out.
+fn is_hidden_module(item: &Item) -> bool {
+    let Item::Mod(module) = item else { return false };
+    module
+        .attrs
+        .iter()
+        .any(|attribute| attribute.path().is_ident("doc") && text(&attribute.meta) == "doc(hidden)")
 }
 
 /// The struct and the constants that `bitflags!` declares.

@@ -59,7 +59,8 @@ impl Macro {
 }
 
 fn parts(tokens: &TokenStream, is_pattern: bool) -> Result<Vec<Part>> {
-    let (mut parts, mut tokens) = (Vec::new(), tokens.clone().into_iter().peekable());
+    let mut parts = Vec::new();
+    let mut tokens = tokens.clone().into_iter().peekable();
     let is = |token: Option<&TokenTree>, signs: &str| match token {
         Some(TokenTree::Punct(punct)) => signs.contains(punct.as_char()),
         _ => false,
@@ -121,7 +122,8 @@ fn match_parts(pattern: &[Part], input: ParseStream<'_>, found: &mut Bindings) -
             Part::Repeat(pattern, separator, count) => {
                 let mut rounds: Vec<Bindings> = Vec::new();
                 while !input.is_empty() && (*count != '?' || rounds.is_empty()) {
-                    let (ahead, mut round) = (input.fork(), Bindings::new());
+                    let ahead = input.fork();
+                    let mut round = Bindings::new();
                     let separated = separator.as_ref().filter(|_| !rounds.is_empty());
                     let matched = separated.map_or(Ok(()), |separator| match_token(separator, &ahead));
                     if matched.and_then(|()| match_parts(pattern, &ahead, &mut round)).is_err() {
@@ -158,6 +160,7 @@ fn fragment(kind: &str, input: ParseStream<'_>) -> Result<TokenStream> {
         "meta" => input.parse::<syn::Meta>()?.into_token_stream(),
         "path" => input.parse::<syn::Path>()?.into_token_stream(),
         "ty" => input.parse::<syn::Type>()?.into_token_stream(),
+        "block" => input.parse::<syn::Block>()?.into_token_stream(),
         "expr" => input.parse::<syn::Expr>()?.into_token_stream(),
         "pat_param" => syn::Pat::parse_single(input)?.into_token_stream(),
         "tt" => input.parse::<TokenTree>()?.into_token_stream(),

@@ -8,6 +8,7 @@
 //! - what macros of other crates declare or derive, except the flags of `bitflags!` and the derived trait
 //!   itself; what a macro declares inside an `impl` block;
 //! - values of constants, and bodies of functions;
+//! - modules with `#[doc(hidden)]`, and items that have no other path;
 //! - traits that the compiler implements by itself, such as `Send`.
 
 mod crate_source;
@@ -24,19 +25,31 @@ use syn::{Fields, ImplItem, Item, ItemImpl, TraitItem, Visibility};
 
 use crate::rust_source::Names;
 
-/// The published crates.
-pub(crate) const CRATES: [&str; 7] =
-    ["csi-proto", "csi-core", "csi-mount", "csi-cli", "csi-conformance", "csi-deploy", "csi-kube"];
+/// The folders of the published libraries. The last part of each is the crate's name.
+pub(crate) const CRATES: [&str; 7] = [
+    "csi-proto",
+    "csi-core",
+    "csi-mount",
+    "tools/csi-cli",
+    "tools/csi-conformance",
+    "kubernetes/csi-deploy",
+    "kubernetes/csi-kube",
+];
+
+/// The name of the crate in this folder.
+pub(crate) fn name(folder: &str) -> &str {
+    folder.rsplit('/').next().unwrap_or(folder)
+}
 
 /// The file that has the list of a crate.
-pub(crate) fn document(root: &Path, name: &str) -> PathBuf {
-    root.join("docs/public-api").join(name).with_extension("txt")
+pub(crate) fn document(root: &Path, folder: &str) -> PathBuf {
+    root.join("docs/public-api").join(name(folder)).with_extension("txt")
 }
 
 /// The lines of a crate's list.
-pub(crate) fn list(root: &Path, name: &str) -> io::Result<Vec<String>> {
-    let source = Crate::read(&root.join(name).join("src"))?;
-    let name = name.replace('-', "_");
+pub(crate) fn list(root: &Path, folder: &str) -> io::Result<Vec<String>> {
+    let source = Crate::read(&root.join(folder).join("src"))?;
+    let name = name(folder).replace('-', "_");
     let mut listing =
         Listing { source: &source, paths: BTreeMap::new(), cfgs: BTreeMap::new(), lines: Vec::new() };
     listing.items(&name);
@@ -102,7 +115,8 @@ impl Listing<'_> {
         match item {
             Item::Struct(item) => {
                 let is_hidden = item.fields.iter().any(|field| !is_public(&field.vis));
-                let (rest, generics) = (if is_hidden { " { .. }" } else { "" }, text(&item.generics));
+                let rest = if is_hidden { " { .. }" } else { "" };
+                let generics = text(&item.generics);
                 let bounds = text(&item.generics.where_clause);
                 self.line(path, format!("struct {path}{generics}{bounds}{rest}{}{cfgs}", Marks(&item.attrs)));
                 self.fields(path, &item.fields);
@@ -113,8 +127,10 @@ impl Listing<'_> {
                 self.line(path, format!("enum {path}{head}{}{cfgs}", Marks(&item.attrs)));
                 for variant in &item.variants {
                     let value = variant.discriminant.as_ref().map(|(_, value)| format!(" = {}", text(value)));
-                    let (name, fields) = (&variant.ident, fields_text(&variant.fields));
-                    let (value, marks) = (value.unwrap_or_default(), Marks(&variant.attrs));
+                    let name = &variant.ident;
+                    let fields = fields_text(&variant.fields);
+                    let value = value.unwrap_or_default();
+                    let marks = Marks(&variant.attrs);
                     let line = format!("variant {path}::{name}{fields}{value}{marks}");
                     self.line(&format!("{path}::{name}"), line);
                 }
@@ -123,7 +139,8 @@ impl Listing<'_> {
             Item::Trait(item) => {
                 let above = if item.supertraits.is_empty() { "" } else { ": " };
                 let bounds = [text(&item.supertraits), text(&item.generics.where_clause)].concat();
-                let (generics, marks) = (text(&item.generics), Marks(&item.attrs));
+                let generics = text(&item.generics);
+                let marks = Marks(&item.attrs);
                 self.line(path, format!("trait {path}{generics}{above}{bounds}{marks}{cfgs}"));
                 item.items.iter().for_each(|item| self.trait_item(path, item));
             }
@@ -137,7 +154,8 @@ impl Listing<'_> {
                 self.line(path, format!("static {path}: {}{}{cfgs}", text(&item.ty), Marks(&item.attrs)));
             }
             Item::Type(item) => {
-                let (generics, ty) = (text(&item.generics), text(&item.ty));
+                let generics = text(&item.generics);
+                let ty = text(&item.ty);
                 self.line(path, format!("type {path}{generics} = {ty}{}{cfgs}", Marks(&item.attrs)));
             }
             _ => {}
@@ -238,7 +256,8 @@ impl Listing<'_> {
     /// Lists an implementation of a trait that callers can name, for a type that they can name. One of the
     /// two, or an argument of the trait, is this crate's.
     fn of_trait(&mut self, at: &Names, item: &ItemImpl, of: &syn::Path, name: &str, cfgs: &[String]) {
-        let (seen_trait, seen_type) = (self.seen(at, of), self.seen_type(at, &item.self_ty));
+        let seen_trait = self.seen(at, of);
+        let seen_type = self.seen_type(at, &item.self_ty);
         let Some(last) = of.segments.last() else { return };
         let arguments = match &last.arguments {
             syn::PathArguments::AngleBracketed(all) => all.args.iter().collect(),
@@ -270,10 +289,12 @@ impl Listing<'_> {
             }
             ty => text(ty),
         };
-        let (generics, bounds) = (text(&item.generics), text(&item.generics.where_clause));
+        let generics = text(&item.generics);
+        let bounds = text(&item.generics.where_clause);
         let types: Vec<_> = types.collect();
         let types = if types.is_empty() { String::new() } else { format!(" ({})", types.join(", ")) };
-        let (marks, cfgs) = (Marks(&item.attrs), self.more_cfgs(&path, cfgs));
+        let marks = Marks(&item.attrs);
+        let cfgs = self.more_cfgs(&path, cfgs);
         let line = format!("impl{generics} {} for {ty}{bounds}{types}{marks}{cfgs}", text(last));
         self.line(&path, line);
     }

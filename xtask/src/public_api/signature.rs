@@ -43,7 +43,8 @@ pub(crate) fn function(path: &str, signature: &Signature) -> String {
         }
     });
     let inputs: Vec<_> = inputs.collect();
-    let (generics, output) = (text(&signature.generics), text(&signature.output));
+    let generics = text(&signature.generics);
+    let output = text(&signature.output);
     let bounds = text(&signature.generics.where_clause);
     let space = if output.is_empty() { "" } else { " " };
     format!("{words}fn {path}{generics}({}){space}{output}{bounds}", inputs.join(", "))

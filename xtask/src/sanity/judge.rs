@@ -61,7 +61,8 @@ pub(crate) fn judge(release: &Release, mode: &Mode, report: &str) -> Result<Outc
     let suites: Vec<Suite> = serde_json::from_str(report)?;
     let mut outcome = Outcome::default();
     for spec in suites.iter().flat_map(|suite| &suite.specs) {
-        let (name, message) = (spec.name(), spec.failure.message.as_str());
+        let name = spec.name();
+        let message = spec.failure.message.as_str();
         if spec.state != "pending" {
             outcome.specs.insert(name.clone());
         }

@@ -49,7 +49,8 @@ pub(crate) fn run(root: &Path, logs: &Path) -> Result<(), Failure> {
         .status()?;
     let report = fs::read_to_string(&report)
         .map_err(|error| Failure::new(format!("the kit: {status}, and no report: {error}")))?;
-    let (found, listed) = (findings(&report), listed(&fs::read_to_string(root.join(DOCUMENT))?));
+    let found = findings(&report);
+    let listed = listed(&fs::read_to_string(root.join(DOCUMENT))?);
     if found != listed {
         let only = |of: &Findings, other: &Findings| {
             let rows = of.iter().filter(|(test, level)| other.get(*test) != Some(level));

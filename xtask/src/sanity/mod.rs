@@ -24,7 +24,7 @@ use modes::{MODES, Mode, PENDING, RELEASES, Release, TEMPLATES};
 
 use crate::needs::Privilege;
 use crate::step::{Step, timed};
-use crate::{Failure, go, needs, target};
+use crate::{Failure, needs, target};
 
 const PACKAGE: &str = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity";
 
@@ -90,7 +90,7 @@ fn unavailable() -> Result<Option<&'static str>, Failure> {
 
 /// The suite's program, built unless it is in the target folder.
 fn program(release: &Release) -> Result<PathBuf, Failure> {
-    go::installed(PACKAGE, release.version)
+    target::installed_by_go(PACKAGE, release.version)
 }
 
 fn run_all(releases: &[Release], modes: &[Mode], specs: Specs, logs: &Path) -> Result<(), Failure> {

@@ -13,21 +13,6 @@ pub(crate) struct Release {
     pub(crate) left_out: &'static [(&'static str, &'static str)],
 }
 
-const NO_MEMBERS: &str =
-    "the suite sends no snapshot_ids, which the spec REQUIRES; drivers accept this with v1.12 only";
-const GET_GROUP: Defect = Defect {
-    spec: "GroupController Service [GroupController VolumeGroupSnapshots] GetVolumeGroupSnapshot should fail when \
-           an invalid volume id is used",
-    message: "snapshot_ids: is required",
-    why: NO_MEMBERS,
-};
-const DELETE_GROUP: Defect = Defect {
-    spec: "GroupController Service [GroupController VolumeGroupSnapshots] DeleteVolumeGroupSnapshot should \
-           succeed when an invalid volume id is used",
-    message: "snapshot_ids: is required",
-    why: NO_MEMBERS,
-};
-
 /// The newest release, and the last one for v1.12.0 of the spec, which refuses capabilities of v1.13.0.
 pub(crate) const RELEASES: [Release; 2] = [
     Release {
@@ -47,17 +32,13 @@ pub(crate) const RELEASES: [Release; 2] = [
     Release {
         version: "v5.6.0",
         spec: "v1.13",
-        defects: &[
-            GET_GROUP,
-            DELETE_GROUP,
-            Defect {
-                spec: "CreateSnapshot [Controller Server] should succeed when creating a snapshot with accessibility \
+        defects: &[Defect {
+            spec: "CreateSnapshot [Controller Server] should succeed when creating a snapshot with accessibility \
                    requirements",
-                message: "sizeCache: ",
-                why: "the suite compares two messages with their internal fields; one of them was sent before, so \
+            message: "sizeCache: ",
+            why: "the suite compares two messages with their internal fields; one of them was sent before, so \
                   its cached size differs. A driver passes only if it reports no topology",
-            },
-        ],
+        }],
         race: None,
         left_out: &[],
     },

@@ -40,7 +40,8 @@ fn node_spec() -> Spec {
 }
 
 async fn live_with(node: &Node, fs_type: &str, kill: Kill) {
-    let (writer, reader) = (Volume::target("writer"), Volume::target("reader"));
+    let writer = Volume::target("writer");
+    let reader = Volume::target("reader");
     live(node, &node_spec(), &Volume::mounted(node, fs_type), &STEPS, kill, |step| match step {
         Step::PublishWriter => fs::write(format!("{writer}/file"), "data").unwrap(),
         Step::PublishReader => check_targets(node, fs_type, &writer, &reader),

@@ -30,7 +30,8 @@ fn spec() -> Spec {
 }
 
 async fn live_with(node: &Node, kill: Kill) {
-    let (writer, reader) = (Volume::target("writer"), Volume::target("reader"));
+    let writer = Volume::target("writer");
+    let reader = Volume::target("reader");
     let volume = Volume::mounted(node, "").unstaged();
     live(node, &spec(), &volume, &STEPS, kill, |step| match step {
         Step::PublishWriter => fs::write(format!("{writer}/file"), "data").unwrap(),

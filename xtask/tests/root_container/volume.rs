@@ -88,7 +88,8 @@ impl Volume {
     }
 
     pub(crate) async fn step(&self, client: &Client, step: Step) -> Result<(), Status> {
-        let (mut controller, mut node) = (client.controller(), client.node());
+        let mut controller = client.controller();
+        let mut node = client.node();
         let range = |required_bytes| Some(v1::CapacityRange { required_bytes, limit_bytes: 0 });
         let volume_id = self.id.clone();
         let staging_target_path = if self.is_staged { Self::staging() } else { String::new() };

@@ -5,6 +5,10 @@
 //! while one is stuck. Waiting in line behind queries that are answered does not prove that the filesystem is
 //! dead. Only silence for the caller's whole limit does.
 //!
+//! The silence of a *foreign* subject, which the current volume does not depend on, is remembered. So one
+//! question waits for it, and not each call of each volume. It is asked again when its stuck child has ended,
+//! and otherwise after a pause, which no caller waits for.
+//!
 //! Invariant: at most one child process per [`Subject`], running, stuck or dead. The table belongs to the
 //! process, as the children do.
 
@@ -21,11 +25,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::sys::child::{Answer, Child, Open, Question, Stuck};
+use crate::sys::child::{Child, ChildCall, ChildReply, Open, Stuck};
 use crate::sys::descriptor_copies;
 use queues::Permit;
-pub(crate) use queues::{reap_exited, reap_later, stuck_child};
-pub(crate) use subject::{PathStart, Subject};
+pub(crate) use queues::{reap_exited, reap_later, stuck_child, takes_next_turn};
+pub(crate) use subject::{PathStart, Subject, TargetKey};
 pub(crate) use unmounts::{FinishPolicy, has_finished_within, kill_unfinished, unmount};
 
 /// How long resolving a path can take if the caller has no limit of its own.
@@ -43,6 +47,8 @@ pub(crate) enum Unanswered {
     QueueTooLong,
     /// An earlier query to the same mount is still not answered.
     Stuck,
+    /// A foreign subject did not answer before, and was not asked.
+    Silent,
     /// The child process could not be started, or failed.
     Failed(io::Error),
 }
@@ -57,6 +63,7 @@ impl From<Unanswered> for io::Error {
             Unanswered::Stuck => {
                 timed_out("the filesystem does not answer; an earlier call still waits for it".into())
             }
+            Unanswered::Silent => timed_out("it did not answer before, and was not asked again".into()),
             Unanswered::QueueTooLong => Self::new(
                 io::ErrorKind::ResourceBusy,
                 "the filesystem is slow, and too many other calls wait for it",
@@ -71,26 +78,49 @@ impl From<Unanswered> for io::Error {
 /// The limit applies twice: to the time in line during which no query is answered, and to the answer itself.
 pub(crate) fn ask(
     subject: Subject,
-    question: Question<'_>,
+    question: ChildCall<'_>,
     limit: Duration,
-) -> Result<(Answer, Option<OwnedFd>), Unanswered> {
+) -> Result<(ChildReply, Option<OwnedFd>), Unanswered> {
     let permit = Permit::take(subject, limit)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
     let answer = child.answer(Instant::now() + limit);
     finish_query(permit, child, answer, limit)
 }
 
-/// As [`ask`], but without a child if the answer is known when the caller's turn comes: another caller has
-/// asked in the meantime. Without this, callers that ask the same at once would ask one after the other.
-/// `keep` runs before the next caller's turn.
-pub(crate) fn ask_unless_known<T>(
+/// Whether a foreign subject is asked that did not answer before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    Always,
+    UnlessSilent,
+}
+
+/// As [`ask`], for something that the current volume does not depend on: within [`FOREIGN_TIME_LIMIT`], and its
+/// silence is remembered.
+pub(crate) fn ask_foreign(
     subject: Subject,
-    question: Question<'_>,
-    limit: Duration,
+    question: ChildCall<'_>,
+    repeat: Repeat,
+) -> Result<(ChildReply, Option<OwnedFd>), Unanswered> {
+    let limit = FOREIGN_TIME_LIMIT;
+    let mut permit = Permit::take_unless_silent(subject, limit, repeat)?;
+    let child = Child::start(question).map_err(Unanswered::Failed)?;
+    let answer = child.answer(Instant::now() + limit);
+    permit.is_silent = is_timeout(&answer);
+    finish_query(permit, child, answer, limit)
+}
+
+/// As [`ask_foreign`], but without a child if the answer is known when the caller's turn comes: another caller
+/// has asked in the meantime. Without this, callers that ask the same at once would ask one after the other.
+/// `keep` runs before the next caller's turn.
+pub(crate) fn ask_foreign_unless_known<T>(
+    subject: Subject,
+    question: ChildCall<'_>,
+    repeat: Repeat,
     known: impl Fn() -> Option<T>,
-    keep: impl FnOnce(&Answer),
+    keep: impl FnOnce(&ChildReply),
 ) -> Result<Asked<T>, Unanswered> {
-    let mut permit = Permit::take(subject, limit)?;
+    let limit = FOREIGN_TIME_LIMIT;
+    let mut permit = Permit::take_unless_silent(subject, limit, repeat)?;
     if let Some(known) = known() {
         permit.is_answered = true;
         return Ok(Asked::Known(known));
@@ -100,13 +130,18 @@ pub(crate) fn ask_unless_known<T>(
     if let Ok(answer) = &answer {
         keep(answer);
     }
+    permit.is_silent = is_timeout(&answer);
     finish_query(permit, child, answer, limit).map(Asked::Answered)
 }
 
-/// The result of [`ask_unless_known`].
+/// The result of [`ask_foreign_unless_known`].
 pub(crate) enum Asked<T> {
     Known(T),
-    Answered(Answer),
+    Answered(ChildReply),
+}
+
+fn is_timeout<T>(answer: &io::Result<T>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
 fn finish_query<T>(
@@ -140,17 +175,39 @@ pub(crate) fn wait_for_others(subject: Subject, limit: Duration) -> Option<Permi
 
 /// Opens a place (`O_PATH`) on a path along which a filesystem can need to be asked.
 pub(crate) fn open(subject: Subject, place: Open<'_>, limit: Duration) -> io::Result<OwnedFd> {
-    let (answer, fd) = ask(subject, Question::Open(place), limit)?;
+    let (answer, fd) = ask(subject, ChildCall::Open(place), limit)?;
     fd.ok_or_else(|| io::Error::from_raw_os_error(answer.error as i32))
 }
 
-/// Asks several queries at the same time, so that all unanswered ones together cost one limit.
-pub(crate) fn ask_all<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A + Sync) -> Vec<A> {
-    /// How many children ask at once.
-    const MAX_CHILDREN: usize = 16;
-    if let [question] = questions {
-        return vec![ask(question)];
+/// The threads that help the callers of [`ask_all`], in the whole process.
+const MAX_HELPERS: usize = 15;
+static HELPERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Threads that help one caller, taken from those of the process.
+struct Helpers(usize);
+
+impl Helpers {
+    /// As many as are wanted and free, possibly none.
+    fn take(wanted: usize) -> Self {
+        let mut taken = 0;
+        let _ = HELPERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |busy| {
+            taken = wanted.min(MAX_HELPERS - busy);
+            Some(busy + taken)
+        });
+        Self(taken)
     }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        HELPERS.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// Asks several queries at the same time, so that all unanswered ones together cost one limit. When many callers
+/// ask, they share the threads that help, and each caller still asks on its own thread.
+pub(crate) fn ask_all<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A + Sync) -> Vec<A> {
+    let helpers = Helpers::take(questions.len().saturating_sub(1));
     let next = AtomicUsize::new(0);
     let work = || {
         let mut answers = Vec::new();
@@ -161,18 +218,19 @@ pub(crate) fn ask_all<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A +
         }
     };
     let mut answers = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..questions.len().min(MAX_CHILDREN)).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..helpers.0).map(|_| scope.spawn(work)).collect();
+        let own = work();
         let join = |worker: ScopedJoinHandle<'_, Vec<_>>| {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        workers.into_iter().flat_map(join).collect::<Vec<_>>()
+        own.into_iter().chain(workers.into_iter().flat_map(join)).collect::<Vec<_>>()
     });
     answers.sort_by_key(|(index, _)| *index);
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// Waits until no child of this process holds a mount only because this process had a descriptor of it: neither
-/// a copy, nor the one that its query was about after it has answered. At most this long for each of the two.
+/// Waits until no child keeps a mount busy by a descriptor: one it inherited, or that of a query it has answered. At
+/// most `limit` for each kind.
 pub(crate) fn wait_for_descriptors(limit: Duration) {
     descriptor_copies::wait_until_closed(limit);
     queues::wait_for_exits(limit);

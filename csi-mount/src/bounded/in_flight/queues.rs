@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
-use super::{Subject, Unanswered};
+use super::{Repeat, Subject, Unanswered};
 use crate::sys::child::Stuck;
 
 /// How often a child that is about to exit is polled.
@@ -15,13 +15,39 @@ pub(super) const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest wait in line behind queries that are answered one by one, in addition to the caller's limit.
 const QUEUE_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// The callers that ask about one subject. It is in the table as long as it has a caller or a child.
+/// How long a silent foreign subject is not asked again; it doubles each time up to the second.
+const SILENCE_LIMITS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(600)];
+/// A silent subject that nothing asks about for this long most likely no longer exists.
+const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// The callers that ask about one subject. It is in the table as long as it has a caller or a child, or is
+/// remembered as silent.
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) state: QueueState,
     waiting: usize,
     /// How many queries were answered since the queue was put into the table.
     answers: u64,
+    silence: Option<Silence>,
+}
+
+/// That a foreign subject did not answer, and from when on it is to be asked again.
+#[derive(Clone, Copy)]
+struct Silence {
+    pause: Duration,
+    ask_from: Instant,
+}
+
+impl Silence {
+    fn after(earlier: Option<Self>) -> Self {
+        let [shortest, longest] = SILENCE_LIMITS;
+        let pause = earlier.map_or(shortest, |earlier| (earlier.pause * 2).min(longest));
+        Self { pause, ask_from: Instant::now() + pause }
+    }
+
+    fn is_stale(self) -> bool {
+        self.ask_from.elapsed() > STALE_AFTER
+    }
 }
 
 #[derive(Default)]
@@ -46,6 +72,19 @@ pub(crate) fn stuck_child(subject: &Subject) -> Option<i32> {
         QueueState::Stuck(child) => Some(child.number()),
         _ => None,
     }
+}
+
+/// Whether a silent subject is to be asked again now. Only one caller gets this answer, and asks without a
+/// wait for others: in another thread, or at the end of its own work.
+pub(crate) fn takes_next_turn(subject: &Subject) -> bool {
+    let mut queues = queues();
+    let Some(queue) = queues.get_mut(subject) else { return false };
+    let now = Instant::now();
+    let Some(silence) = queue.silence.as_mut().filter(|silence| now >= silence.ask_from) else {
+        return false;
+    };
+    silence.ask_from = now + silence.pause;
+    true
 }
 
 /// Registers a killed program to be reaped later, so that it does not stay a zombie.
@@ -87,11 +126,21 @@ pub(super) fn queues() -> MutexGuard<'static, BTreeMap<Subject, Queue>> {
 pub(crate) struct Permit {
     subject: Subject,
     pub(super) is_answered: bool,
+    /// Whether a foreign subject did not answer, which is remembered.
+    pub(super) is_silent: bool,
     stuck: Option<Stuck>,
 }
 
 impl Permit {
     pub(super) fn take(subject: Subject, limit: Duration) -> Result<Self, Unanswered> {
+        Self::take_unless_silent(subject, limit, Repeat::Always)
+    }
+
+    pub(super) fn take_unless_silent(
+        subject: Subject,
+        limit: Duration,
+        repeat: Repeat,
+    ) -> Result<Self, Unanswered> {
         let start = Instant::now();
         let mut deadline = start + limit;
         let mut queues = queues();
@@ -100,12 +149,15 @@ impl Permit {
         loop {
             let queue = queues.entry(subject.clone()).or_default();
             queue.update();
+            if repeat == Repeat::UnlessSilent && queue.silence.is_some() {
+                return Err(Unanswered::Silent);
+            }
             // Nothing signals the exit of a child, so it is polled.
             let mut pause = Duration::MAX;
             match queue.state {
                 QueueState::Free => {
                     queue.state = QueueState::Running;
-                    return Ok(Self { subject, is_answered: false, stuck: None });
+                    return Ok(Self { subject, is_answered: false, is_silent: false, stuck: None });
                 }
                 QueueState::Stuck(_) => return Err(Unanswered::Stuck),
                 QueueState::Exiting(_) => pause = EXIT_POLL_INTERVAL,
@@ -145,7 +197,12 @@ impl Drop for Permit {
                 Some(child) => QueueState::Stuck(child),
             };
             queue.answers += u64::from(self.is_answered);
-            // They wait for other subjects too: one that none waits for wakes nobody.
+            if self.is_answered {
+                queue.silence = None;
+            } else if self.is_silent {
+                queue.silence = Some(Silence::after(queue.silence));
+            }
+            // All waiters share one condition variable; notify only if somebody waits for this subject.
             if queue.waiting > 0 {
                 QUEUE_FREED.notify_all();
             }
@@ -157,15 +214,22 @@ impl Drop for Permit {
 }
 
 impl Queue {
-    /// Frees the queue if the child that it waits for has exited.
+    /// Frees the queue if the child that it waits for has exited. If that child could not be killed before,
+    /// its call has ended now: the subject is no longer silent.
     fn update(&mut self) {
-        if matches!(self.state, QueueState::Stuck(child) | QueueState::Exiting(child) if child.is_gone()) {
-            self.state = QueueState::Free;
+        match self.state {
+            QueueState::Stuck(child) if child.is_gone() => {
+                self.state = QueueState::Free;
+                self.silence = None;
+            }
+            QueueState::Exiting(child) if child.is_gone() => self.state = QueueState::Free,
+            _ => {}
         }
+        self.silence = self.silence.filter(|silence| !silence.is_stale());
     }
 
     fn is_in_use(&self) -> bool {
-        self.waiting > 0 || !matches!(self.state, QueueState::Free)
+        self.waiting > 0 || self.silence.is_some() || !matches!(self.state, QueueState::Free)
     }
 }
 
@@ -173,10 +237,10 @@ impl Queue {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::super::{Asked, ask_unless_known};
+    use super::super::{Asked, ask_foreign_unless_known};
     use super::*;
-    use crate::MountId;
-    use crate::sys::child::{Answer, Question};
+    use crate::sys::child::{ChildCall, ChildReply};
+    use crate::sys::ids::MountId;
 
     fn subject(number: u64) -> Subject {
         Subject::Usage(MountId(u64::MAX - number))
@@ -201,14 +265,15 @@ mod tests {
     #[test]
     fn callers_that_ask_the_same_at_once_share_one_answer() {
         let root = std::fs::File::open("/").unwrap();
-        let (known, children) = (Mutex::new(None), AtomicUsize::new(0));
+        let known = Mutex::new(None);
+        let children = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let question = Question::Usage(std::os::fd::AsFd::as_fd(&root));
-                    let limit = Duration::from_secs(60);
-                    let keep = |answer: &Answer| *known.lock().unwrap() = Some(answer.blocks);
-                    match ask_unless_known(subject(6), question, limit, || *known.lock().unwrap(), keep) {
+                    let question = ChildCall::Usage(std::os::fd::AsFd::as_fd(&root));
+                    let keep = |answer: &ChildReply| *known.lock().unwrap() = Some(answer.blocks);
+                    let known = || *known.lock().unwrap();
+                    match ask_foreign_unless_known(subject(6), question, Repeat::Always, known, keep) {
                         Ok(Asked::Answered(_)) => _ = children.fetch_add(1, Ordering::SeqCst),
                         Ok(Asked::Known(blocks)) => assert!(blocks > 0),
                         Err(failed) => panic!("{failed:?}"),
@@ -217,6 +282,55 @@ mod tests {
             }
         });
         assert_eq!(children.into_inner(), 1);
+    }
+
+    fn is_silent(number: u64) -> bool {
+        let once = Permit::take_unless_silent(subject(number), Duration::ZERO, Repeat::UnlessSilent);
+        matches!(once, Err(Unanswered::Silent))
+    }
+
+    /// The answer, or the end of a call that could not be killed, shows that it is not silent any more.
+    #[test]
+    #[expect(clippy::zombie_processes, reason = "that the queue reaps it is what is tested")]
+    fn silence_is_remembered_until_it_changes() {
+        let silent = |stuck: Option<Stuck>| {
+            let mut permit = take(7, Duration::ZERO).unwrap();
+            permit.is_silent = true;
+            match stuck {
+                Some(stuck) => permit.keep_taken(stuck),
+                None => drop(permit),
+            }
+        };
+        assert!(!is_silent(7));
+        silent(None);
+        assert!(is_silent(7) && is_silent(7));
+        assert!(!takes_next_turn(&subject(7)), "its pause has begun");
+        let mut permit = take(7, Duration::ZERO).expect("one that depends on it asks");
+        permit.is_answered = true;
+        drop(permit);
+        assert!(!is_silent(7));
+
+        let mut program = std::process::Command::new("sleep").arg("300").spawn().unwrap();
+        silent(Some(Stuck::new(Pid::from_raw(program.id() as i32))));
+        assert!(is_silent(7));
+        program.kill().unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        while is_silent(7) {
+            assert!(Instant::now() < end, "its call has ended");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!queues().contains_key(&subject(7)), "it is not kept");
+    }
+
+    #[test]
+    fn the_next_turn_of_a_silent_subject_is_given_once() {
+        let mut permit = take(8, Duration::ZERO).unwrap();
+        permit.is_silent = true;
+        drop(permit);
+        queues().get_mut(&subject(8)).unwrap().silence.as_mut().unwrap().ask_from = Instant::now();
+        assert!(takes_next_turn(&subject(8)) && !takes_next_turn(&subject(8)));
+        assert!(is_silent(8), "nobody waits for the next answer");
+        queues().remove(&subject(8));
     }
 
     #[test]

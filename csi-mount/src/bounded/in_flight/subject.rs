@@ -1,14 +1,13 @@
 //! What is asked about.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::bounded::place_key::PlaceKey;
-use crate::{DeviceNumber, MountId};
+use crate::sys::ids::{DeviceNumber, MountId};
 
 /// What a query is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Subject {
-    /// The usage of a mounted filesystem.
     Usage(MountId),
     /// One unmount call. Separate from the usage, because an unmount releases the callers that wait for the
     /// usage.
@@ -23,23 +22,31 @@ pub(crate) enum Subject {
     Mount(String),
     /// A killed program that has not exited.
     Program(i32),
-    /// Whether the filesystem of this mount is frozen.
+    /// Freeing what the filesystem of this mount does not use.
+    Trim(MountId),
     Frozen(MountId),
     /// What a loop device is attached to, by its device number and its disk sequence number.
     LoopDevice(DeviceNumber, Option<u64>),
     /// An unmount at a place that has left the tree but not finished, by the pid of its child: data is still
     /// to be written.
-    FinishingUnmount(PlaceKey, i32),
+    FinishingUnmount(TargetKey, i32),
     /// A call to a remote disk or its driver, by what is called.
     #[cfg(feature = "remote")]
     RemoteDisk(PathBuf),
 }
 
-/// Where a path starts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PathStart {
     /// At the root directory, in the mount namespace with this link.
     Namespace(PathBuf),
     /// At this file of this mount: its inode, whatever descriptor is open on it.
     Directory(MountId, u64),
+}
+
+/// The identity of a target, independent of its path: the parent directory, and the name in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TargetKey {
+    /// None if the directory did not exist.
+    pub(crate) directory: Option<(DeviceNumber, u64)>,
+    pub(crate) name: OsString,
 }

@@ -1,14 +1,13 @@
 //! Unmounts in a child process, which can continue after the mount has left the tree.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::time::{Duration, Instant};
 
 use super::queues::{EXIT_POLL_INTERVAL, Permit, Queue, QueueState, queues, reap_later, remove_unused};
-use super::{Subject, Unanswered, finish_query, warn_stuck};
-use crate::MountId;
-use crate::bounded::place_key::PlaceKey;
-use crate::sys::child::{Answer, Child, Question, Stuck};
+use super::{Subject, Unanswered, finish_query, is_timeout, warn_stuck};
+use crate::bounded::in_flight::TargetKey;
+use crate::sys::child::{Child, ChildCall, ChildReply, Stuck};
+use crate::sys::ids::MountId;
 
 /// How long an unmount can take in total after the mount has left the tree, and what happens then.
 #[derive(Debug, Clone, Copy)]
@@ -24,15 +23,12 @@ pub(crate) struct FinishPolicy {
 /// The mount leaves the tree at once, which `is_detached_now` reports. After that the child waits until all
 /// data is written.
 pub(crate) fn unmount(
-    (mount, place): (MountId, PlaceKey),
-    question: Question<'_>,
+    (mount, place): (MountId, TargetKey),
+    question: ChildCall<'_>,
     limit: Duration,
     policy: FinishPolicy,
     is_detached_now: impl FnOnce() -> bool,
-) -> Result<Answer, Unanswered> {
-    let is_timeout = |answer: &io::Result<_>| {
-        answer.as_ref().is_err_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut)
-    };
+) -> Result<ChildReply, Unanswered> {
     let permit = Permit::take(Subject::Unmount(mount), limit)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
     let start = Instant::now();
@@ -50,7 +46,7 @@ pub(crate) fn unmount(
 }
 
 /// Waits up to the limit for unfinished unmounts at a place. Returns whether all have finished.
-pub(crate) fn has_finished_within(place: &PlaceKey, limit: Duration) -> bool {
+pub(crate) fn has_finished_within(place: &TargetKey, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     while !unfinished_unmounts(&mut queues(), place).is_empty() {
         if Instant::now() > deadline {
@@ -62,7 +58,7 @@ pub(crate) fn has_finished_within(place: &PlaceKey, limit: Duration) -> bool {
 }
 
 /// Kills the children of unfinished unmounts at a place.
-pub(crate) fn kill_unfinished(place: &PlaceKey) {
+pub(crate) fn kill_unfinished(place: &TargetKey) {
     let mut queues = queues();
     let children = unfinished_unmounts(&mut queues, place);
     // After its queue is removed, no other thread reaps the child, so its pid is not reused meanwhile.
@@ -78,7 +74,7 @@ pub(crate) fn kill_unfinished(place: &PlaceKey) {
     }
 }
 
-fn unfinished_unmounts(queues: &mut BTreeMap<Subject, Queue>, place: &PlaceKey) -> Vec<Stuck> {
+fn unfinished_unmounts(queues: &mut BTreeMap<Subject, Queue>, place: &TargetKey) -> Vec<Stuck> {
     remove_unused(queues);
     let of_place = queues.iter().filter_map(|(subject, queue)| match (subject, &queue.state) {
         (Subject::FinishingUnmount(at, _), QueueState::Stuck(child)) if at == place => Some(*child),

@@ -10,14 +10,14 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::node::{self, Node};
-use super::table;
-use super::{DETACH_TIME_LIMIT, LoopDevice, LoopLifetime, LoopOptions, POLL_INTERVAL};
+use super::{DETACH_TIME_LIMIT, LoopDevice, LoopLifetime, LoopOptions, POLL_INTERVAL, table};
+use crate::device::block_device::DeviceAccess;
 use crate::device::mount_places;
+use crate::error::{Error, ErrorKind, Result};
 use crate::path::paths;
+use crate::sys::descriptor::lock_within;
 use crate::sys::features::{self, Feature};
-use crate::sys::file_lock;
 use crate::sys::ioctl::{self, LoopInfo};
-use crate::{DeviceAccess, Error, ErrorKind, Result};
 
 const CONTROL: &str = "/dev/loop-control";
 const ATTACH: &str = "attach a loop device to";
@@ -116,7 +116,8 @@ fn node_of(number: u32) -> PathBuf {
 }
 
 fn configure(node: &Node, backing: &File, sector_size: u32, info: LoopInfo) -> nix::Result<()> {
-    let (node, backing) = (node.file.as_fd(), backing.as_fd());
+    let node = node.file.as_fd();
+    let backing = backing.as_fd();
     if features::has(Feature::LoopConfigure) {
         match ioctl::loop_configure(node, backing, sector_size, info) {
             // A kernel before 5.8 does not know this request and returns one of these errors.
@@ -149,7 +150,7 @@ fn wait_for_node(path: &Path, access: DeviceAccess) -> Result<Node> {
 /// Holds the lock of a backing file until the returned file is closed.
 pub(super) fn lock(backing: &Path) -> Result<File> {
     let file = File::open(backing).map_err(|error| Error::os(ATTACH, backing, error))?;
-    match file_lock::take_within(&file, DETACH_TIME_LIMIT) {
+    match lock_within(&file, DETACH_TIME_LIMIT) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => {
             let reason = "another program has locked the file";

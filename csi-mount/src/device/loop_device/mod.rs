@@ -1,7 +1,7 @@
 //! Loop devices: block devices over a file or over another block device.
 
 mod attach;
-mod node;
+pub(crate) mod node;
 mod options;
 mod table;
 
@@ -19,12 +19,15 @@ use rustix::io::Errno;
 use self::node::Node;
 pub use self::options::{LoopCache, LoopLifetime, LoopOptions};
 pub(crate) use self::table::{Attached, attached_as};
-use self::table::{ListedDevice, Relevance};
+use self::table::{ListedDevice, Relevance, likely_if};
+use crate::bounded::in_flight;
+use crate::device::block_device::DeviceAccess;
+use crate::error::{Error, ErrorKind, Result};
 use crate::path::lookup;
 use crate::sys::features::{self, Feature};
+use crate::sys::ids::DeviceNumber;
 use crate::sys::ioctl::{self, LoopInfo};
 use crate::sys::own_descriptors::with_own_descriptors;
-use crate::{DeviceAccess, DeviceNumber, Error, ErrorKind, Result};
 
 const DETACH: &str = "detach loop device";
 /// How long to wait for a node to appear, a lock to be released, and a detached device to go away.
@@ -129,12 +132,13 @@ impl LoopDevice {
     /// Returns every attached loop device whose mark is wanted, with the number of the block device
     /// beneath.
     ///
-    /// The mark is not in sysfs, so each read-only loop device is asked. Those over files of remote
-    /// filesystems are not asked: a marked one is over a device node.
+    /// The mark is not in sysfs, so each loop device is asked. A name alone is no mark: ours are read-only and
+    /// over a block device.
     pub(crate) fn find_marked(is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<(Self, DeviceNumber)>> {
-        let hint =
-            |listed: &ListedDevice| listed.hint(lookup::cached_node(&listed.backing()).is_some(), true);
-        let marked = table::attached(hint, |_, info| is_wanted(text(&info.file_name)))?;
+        let hint = |listed: &ListedDevice| likely_if(lookup::cached_node(&listed.backing()).is_some());
+        let marked = table::attached(hint, |_, info| {
+            info.rdevice != 0 && access_of(info) == DeviceAccess::ReadOnly && is_wanted(text(&info.file_name))
+        })?;
         let found =
             |found: &Attached| (Self::from_attached(found), DeviceNumber::from_dev_t(found.info.rdevice));
         Ok(marked.iter().map(found).collect())
@@ -147,7 +151,7 @@ impl LoopDevice {
     /// [`Unresponsive`](ErrorKind::Unresponsive) if a loop device that could be attached to one of them
     /// does not answer.
     pub(crate) fn over(devices: &[(DeviceNumber, OsString)]) -> Result<Vec<Attached>> {
-        let hint = |listed: &ListedDevice| listed.hint(listed.can_be_node_of(devices), true);
+        let hint = |listed: &ListedDevice| likely_if(listed.can_be_node_of(devices));
         let is_over = |info: &LoopInfo| {
             devices.iter().any(|(number, _)| *number == DeviceNumber::from_dev_t(info.rdevice))
         };
@@ -296,7 +300,9 @@ impl LoopDevice {
     }
 
     fn from_attached(Attached { listed, info }: &Attached) -> Self {
-        let (path, number, sequence) = (listed.node(), listed.number, listed.sequence);
+        let path = listed.node();
+        let number = listed.number;
+        let sequence = listed.sequence;
         Self { path, number, sequence, backing: info.backing(), access: access_of(info), _user: None }
     }
 
@@ -304,9 +310,12 @@ impl LoopDevice {
         Error::new(ErrorKind::NotFound, operation, "it was detached").at(&self.path)
     }
 
-    /// Waits a moment for the device to be free: a process that another thread has just forked holds the
-    /// descriptors that it inherited until it executes its program.
+    /// Waits for the device to be free: a process that another thread has just forked holds the descriptors that
+    /// it inherited until it executes its program. Children of this crate are known, others have a moment.
     fn refuse_in_use(&self) -> Result<()> {
+        if self.is_held()? {
+            in_flight::wait_for_descriptors(DETACH_TIME_LIMIT);
+        }
         let end = Instant::now() + BUSY_RETRY_LIMIT;
         while self.is_held()? {
             if Instant::now() >= end {
@@ -343,23 +352,36 @@ fn attached_to(backing: &Path) -> Result<Vec<Attached>> {
         return LoopDevice::over(&[(DeviceNumber::from_dev_t(file.rdev()), name)]);
     }
     let path = fs::canonicalize(backing).map_err(failed)?;
-    let is_local = !lookup::leads_into_remote(&path);
-    let hint = |listed: &ListedDevice| listed.hint(listed.backing() == path, is_local);
+    // A local filesystem answers, so a silent device is not over a file of it.
+    let otherwise = if lookup::leads_into_remote(&path) { Relevance::Possible } else { Relevance::Unlikely };
+    let hint = |listed: &ListedDevice| if listed.backing() == path { Relevance::Likely } else { otherwise };
     table::attached(hint, |_, info| info.backing() == (file.dev(), file.ino()))
 }
 
-/// A deleted file is identified by its old name, which the kernel shows without symbolic links.
+/// A deleted file is found by its old name, which the kernel shows without symbolic links, on the filesystem of
+/// its directory. Nothing but the name is known of it, and a file that exists can have the name that the kernel
+/// shows for a deleted one.
 fn attached_to_deleted(backing: &Path) -> Result<Vec<Attached>> {
-    let parent = backing.parent().and_then(|parent| fs::canonicalize(parent).ok());
-    let mut name = match (parent, backing.file_name()) {
-        (Some(parent), Some(name)) => parent.join(name).into_os_string(),
-        _ => backing.as_os_str().to_owned(),
+    let failed = |error: io::Error| Error::os("find the loop devices of", backing, error);
+    let (Some(parent), Some(name)) = (backing.parent(), backing.file_name()) else { return Ok(Vec::new()) };
+    let parent = match fs::canonicalize(if parent.as_os_str().is_empty() { Path::new(".") } else { parent }) {
+        Ok(parent) => parent,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
     };
-    name.push(" (deleted)");
-    let hint = |listed: &ListedDevice| {
-        if listed.backing().as_os_str() == name { Relevance::Likely } else { Relevance::Unwanted }
+    let device = fs::metadata(&parent).map_err(failed)?.dev();
+    let mut shown = parent.join(name).into_os_string();
+    shown.push(" (deleted)");
+    let existing = match fs::symlink_metadata(&shown) {
+        Ok(found) => Some((found.dev(), found.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(failed(error)),
     };
-    table::attached(hint, |listed, _| listed.backing().as_os_str() == name)
+    let is_shown = |listed: &ListedDevice| listed.backing().as_os_str() == shown;
+    let hint = |listed: &ListedDevice| if is_shown(listed) { Relevance::Likely } else { Relevance::Unwanted };
+    table::attached(hint, |listed, info| {
+        is_shown(listed) && info.device == device && existing != Some(info.backing())
+    })
 }
 
 pub(crate) fn access_of(info: &LoopInfo) -> DeviceAccess {
@@ -369,4 +391,33 @@ pub(crate) fn access_of(info: &LoopInfo) -> DeviceAccess {
 fn text(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     &bytes[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    mod needs_root {
+        use super::super::*;
+        use crate::sys::descriptor_copies::Copies;
+
+        /// The child of another thread has the descriptors of this process until it runs its program. On a machine
+        /// that has other work that can take longer than a moment.
+        #[test]
+        fn a_device_is_detached_when_a_forked_child_has_closed_its_copies() {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("image");
+            File::create(&file).unwrap().set_len(1 << 20).unwrap();
+            let device = LoopDevice::attach(&file, &LoopOptions::new()).unwrap();
+            let copies = Copies::begin();
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::EXCL;
+            let copy = rustix::fs::open(device.path(), flags, Mode::empty()).unwrap();
+            let child = std::thread::spawn(move || {
+                std::thread::sleep(2 * BUSY_RETRY_LIMIT);
+                drop(copy);
+                drop(copies);
+            });
+            device.detach().unwrap();
+            child.join().unwrap();
+            assert!(LoopDevice::find(&file).unwrap().is_empty());
+        }
+    }
 }

@@ -7,10 +7,29 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::device::block_device::DeviceAccess;
+use crate::error::{Error, Result};
+use crate::sys::ids::DeviceNumber;
 use crate::sys::ioctl::{self, LoopInfo};
-use crate::{DeviceAccess, DeviceNumber, Error, Result};
 
 const OPEN: &str = "open loop device";
+
+/// A loop device, as [`Devices::loop_devices`](crate::Devices::loop_devices) returns it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoopPath {
+    /// The path of its device node.
+    pub path: PathBuf,
+    /// Its device number.
+    pub number: DeviceNumber,
+}
+
+impl LoopPath {
+    /// The loop device with this node and number.
+    pub fn new(path: impl Into<PathBuf>, number: DeviceNumber) -> Self {
+        Self { path: path.into(), number }
+    }
+}
 
 /// An open node. While it is open, a detached device does not go away.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::DeviceAccess;
+use crate::device::block_device::DeviceAccess;
 use crate::sys::ioctl::LoopInfo;
 
 /// How to attach a loop device.

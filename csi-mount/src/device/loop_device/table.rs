@@ -4,7 +4,8 @@
 //! Only the loop device itself can say what it is attached to, and the kernel then stats the backing file.
 //! If the server of that file's filesystem is gone, a query about *any* such loop device hangs, unless a
 //! child process makes it and is given up in time. An answer is kept: it stays true while the device keeps
-//! its sequence number.
+//! its sequence number. Silence is kept too ([`in_flight`]), so that one device that does not answer delays
+//! one call and not each call of each volume.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,17 +13,20 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::libc;
 
-use crate::bounded::in_flight::{self, Asked, FOREIGN_TIME_LIMIT, Subject, Unanswered};
+use crate::bounded::in_flight::{self, Asked, Repeat, Subject, Unanswered};
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind, Result};
 use crate::path::lookup;
-use crate::sys::child::{self, Question};
+use crate::sys::child::{self, ChildCall};
 use crate::sys::features::{self, Feature};
+use crate::sys::ids::DeviceNumber;
 use crate::sys::ioctl::{self, LoopInfo, LoopStatus};
-use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const BLOCK: &str = "/sys/block";
 const PARTITIONS: &str = "/proc/partitions";
@@ -55,17 +59,22 @@ pub(crate) struct Attached {
 pub(crate) enum Relevance {
     /// It can't be a wanted one.
     Unwanted,
-    /// It can be a wanted one. If it does not answer, it counts as unrelated and is left out.
+    /// It is most likely not a wanted one. If it does not answer, it counts as unrelated and is left out, and is
+    /// not asked by later calls.
     Unlikely,
+    /// As unlikely, but each call asks it: the filesystem of the wanted file can be one that does not always
+    /// answer.
+    Possible,
     /// It looks like a wanted one. If it does not answer, the result is unknown, which is an error.
     Likely,
 }
 
 impl ListedDevice {
     fn read(name: &OsStr, number: DeviceNumber) -> io::Result<Self> {
-        let sequence = match features::has(Feature::DiskSequence) {
-            true => optional(attribute(&Path::new(BLOCK).join(name).join("diskseq")))?,
-            false => None,
+        let sequence = if features::has(Feature::DiskSequence) {
+            optional(attribute(&Path::new(BLOCK).join(name).join("diskseq")))?
+        } else {
+            None
         };
         let sequence = sequence.and_then(|text| std::str::from_utf8(&text).ok()?.trim_end().parse().ok());
         Ok(Self { name: name.to_owned(), number, sequence })
@@ -73,7 +82,7 @@ impl ListedDevice {
 
     /// The path of the backing file as the kernel writes it: relative to the caller's root if it is
     /// reachable from there, otherwise relative to that of some other mount namespace. This is a hint, not
-    /// a proof. Empty if the device was detached.
+    /// a proof: it can be the path of another file. Empty if the device was detached, or the path is too long.
     pub(crate) fn backing(&self) -> PathBuf {
         self.read_backing().ok().flatten().unwrap_or_default()
     }
@@ -81,7 +90,12 @@ impl ListedDevice {
     /// None if nothing is attached.
     fn read_backing(&self) -> io::Result<Option<PathBuf>> {
         let path = Path::new(BLOCK).join(&self.name).join("loop/backing_file");
-        let Some(mut backing) = optional(attribute(&path))? else { return Ok(None) };
+        let read = match attribute(&path) {
+            // It is longer than the kernel writes there.
+            Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => Ok(Vec::new()),
+            read => read,
+        };
+        let Some(mut backing) = optional(read)? else { return Ok(None) };
         if backing.last() == Some(&b'\n') {
             backing.pop();
         }
@@ -92,17 +106,12 @@ impl ListedDevice {
         Path::new("/dev").join(&self.name)
     }
 
-    /// The hint for a device that looks wanted or not. `is_local` says that the wanted backing has no
-    /// server behind it: then a device whose path leads into a filesystem with a server, as far as this
-    /// mount namespace shows, is not wanted.
-    pub(crate) fn hint(&self, looks_wanted: bool, is_local: bool) -> Relevance {
-        if looks_wanted {
-            Relevance::Likely
-        } else if is_local && lookup::leads_into_remote(&self.backing()) {
-            Relevance::Unwanted
-        } else {
-            Relevance::Unlikely
-        }
+    /// What a query about it is about: this attachment, and not a later one with the same number.
+    fn subject(&self) -> Subject {
+        // Before Linux 5.15: each attachment gets a new directory in sysfs.
+        let directory =
+            || fs::metadata(Path::new(BLOCK).join(&self.name).join("loop")).map(|found| found.ino());
+        Subject::LoopDevice(self.number, self.sequence.or_else(|| directory().ok()))
     }
 
     /// Whether the backing file looks like the node of one of these devices: by its name, or by what is at
@@ -119,6 +128,10 @@ impl ListedDevice {
         let path = Path::new(BLOCK).join(&self.name).join(name);
         fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
     }
+}
+
+pub(crate) fn likely_if(looks_wanted: bool) -> Relevance {
+    if looks_wanted { Relevance::Likely } else { Relevance::Unlikely }
 }
 
 /// The attached loop devices that `hint` allows, and whose own answer `wanted` accepts.
@@ -152,8 +165,16 @@ pub(crate) fn attached(
     }
     let mut unknown = attached;
     unknown.retain(|listed| hint(listed) != Relevance::Unwanted);
-    let answers = in_flight::ask_all(&unknown, ask);
-    for (listed, answer) in unknown.into_iter().zip(answers) {
+    // One that looks wanted is asked each time: the caller depends on it.
+    let relevance: Vec<_> = unknown.iter().map(&hint).collect();
+    let unknown: Vec<_> = unknown.into_iter().zip(relevance).collect();
+    let repeat = |relevance| match relevance {
+        Relevance::Likely | Relevance::Possible => Repeat::Always,
+        Relevance::Unlikely | Relevance::Unwanted => Repeat::UnlessSilent,
+    };
+    let answers = in_flight::ask_all(&unknown, |(listed, relevance)| ask(listed, repeat(*relevance)));
+    let mut silent = Vec::new();
+    for ((listed, relevance), answer) in unknown.into_iter().zip(answers) {
         match answer? {
             Answer::Status(status) => {
                 // It can be attached to something else since it was listed.
@@ -161,17 +182,19 @@ pub(crate) fn attached(
                 known.push((ListedDevice { sequence, ..listed }, status.info));
             }
             Answer::Gone => {}
-            Answer::Unanswered(error) if hint(&listed) == Relevance::Likely => {
+            Answer::Unanswered(error) if relevance == Relevance::Likely => {
                 return Err(Error::os(ASK, listed.node(), error)
                     .with_kind(ErrorKind::Unresponsive)
                     .add_reason(format!("it can be attached to {}", listed.backing().display())));
             }
+            Answer::SilentBefore => silent.push(listed),
             Answer::Unanswered(error) => {
                 tracing::warn!(device = %listed.node().display(), backing = %listed.backing().display(), %error,
                     "a loop device does not return its status, and is ignored as another program's device");
             }
         }
     }
+    ask_again(silent);
     let mut found: Vec<_> = known.into_iter().filter(|(listed, info)| wanted(listed, info)).collect();
     found.sort_by_key(|(listed, _)| listed.number);
     Ok(found.into_iter().map(|(listed, info)| up_to_date(listed, info)).collect())
@@ -185,9 +208,10 @@ pub(crate) fn status(node: &Path, number: DeviceNumber) -> Result<Option<LoopInf
     if listed.read_backing().map_err(failed)?.is_none() {
         return Ok(None);
     }
-    match ask(&listed)? {
+    match ask(&listed, Repeat::Always)? {
         Answer::Status(status) => Ok(Some(status.info)),
         Answer::Gone => Ok(None),
+        Answer::SilentBefore => Err(failed(Unanswered::Silent.into())),
         Answer::Unanswered(error) => Err(failed(error)),
     }
 }
@@ -201,7 +225,7 @@ pub(crate) fn attached_as(device: &BlockDevice) -> Option<Attached> {
     if listed.sequence != sequence {
         return None;
     }
-    let info = match ask(&listed).ok()? {
+    let info = match ask(&listed, Repeat::Always).ok()? {
         Answer::Status(status) if sequence.is_none_or(|sequence| sequence == status.sequence) => status.info,
         _ => return None,
     };
@@ -237,11 +261,25 @@ enum Answer {
     Gone,
     /// The filesystem of the backing file does not answer, or fails.
     Unanswered(io::Error),
+    /// It did not answer an earlier question, and was not asked.
+    SilentBefore,
+}
+
+/// Asks devices again whose turn it is, in a thread: no caller waits for them. The answers are kept.
+fn ask_again(mut silent: Vec<ListedDevice>) {
+    silent.retain(|listed| in_flight::takes_next_turn(&listed.subject()));
+    if silent.is_empty() {
+        return;
+    }
+    let ask_all = move || drop(in_flight::ask_all(&silent, |listed| ask(listed, Repeat::Always)));
+    if let Err(error) = std::thread::Builder::new().name("loop-devices".to_owned()).spawn(ask_all) {
+        tracing::debug!(%error, "silent loop devices are not asked again now");
+    }
 }
 
 /// Asks the device, unless its answer is kept: at the latest when this caller's turn comes, because many
 /// callers find a new device at the same time.
-fn ask(listed: &ListedDevice) -> Result<Answer> {
+fn ask(listed: &ListedDevice, repeat: Repeat) -> Result<Answer> {
     let kept = || -> Option<Answer> {
         let kept = answers().get(&listed.number).copied();
         let kept = kept.filter(|kept| listed.sequence == Some(kept.sequence));
@@ -252,18 +290,18 @@ fn ask(listed: &ListedDevice) -> Result<Answer> {
     }
     let failed = |error: io::Error| Error::os(ASK, listed.node(), error);
     let node = in_flight::c_string(&listed.node()).map_err(failed)?;
-    let subject = Subject::LoopDevice(listed.number, listed.sequence);
-    let keep = |answer: &child::Answer| {
+    let keep = |answer: &child::ChildReply| {
         if answer.error == 0 {
             let status = LoopStatus::from_words(answer.loop_status);
             remember(listed.number, listed.sequence.map(|_| status.sequence), status.info);
         }
     };
-    let question = Question::LoopStatus(&node);
-    let asked = in_flight::ask_unless_known(subject, question, FOREIGN_TIME_LIMIT, kept, keep);
+    let question = ChildCall::LoopStatus(&node);
+    let asked = in_flight::ask_foreign_unless_known(listed.subject(), question, repeat, kept, keep);
     let answer = match asked {
         Ok(Asked::Answered(answer)) => answer,
         Ok(Asked::Known(kept)) => return Ok(kept),
+        Err(Unanswered::Silent) => return Ok(Answer::SilentBefore),
         Err(silent @ (Unanswered::TimedOut(_) | Unanswered::Stuck)) => {
             return Ok(Answer::Unanswered(silent.into()));
         }
@@ -292,9 +330,12 @@ fn list() -> Result<Vec<ListedDevice>> {
 /// One read returns at most a page, and the next one continues after a *number* of disks. If one of those is
 /// removed in between, the table lacks a disk that stays. The standard library's reads begin with 32 bytes.
 fn read_tables(at_once: usize) -> io::Result<Vec<String>> {
-    let (mut tables, mut piece) = (Vec::<String>::new(), vec![0; at_once]);
+    let mut tables = Vec::<String>::new();
+    let mut piece = vec![0; at_once];
     while tables.len() < MAX_TABLES {
-        let (mut table, mut pieces, mut file) = (Vec::new(), 0, fs::File::open(PARTITIONS)?);
+        let mut table = Vec::new();
+        let mut pieces = 0;
+        let mut file = fs::File::open(PARTITIONS)?;
         loop {
             let length = file.read(&mut piece)?;
             if length == 0 {
@@ -321,7 +362,9 @@ fn failed_to_list(error: io::Error) -> Error {
 fn numbered(table: &str) -> impl Iterator<Item = (DeviceNumber, &OsStr)> {
     table.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();
-        let (major, minor, name) = (fields.next()?, fields.next()?, fields.nth(1)?);
+        let major = fields.next()?;
+        let minor = fields.next()?;
+        let name = fields.nth(1)?;
         let index = name.strip_prefix("loop")?;
         let is_whole = !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit());
         let number = DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? };
@@ -369,7 +412,7 @@ mod needs_root {
     use std::os::fd::BorrowedFd;
 
     use super::*;
-    use crate::LoopOptions;
+    use crate::device::loop_device::LoopOptions;
 
     /// How many disks are removed while the others are listed.
     const REMOVED: u32 = 24;
@@ -410,6 +453,48 @@ mod needs_root {
                     }
                 }
             }
+        }
+    }
+
+    /// What is remembered of a silent device is not true of the next one with its number.
+    #[test]
+    fn each_attachment_is_a_subject_of_its_own() {
+        let control = fs::File::open("/dev/loop-control").unwrap();
+        let backing = tempfile::tempfile().unwrap();
+        backing.set_len(1 << 20).unwrap();
+        let number = 9_000 + std::process::id() % 1000;
+        ioctl::loop_add(control.as_fd(), number).unwrap();
+        let path = format!("/dev/loop{number}");
+        let attached = || loop {
+            let node = fs::File::options().read(true).write(true).open(&path).unwrap();
+            let info = LoopOptions::new().info(Path::new("attached"));
+            match ioctl::loop_set_up_in_steps(node.as_fd(), backing.as_fd(), 0, info) {
+                Ok(()) => return node,
+                // It is being detached.
+                Err(nix::Error::EBUSY) => std::thread::sleep(std::time::Duration::from_millis(5)),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let subject = |node: &fs::File| {
+            let number =
+                DeviceNumber::from_dev_t(std::os::unix::fs::MetadataExt::rdev(&node.metadata().unwrap()));
+            ListedDevice::read(Path::new(&path).file_name().unwrap(), number).unwrap().subject()
+        };
+        for old in [&[][..], &[Feature::DiskSequence]] {
+            crate::internal::without_features(old, || {
+                let mut seen: Vec<Subject> = Vec::new();
+                for _ in 0..3 {
+                    let node = attached();
+                    let found = subject(&node);
+                    assert_eq!(subject(&node), found, "the same attachment");
+                    assert!(!seen.contains(&found), "{found:?}");
+                    seen.push(found);
+                    ioctl::loop_clear(node.as_fd()).unwrap();
+                }
+            });
+        }
+        while let Err(nix::Error::EBUSY) = ioctl::loop_remove(control.as_fd(), number) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }
 

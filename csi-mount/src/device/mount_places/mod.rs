@@ -11,37 +11,86 @@ use std::path::PathBuf;
 
 use self::scan::Scan;
 use crate::device::sysfs::Sysfs;
+use crate::error::Result;
+use crate::sys::ids::DeviceNumber;
 use crate::table::mount_namespaces;
-use crate::{DeviceNumber, Result};
 
-/// Where something is mounted.
+/// Where something is mounted: the path, and a process of its mount namespace if that is another one. Its text has
+/// both, with the pod and the container of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct MountPlace {
     /// The mount point, relative to the root of its mount namespace.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// A process in that mount namespace; none if it is the caller's own mount namespace.
-    pub process: Option<NamespaceMember>,
+    pub(crate) process: Option<NamespaceMember>,
 }
 
 /// A process, and the mount namespace that it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NamespaceMember {
+pub(crate) struct NamespaceMember {
     /// The process's number in this process's pid namespace.
-    pub id: u32,
+    pub(crate) id: u32,
     /// The name of its program, at most 15 bytes.
-    pub name: String,
+    name: String,
     /// The mount namespace's inode number, as `lsns(8)` shows it.
-    pub namespace: u64,
+    namespace: u64,
+    /// The UID of its pod, if its control group names one.
+    pod_uid: Option<String>,
+    /// The id of its container, if its control group names one.
+    container_id: Option<String>,
+}
+
+impl NamespaceMember {
+    fn new(id: u32, namespace: u64) -> Self {
+        let groups = fs::read_to_string(format!("/proc/{id}/cgroup")).unwrap_or_default();
+        let (pod_uid, container_id) = ids_in(&groups);
+        Self { id, name: program_name(id), namespace, pod_uid, container_id }
+    }
+}
+
+/// The UID of the pod and the id of the container in the paths of `/proc/PID/cgroup`.
+fn ids_in(groups: &str) -> (Option<String>, Option<String>) {
+    let mut components = groups.split(['/', ':', '\n']);
+    match components.find_map(pod_uid) {
+        // Inside the container there can be groups of its own, and outside of the pod a node that is a container.
+        Some(uid) => (Some(uid), components.find_map(container_id)),
+        None => (None, groups.split(['/', ':', '\n']).filter_map(container_id).next_back()),
+    }
+}
+
+/// The UID in a control group's name: `podUID` (cgroupfs), or `kubepods-burstable-podUID.slice` with `_` in place of
+/// `-` (systemd). A static pod has the hash of its configuration there.
+fn pod_uid(component: &str) -> Option<String> {
+    let name = match component.strip_suffix(".slice") {
+        Some(slice) => slice.rsplit('-').next()?,
+        None => component,
+    };
+    let uid = name.strip_prefix("pod")?.replace('_', "-");
+    let digits = uid.bytes().filter(u8::is_ascii_hexdigit).count();
+    (digits == 32 && uid.len() - digits == uid.matches('-').count()).then_some(uid)
+}
+
+/// The id in a control group's name: `ID` (cgroupfs), or `cri-containerd-ID.scope` and the like (systemd).
+fn container_id(component: &str) -> Option<String> {
+    let name = component.strip_suffix(".scope").unwrap_or(component);
+    let id = name.rsplit('-').next()?;
+    (id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| id.to_owned())
 }
 
 impl fmt::Display for MountPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
         match &self.process {
-            Some(NamespaceMember { id, name, namespace }) => {
-                write!(f, " in another mount namespace ({namespace}, of process {id}, {name})")
+            Some(member) => {
+                let NamespaceMember { id, name, namespace, .. } = member;
+                write!(f, " in another mount namespace ({namespace}, of process {id}, {name}")?;
+                if let Some(uid) = &member.pod_uid {
+                    write!(f, ", pod {uid}")?;
+                }
+                if let Some(id) = &member.container_id {
+                    write!(f, ", container {id}")?;
+                }
+                f.write_str(")")
             }
             None => Ok(()),
         }
@@ -65,8 +114,7 @@ pub(super) fn find(devices: &[(DeviceNumber, OsString)]) -> Result<Vec<(UseKind,
         let Some(table) = namespace.table() else { continue };
         let there = scan.in_namespace_of(table.process, &table.text);
         if !there.is_empty() {
-            let name = program_name(table.process);
-            let member = NamespaceMember { id: table.process, name, namespace: namespace.id };
+            let member = NamespaceMember::new(table.process, namespace.id);
             let place = |path| MountPlace { path, process: Some(member.clone()) };
             found.extend(there.into_iter().map(|(kind, path)| (kind, place(path))));
         }
@@ -86,4 +134,42 @@ pub(crate) fn bound_at(number: DeviceNumber) -> Result<Option<MountPlace>> {
 pub(super) fn program_name(id: u32) -> String {
     // The command line is not read: that waits for the process's memory, which can wait for a filesystem.
     fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_group_names_the_pod_and_the_container() {
+        let uid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
+        let hash = "0123456789abcdef0123456789abcdef";
+        let systemd = uid.replace('-', "_");
+        let id = "b".repeat(64);
+        let both = (Some(uid.to_owned()), Some(id.clone()));
+        for (groups, expected) in [
+            (format!("0::/kubepods/burstable/pod{uid}/{id}\n"), both.clone()),
+            (format!("12:cpu:/kubepods/pod{uid}/{id}\n1:name=systemd:/x\n0::/\n"), both.clone()),
+            (
+                format!("0::/kubepods.slice/kubepods-pod{systemd}.slice/cri-containerd-{id}.scope\n"),
+                both.clone(),
+            ),
+            (
+                format!(
+                    "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/\
+                     kubelet-kubepods-besteffort-pod{systemd}.slice/crio-{id}.scope/container/init.scope\n"
+                ),
+                both.clone(),
+            ),
+            (format!("0::/system.slice/kubepods-pod{systemd}.slice:cri-containerd:{id}\n"), both.clone()),
+            (format!("0::/docker/{}/kubelet/kubepods/pod{uid}/{id}\n", "c".repeat(64)), both.clone()),
+            (format!("0::/../../pod{uid}/{id}\n"), both.clone()),
+            (format!("0::/../cri-containerd-{id}.scope\n"), (None, both.1.clone())),
+            (format!("0::/kubepods/besteffort/pod{hash}/{id}\n"), (Some(hash.to_owned()), both.1.clone())),
+            ("0::/user.slice/podman-1.scope\n".to_owned(), (None, None)),
+            (String::new(), (None, None)),
+        ] {
+            assert_eq!(ids_in(&groups), expected, "{groups}");
+        }
+    }
 }

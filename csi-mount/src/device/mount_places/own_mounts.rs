@@ -13,10 +13,12 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-use super::scan::ANONYMOUS_DEVICE_TYPES;
+use crate::error::Result;
+use crate::place::on_device::ANONYMOUS_DEVICE_TYPES;
 use crate::sys::features::{self, Feature};
+use crate::sys::ids::{DeviceNumber, MountId};
 use crate::sys::mount_api::{self, NAMESPACE_ROOT, StatMountPlace};
-use crate::{DeviceNumber, MountEntry, Result, mounts};
+use crate::table::mountinfo::{MountEntry, mounts};
 
 /// The mounts of whole filesystems by their unique id, which the kernel never uses again, and the device of
 /// each. A mount's filesystem and root stay the same as long as the mount exists. Filesystems whose number
@@ -29,6 +31,7 @@ const LIST: usize = if cfg!(test) { 64 } else { 4096 };
 /// The part of a filesystem that a mount shows, and where.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MountedPart {
+    pub(super) id: MountId,
     pub(super) device: DeviceNumber,
     pub(super) fs_type: String,
     pub(super) source: OsString,
@@ -58,7 +61,8 @@ fn listed(is_wanted: impl Fn(DeviceNumber) -> bool) -> io::Result<Option<Vec<Mou
         known.retain(|id, _| ids.binary_search(id).is_ok());
         ids.into_iter().filter(|id| known.get(id).is_none_or(|device| is_wanted(*device))).collect()
     };
-    let (mut found, mut whole) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut whole = Vec::new();
     for id in unknown {
         let part = match mount_api::statmount_place(id) {
             Ok(Some(place)) => MountedPart::from(place),
@@ -92,8 +96,9 @@ fn ids() -> io::Result<Vec<u64>> {
 
 impl From<StatMountPlace> for MountedPart {
     fn from(place: StatMountPlace) -> Self {
-        let StatMountPlace { device: (major, minor), fs_type, source, root, mount_point } = place;
+        let StatMountPlace { id, device: (major, minor), fs_type, source, root, mount_point } = place;
         Self {
+            id: MountId(id),
             device: DeviceNumber { major, minor },
             fs_type: String::from_utf8_lossy(&fs_type).into_owned(),
             source: OsString::from_vec(source),
@@ -105,18 +110,19 @@ impl From<StatMountPlace> for MountedPart {
 
 impl From<MountEntry> for MountedPart {
     fn from(entry: MountEntry) -> Self {
-        let MountEntry { device, root, mount_point, fs_type, source, .. } = entry;
-        Self { device, fs_type, source, root, mount_point }
+        let MountEntry { id, device, root, mount_point, fs_type, source, .. } = entry;
+        Self { id, device, fs_type, source, root, mount_point }
     }
 }
 
 #[cfg(test)]
 mod needs_root {
     use super::*;
+    use crate::mounting::bind::Bind;
+    use crate::mounting::mount::Mount;
+    use crate::place::target::Target;
     use crate::testing::private_mount_namespace;
-    use crate::{Bind, Mount, Target};
 
-    /// The parts below a directory.
     fn below(directory: &Path, mut parts: Vec<MountedPart>) -> Vec<MountedPart> {
         parts.retain(|part| part.mount_point.starts_with(directory));
         parts.sort();
@@ -145,7 +151,7 @@ mod needs_root {
             assert_eq!(below(directory.path(), found.clone()), below(directory.path(), table));
             // A kernel without the calls has the table.
             let old =
-                crate::testing::without_features(&[Feature::Statmount], || candidates(|_| true).unwrap());
+                crate::internal::without_features(&[Feature::Statmount], || candidates(|_| true).unwrap());
             found.sort();
             assert_eq!(below(directory.path(), old), below(directory.path(), found));
         });

@@ -9,19 +9,18 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::UseKind;
 use super::own_mounts::{self, MountedPart};
-use crate::bounded::in_flight::{self, FOREIGN_TIME_LIMIT};
-use crate::path::lookup;
-use crate::place::on_device::block_device_at;
+use crate::bounded::in_flight::{self, Repeat, Unanswered};
+use crate::error::Result;
+use crate::path::lookup::{self, ShownNode};
+use crate::place::on_device::{ANONYMOUS_DEVICE_TYPES, block_device_at};
+use crate::sys::ids::DeviceNumber;
 use crate::table::details;
-use crate::{DeviceNumber, Result, parse_mountinfo};
-
-/// Filesystems on a block device whose mounts show an anonymous device number.
-pub(super) const ANONYMOUS_DEVICE_TYPES: [&str; 2] = ["btrfs", "bcachefs"];
+use crate::table::mountinfo::{is_deleted, parse_mountinfo};
 
 pub(super) struct Scan<'d> {
     devices: &'d [(DeviceNumber, OsString)],
     /// The device number of each file, by its filesystem and its path there: many namespaces have binds of
-    /// the same files.
+    /// the same files. Deleted files are not in it: several can have had one path.
     files: BTreeMap<(DeviceNumber, PathBuf), Option<DeviceNumber>>,
 }
 
@@ -35,22 +34,30 @@ impl<'d> Scan<'d> {
         let mut found = Vec::new();
         let mut unknown = Vec::new();
         for entry in own_mounts::candidates(|device| self.is_one_of_devices(device))? {
-            match self.classify(&entry, |path| lookup::cached_node_state(CWD, path)) {
+            match self.classify(&entry, |path| lookup::cached_node_state(CWD, path, entry.id)) {
                 Classified::User(what) => found.push((what, entry.mount_point)),
                 Classified::NotUser => {}
-                Classified::Unknown => unknown.push(entry.mount_point),
+                Classified::Unknown => unknown.push(entry),
             }
         }
         // The paths lead through filesystems that must be asked. All are asked together, so that those that
         // do not answer cost one time limit in total. A place that can't be looked at is not one where this
         // crate has published a device.
-        let ask = |path: &PathBuf| lookup::node_within(path, FOREIGN_TIME_LIMIT).unwrap_or_default();
-        let nodes = in_flight::ask_all(&unknown, ask);
-        for (path, node) in unknown.into_iter().zip(nodes) {
-            if let Some(number) = self.one_of_devices(node) {
-                found.push((UseKind::Node(number), path));
+        let nodes = in_flight::ask_all(&unknown, |entry| ask(entry, Repeat::UnlessSilent));
+        let mut silent = Vec::new();
+        for (entry, node) in unknown.into_iter().zip(nodes) {
+            match node {
+                Err(Unanswered::Silent) => silent.push(entry),
+                node => {
+                    if let Ok(ShownNode::Node(node)) = node
+                        && let Some(number) = self.one_of_devices(node)
+                    {
+                        found.push((UseKind::Node(number), entry.mount_point));
+                    }
+                }
             }
         }
+        ask_again(silent);
         Ok(found)
     }
 
@@ -65,10 +72,12 @@ impl<'d> Scan<'d> {
             }
             let Some(entry) = parse_mountinfo(line).ok().and_then(|mut found| found.pop()) else { continue };
             let entry = MountedPart::from(entry);
+            let mount = entry.id;
             let look = |path: &Path| {
-                let root: &OwnedFd = root.get_or_insert_with(|| open_root(process)).as_ref()?;
-                let path = path.strip_prefix("/").ok().filter(|path| !path.as_os_str().is_empty())?;
-                lookup::cached_node_state(root.as_fd(), path)
+                let root: Option<&OwnedFd> = root.get_or_insert_with(|| open_root(process)).as_ref();
+                let path = path.strip_prefix("/").ok().filter(|path| !path.as_os_str().is_empty());
+                let (Some(root), Some(path)) = (root, path) else { return ShownNode::Unknown };
+                lookup::cached_node_state(root.as_fd(), path, mount)
             };
             if let Classified::User(what) = self.classify(&entry, look) {
                 found.push((what, entry.mount_point));
@@ -89,45 +98,46 @@ impl<'d> Scan<'d> {
                 .is_some_and(|device| self.is_one_of_devices(device))
     }
 
-    fn classify(
-        &mut self,
-        entry: &MountedPart,
-        look: impl FnOnce(&Path) -> Option<Option<DeviceNumber>>,
-    ) -> Classified {
+    fn classify(&mut self, entry: &MountedPart, look: impl FnOnce(&Path) -> ShownNode) -> Classified {
         if self.is_filesystem_on_device(entry) {
             return Classified::User(UseKind::Filesystem);
         }
         if entry.root == Path::new("/") || details::is_remote(&entry.fs_type) {
             return Classified::NotUser;
         }
-        // A node in /dev has the kernel's name, unless somebody made another one.
-        if entry.fs_type == "devtmpfs"
-            && let Some((number, _)) = self
-                .devices
-                .iter()
-                .find(|(_, name)| entry.root.strip_prefix("/").is_ok_and(|root| root == name))
-        {
-            return Classified::User(UseKind::Node(*number));
-        }
+        let is_deleted = is_deleted(&entry.root);
         let key = (entry.device, entry.root.clone());
-        let node = match self.files.get(&key) {
-            Some(node) => *node,
-            None => {
-                let Some(node) = look(&entry.mount_point) else { return Classified::Unknown };
-                self.files.insert(key, node);
-                node
+        let known = self.files.get(&key).copied().filter(|_| !is_deleted);
+        let node = known.map_or_else(|| look(&entry.mount_point), ShownNode::Node);
+        let number = match node {
+            ShownNode::Node(number) => {
+                if !is_deleted {
+                    self.files.insert(key, number);
+                }
+                self.one_of_devices(number)
             }
+            // A node in /dev has the kernel's name, unless somebody made another one.
+            ShownNode::Covered | ShownNode::Unknown => self.named_like(entry),
         };
-        match self.one_of_devices(node) {
+        match number {
             Some(number) => Classified::User(UseKind::Node(number)),
+            None if node == ShownNode::Unknown => Classified::Unknown,
             None => Classified::NotUser,
         }
     }
 
+    /// The device whose kernel name the mounted file of a devtmpfs has.
+    fn named_like(&self, entry: &MountedPart) -> Option<DeviceNumber> {
+        let is_its_name = |name: &OsString| entry.root.strip_prefix("/").is_ok_and(|root| root == name);
+        let mut devices = self.devices.iter().filter(|_| entry.fs_type == "devtmpfs");
+        devices.find_map(|(number, name)| is_its_name(name).then_some(*number))
+    }
+
     fn is_filesystem_on_device(&self, entry: &MountedPart) -> bool {
-        let number = match ANONYMOUS_DEVICE_TYPES.contains(&&*entry.fs_type) {
-            true => block_device_at(&entry.source),
-            false => Some(entry.device),
+        let number = if ANONYMOUS_DEVICE_TYPES.contains(&&*entry.fs_type) {
+            block_device_at(&entry.source)
+        } else {
+            Some(entry.device)
         };
         self.one_of_devices(number).is_some()
     }
@@ -145,6 +155,23 @@ enum Classified {
     User(UseKind),
     NotUser,
     Unknown,
+}
+
+fn ask(entry: &MountedPart, repeat: Repeat) -> Result<ShownNode, Unanswered> {
+    lookup::node_of_foreign(&entry.mount_point, entry.id, repeat)
+}
+
+/// Asks the filesystems again whose turn it is, in a thread: no caller waits for them. If they answer, the next
+/// search asks them.
+fn ask_again(mut silent: Vec<MountedPart>) {
+    silent.retain(|entry| lookup::takes_next_turn(&entry.mount_point));
+    if silent.is_empty() {
+        return;
+    }
+    let ask_all = move || drop(in_flight::ask_all(&silent, |entry| ask(entry, Repeat::Always)));
+    if let Err(error) = std::thread::Builder::new().name("bound-nodes".to_owned()).spawn(ask_all) {
+        tracing::debug!(%error, "silent filesystems are not asked again now");
+    }
 }
 
 fn open_root(process: u32) -> Option<OwnedFd> {

@@ -78,8 +78,8 @@ fn iscsi(session: &str, path: &Path, address: &ScsiAddress) -> Option<String> {
     let target = text(&path.join(format!("iscsi_session/{session}/targetname")))?;
     let connection = format!("connection{number}:0");
     let connection: PathBuf = path.join(&connection).join("iscsi_connection").join(&connection);
-    let (host, port) =
-        (text(&connection.join("persistent_address"))?, text(&connection.join("persistent_port"))?);
+    let host = text(&connection.join("persistent_address"))?;
+    let port = text(&connection.join("persistent_port"))?;
     Some(format!("ip-{host}:{port}-iscsi-{target}-lun-{}", address.lun_text()))
 }
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::{Sysfs, names, text};
-use crate::{DeviceNumber, Result};
+use crate::error::Result;
+use crate::sys::ids::DeviceNumber;
 
 /// A device mapper device that is ready for use. On newer kernels, one that is not ready is not in sysfs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +37,6 @@ pub(crate) struct MultipathMap {
 
 #[cfg(feature = "remote")]
 impl Sysfs {
-    /// All maps of dm-multipath.
     pub(crate) fn multipath_maps(&self) -> Result<Vec<MultipathMap>> {
         let block = self.root.join("block");
         let devices = names(&block)?.into_iter().filter(|device| device.starts_with("dm-"));

@@ -12,7 +12,8 @@ pub(crate) use self::mapper::Mapped;
 #[cfg(feature = "remote")]
 pub(crate) use self::mapper::MultipathMap;
 pub(crate) use self::overlap::Overlap;
-use crate::{DeviceNumber, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::ids::DeviceNumber;
 
 const ASK: &str = "read the identity of a disk in";
 const RESCAN: &str = "request a rescan of the size through";
@@ -76,7 +77,7 @@ pub(crate) fn is_same_hex(one: &str, other: &str) -> bool {
     hex_digits(one) == hex_digits(other)
 }
 
-fn hex_digits(text: &str) -> String {
+pub(crate) fn hex_digits(text: &str) -> String {
     let text = text.trim();
     let text = ["nvme-", "eui.", "0x"]
         .into_iter()

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::{Sysfs, names, text};
-use crate::DeviceNumber;
+use crate::sys::ids::DeviceNumber;
 
 /// A device that has bytes in common with another one, or is that one.
 #[derive(Debug, Clone, PartialEq, Eq)]

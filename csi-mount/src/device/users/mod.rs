@@ -4,15 +4,18 @@ mod openers;
 
 use std::ffi::OsString;
 use std::fmt;
+#[cfg(any(test, feature = "remote"))]
 use std::fs;
 use std::path::PathBuf;
 
-use crate::device::loop_device;
-use crate::device::mount_places::{self, UseKind};
+use crate::device::block_device::{BlockDevice, DeviceAccess, DeviceUse};
+use crate::device::loop_device::{self, LoopDevice};
+use crate::device::mount_places::{self, MountPlace, UseKind};
 use crate::device::sysfs::{Overlap, Sysfs};
-use crate::{
-    BlockDevice, DeviceAccess, DeviceNumber, DeviceUse, Error, ErrorKind, LoopDevice, MountPlace, Result,
-};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounted::users;
+use crate::path::lookup;
+use crate::sys::ids::DeviceNumber;
 
 /// How many users an error names.
 const MAX_NAMED: usize = 3;
@@ -85,7 +88,7 @@ impl DeviceUser {
         match self {
             Self::Mount(MountPlace { process: Some(_), .. })
             | Self::Published { place: MountPlace { process: Some(_), .. }, .. } => {
-                "stop that process, or unmount it in that mount namespace (nsenter -t PID -m)"
+                "stop that process or delete its pod, or unmount it in that mount namespace (nsenter -t PID -m)"
             }
             Self::Mount(_) => "unmount it there",
             Self::Published { .. } => "unpublish it first",
@@ -97,7 +100,9 @@ impl DeviceUser {
             Self::Swap(_) => "stop using it as swap space (swapoff)",
             Self::Process { .. } => "stop that process",
             Self::Unknown => {
-                "stop what holds it; with hostPID this process can see the mounts of all mount namespaces"
+                "stop what holds it: on the node, `grep -l MAJOR:MINOR /proc/[0-9]*/mountinfo` lists the processes \
+                 that see it mounted (search for its path if it has a btrfs), and /proc/PID/cgroup names the pod. \
+                 With hostPID the driver names them itself"
             }
         }
     }
@@ -113,7 +118,6 @@ impl DeviceUser {
     }
 }
 
-/// The users that an operation tolerates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tolerated {
     /// None: the operation would write beneath them.
@@ -150,7 +154,6 @@ pub(crate) fn refuse(device: &BlockDevice, operation: &'static str, tolerated: T
     Err(in_use_error(operation, &format!("the device ({})", device.number()), &users).at(device.path()))
 }
 
-/// All users of the device.
 pub(crate) fn all_users(device: &BlockDevice) -> Result<Vec<DeviceUser>> {
     // This is checked first: a user that comes after it is then not mistaken for one that was found.
     let held = device.in_use()?;
@@ -221,10 +224,8 @@ fn at_place(kind: UseKind, place: MountPlace, sysfs: &Sysfs) -> DeviceUser {
     match kind {
         UseKind::Filesystem => DeviceUser::Mount(place),
         UseKind::Node(number) => {
-            let access = match sysfs.is_read_only(number) {
-                true => DeviceAccess::ReadOnly,
-                false => DeviceAccess::ReadWrite,
-            };
+            let access =
+                if sysfs.is_read_only(number) { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
             DeviceUser::Published { place, access }
         }
     }
@@ -238,22 +239,15 @@ fn has_common_bytes(overlap: &Overlap, over: &crate::sys::ioctl::LoopInfo) -> bo
     over.offset < overlap.range.end && overlap.range.start < end
 }
 
-/// The swap spaces on these devices.
+/// The swap spaces on these devices. The kernel shows only their paths, which can be of another mount namespace:
+/// one that leads to no node here counts by its name.
 fn swap_spaces(devices: &[Overlap]) -> impl Iterator<Item = PathBuf> {
-    let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let paths: Vec<PathBuf> = table
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split_whitespace().next())
-        .map(PathBuf::from)
-        .filter(|path| {
-            let node = crate::path::lookup::cached_node(path);
-            devices.iter().any(|device| {
-                node.map_or(path.file_name() == Some(&device.name), |node| node == device.number)
-            })
-        })
-        .collect();
-    paths.into_iter()
+    users::swap_spaces().into_iter().filter(|path| {
+        let node = lookup::cached_node(path);
+        devices
+            .iter()
+            .any(|device| node.map_or(path.file_name() == Some(&device.name), |node| node == device.number))
+    })
 }
 
 /// The error that refuses a device because of these users, some of which it names.
@@ -263,6 +257,16 @@ pub(crate) fn in_use_error(operation: &'static str, device: &str, users: &[Devic
         Some(user) => error.hint(user.hint()),
         None => error,
     }
+}
+
+/// As [`in_use_error`], with the device's path and number.
+pub(crate) fn device_in_use_error(
+    operation: &'static str,
+    device: &BlockDevice,
+    users: &[DeviceUser],
+) -> Error {
+    let name = format!("the device {} ({})", device.path().display(), device.number());
+    in_use_error(operation, &name, users)
 }
 
 /// The first few users, and how many more there are.

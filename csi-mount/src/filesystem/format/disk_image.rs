@@ -32,13 +32,16 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
 
-use crate::device::claimed::{AlignedBuffer, BLOCK, ClaimedDevice, length_of, pieces, with_claim};
+use crate::device::block_device::BlockDevice;
+use crate::device::exclusive::{AlignedBuffer, BLOCK, ExclusiveDevice, length_of, pieces, with_claim};
 use crate::device::mapping::LUKS_HEADER;
 use crate::device::users::{self, Tolerated};
-use crate::filesystem::format::record::{Entry, FormatKind, InterruptedContent, Record, blocks, runs};
-use crate::filesystem::probe::{Reader, Unread, first_nonzero};
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::format::record::{
+    Entry, FormatKind, InterruptedContent, Record, SECTOR, blocks, runs, sectors,
+};
+use crate::filesystem::probe::{Probe, Reader, Unread, first_nonzero};
 use crate::filesystem::tool::{OpenFile, RunningTool};
-use crate::{BlockDevice, Error, ErrorKind, Probe, Result};
 
 /// By how much the file can grow before zeros are removed from it.
 const GROWTH: u64 = 32 << 20;
@@ -65,7 +68,8 @@ pub(crate) trait Blankness: Sync {
 
 /// The parts of an image, in device order.
 struct Content {
-    blocks: Vec<Entry>,
+    /// Those that are not zero, without the commit sector.
+    sectors: Vec<Entry>,
     commit: Option<Vec<u8>>,
     zeros: Vec<Range<u64>>,
 }
@@ -96,11 +100,14 @@ impl<'d> DiskImage<'d> {
         (OpenFile { fd: file.as_fd(), name }, ZeroKeeper { file, zeros, kept, operation, name })
     }
 
-    /// Bytes of the image.
     pub(crate) fn read(&self, place: u64, length: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; length];
-        self.file.read_exact_at(&mut bytes, place).map_err(|error| self.failed(error))?;
+        self.read_into(&mut bytes, place)?;
         Ok(bytes)
+    }
+
+    fn read_into(&self, bytes: &mut [u8], place: u64) -> Result<()> {
+        self.file.read_exact_at(bytes, place).map_err(|error| self.failed(error))
     }
 
     /// Adds a range that must be zero on the device, which the file itself does not show.
@@ -114,18 +121,23 @@ impl<'d> DiskImage<'d> {
 
     /// Reads the whole image once.
     fn content(&self, made: FormatKind) -> Result<Content> {
-        let mut content = Content { blocks: Vec::new(), commit: None, zeros: self.zeros.clone() };
+        let mut content = Content { sectors: Vec::new(), commit: None, zeros: self.zeros.clone() };
         let mut buffer = AlignedBuffer::new();
         for piece in data_ranges(&self.file, self.size).map_err(|error| self.failed(error))? {
             let bytes = buffer.first(length_of(&piece));
-            self.file.read_exact_at(bytes, piece.start).map_err(|error| self.failed(error))?;
+            self.read_into(bytes, piece.start)?;
             for (place, block) in blocks(piece.start, bytes) {
                 if first_nonzero(block).is_none() {
                     content.zeros.push(place..place + block.len() as u64);
-                } else if place == made.commit_place() {
-                    content.commit = Some(block.to_vec());
-                } else {
-                    content.blocks.push(Entry::from_block(place, block));
+                }
+                for (place, sector) in sectors(place, block) {
+                    if first_nonzero(sector).is_none() {
+                        continue;
+                    } else if place == made.commit_place() {
+                        content.commit = Some(sector.to_vec());
+                    } else {
+                        content.sectors.push(Entry::from_sector(place, sector));
+                    }
                 }
             }
         }
@@ -144,23 +156,23 @@ impl<'d> DiskImage<'d> {
     /// [`WrongDevice`](ErrorKind::WrongDevice): nothing was written. [`Io`](ErrorKind::Io).
     pub(crate) fn write_to_device(&self, made: FormatKind, blankness: Option<&dyn Blankness>) -> Result<()> {
         let content = self.content(made)?;
-        let Some(commit) = content.commit.as_deref().filter(|block| made.is_committed_by(block)) else {
+        if !content.commit.as_deref().is_some_and(|sector| made.is_committed_by(sector)) {
             let reason = format!("the program reported success, but created no {made}");
             return Err(Error::new(ErrorKind::ToolFailed, self.operation, reason).at(self.device.path()));
-        };
+        }
         let record = self.record(made, &content)?;
         users::refuse(self.device, self.operation, Tolerated::None)?;
         with_claim(self.device, self.operation, |disk| {
             let copy = Copy { image: self, disk, content: &content, blankness };
             copy.make_blank()?;
             copy.check(&record)?;
-            copy.write(&record, commit)
+            copy.write(&record)
         })
     }
 
     /// The record of this image, with its manifest at the end of the last hole that is long enough.
     fn record(&self, made: FormatKind, content: &Content) -> Result<Record> {
-        let length = Record::manifest_length(content.blocks.len());
+        let length = Record::manifest_length(content.sectors.len());
         // LUKS leaves zeros that nothing reads before its content, which begins here. Everything after it
         // belongs to the user.
         let (end, zeros) = match made {
@@ -168,26 +180,26 @@ impl<'d> DiskImage<'d> {
             FormatKind::Filesystem(_) => (self.size, &content.zeros[..]),
         };
         let mut taken = zeros.to_vec();
-        taken.extend(content.blocks.iter().map(|entry| entry.place..entry.place + BLOCK as u64));
-        taken.extend(FormatKind::COMMIT_PLACES.map(|place| place..place + BLOCK as u64));
+        taken.extend(runs(content.sectors.iter().map(|entry| entry.place), self.size));
+        taken.extend(FormatKind::COMMIT_BLOCKS.map(|place| place..place + BLOCK as u64));
         taken.retain(|range| range.start < end);
         taken.sort_unstable_by_key(|range| range.start);
-        let mut free = end - end % BLOCK as u64;
+        let whole_blocks = |end: u64| end - end % BLOCK as u64;
+        let mut free = whole_blocks(end);
         for range in taken.into_iter().rev() {
             if range.end + length <= free {
-                return Ok(Record::new(made, free - length, &content.blocks));
+                return Ok(Record::new(made, free - length, &content.sectors));
             }
-            free = free.min(range.start);
+            free = free.min(whole_blocks(range.start));
         }
         let reason = format!("the {made} has no {length} free bytes for the record of the format");
         Err(Error::new(ErrorKind::OutOfRange, self.operation, reason).at(self.device.path()))
     }
 }
 
-/// One copy in progress.
 struct Copy<'c, 'd> {
     image: &'c DiskImage<'d>,
-    disk: &'c ClaimedDevice<'d>,
+    disk: &'c ExclusiveDevice<'d>,
     content: &'c Content,
     blankness: Option<&'c dyn Blankness>,
 }
@@ -195,7 +207,8 @@ struct Copy<'c, 'd> {
 impl Copy<'_, '_> {
     /// The last check of the whole device.
     fn make_blank(&self) -> Result<()> {
-        let (device, operation) = (self.image.device, self.image.operation);
+        let device = self.image.device;
+        let operation = self.image.operation;
         match device.probe() {
             Probe::Blank(_) => return Ok(()),
             Probe::Interrupted(_) => {}
@@ -212,12 +225,12 @@ impl Copy<'_, '_> {
 
     /// Reads everything that will be written, and everything that must be zero.
     fn check(&self, record: &Record) -> Result<()> {
-        let (device, operation) = (self.image.device, self.image.operation);
+        let device = self.image.device;
+        let operation = self.image.operation;
         let commit = record.made.commit_place();
-        let places = self.content.blocks.iter().map(|entry| entry.place).chain([commit]);
-        let lists = record.lists(&self.content.blocks).map(|(place, _)| place);
+        let places = self.content.sectors.iter().map(|entry| entry.place).chain([commit]);
         let mut ranges = runs(places, self.disk.size);
-        ranges.extend(runs(lists, self.disk.size));
+        ranges.extend(record.manifest());
         if self.reads_zeros() {
             ranges.extend_from_slice(&self.content.zeros);
         }
@@ -258,44 +271,52 @@ impl Copy<'_, '_> {
             || self.content.zeros.iter().map(length_of).sum::<usize>() as u64 <= MAX_ZEROS_READ
     }
 
-    /// Writes the header, the manifest, the image, and the commit block over the header.
-    fn write(&self, record: &Record, commit: &[u8]) -> Result<()> {
-        let (disk, buffer) = (self.disk, &mut AlignedBuffer::new());
-        let mut put = |place: u64, block: &[u8]| {
-            let bytes = buffer.first(block.len());
-            bytes.copy_from_slice(block);
-            disk.write(bytes, place)
-        };
-        let blocks = &self.content.blocks;
-        put(record.made.commit_place(), &record.header())?;
-        for (place, list) in record.lists(blocks) {
-            put(place, &list)?;
+    /// Writes the header, the manifest, the image, and the commit sector over the header. The disk is
+    /// flushed after each: [`record`](super::record) says why.
+    fn write(&self, record: &Record) -> Result<()> {
+        let disk = self.disk;
+        let buffer = &mut AlignedBuffer::new();
+        let commit = record.made.commit_place();
+        for block in runs([commit], disk.size) {
+            let bytes = buffer.first(length_of(&block));
+            record.put_header(block.start, bytes);
+            disk.write(bytes, block.start)?;
         }
         disk.flush()?;
 
-        let buffer = &mut AlignedBuffer::new();
-        // The ranges are made zero before the blocks are written: some blocks can lie in a range that was
-        // zero earlier.
+        let mut lists = record.lists(&self.content.sectors);
+        for piece in record.manifest().into_iter().flat_map(pieces) {
+            let bytes = buffer.first(length_of(&piece));
+            bytes.fill(0);
+            for (sector, (_, list)) in bytes.chunks_mut(SECTOR).zip(&mut lists) {
+                sector.copy_from_slice(&list);
+            }
+            disk.write(bytes, piece.start)?;
+        }
+        disk.flush()?;
+
+        // The ranges are made zero before the image is written: some blocks can lie in a range that was zero
+        // earlier.
         if !self.reads_zeros() {
             for range in &self.content.zeros {
                 disk.zero_out(range, buffer)?;
             }
         }
-        for run in runs(blocks.iter().map(|entry| entry.place), disk.size) {
+        for run in runs(self.content.sectors.iter().map(|entry| entry.place), disk.size) {
             let bytes = buffer.first(length_of(&run));
-            self.image.file.read_exact_at(bytes, run.start).map_err(|error| self.image.failed(error))?;
+            self.image.read_into(bytes, run.start)?;
+            record.put_header(run.start, bytes);
             disk.write(bytes, run.start)?;
         }
         disk.flush()?;
 
-        let bytes = buffer.first(commit.len());
-        bytes.copy_from_slice(commit);
-        disk.write(bytes, record.made.commit_place())?;
+        let sector = disk.sector()?;
+        let start = commit - commit % sector;
+        let bytes = buffer.first(length_of(&(start..start + sector)));
+        self.image.read_into(bytes, start)?;
+        disk.write(bytes, start)?;
         disk.flush()?;
-        for run in runs(record.lists(blocks).map(|(place, _)| place), disk.size) {
-            disk.zero(&run, buffer)?;
-        }
-        Ok(())
+        record.manifest().map_or(Ok(()), |range| disk.zero(&range, buffer))
     }
 }
 

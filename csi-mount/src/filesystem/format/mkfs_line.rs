@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use crate::filesystem::kernel_features::{self, first_version};
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::kernel_features::{self, KernelVersion, MkfsProfile, first_version};
+use crate::filesystem::kind::Filesystem;
 use crate::filesystem::tool::Tool;
-use crate::{Error, ErrorKind, Filesystem, KernelVersion, MkfsProfile, Result};
 
 const FORMAT: &str = "format";
 /// How long a program can take to print its version.
@@ -105,7 +106,7 @@ impl MkfsLine {
     }
 }
 
-/// Joins all arguments with this letter into one, this crate's first; none if there are none.
+/// Merges all arguments with this letter, this crate's first. Returns `None` if there is none with it.
 fn merged(letter: &str, ours: Vec<&str>, arguments: &mut Vec<String>) -> Option<String> {
     let theirs: Vec<String> = arguments.extract_if(.., |argument| argument.starts_with(letter)).collect();
     let values: Vec<&str> = ours.into_iter().chain(theirs.iter().map(|argument| &argument[2..])).collect();

@@ -3,9 +3,7 @@
 //! The rules are those of `mke2fs(8)` and `mkfs.xfs(8)`; `mkfs.btrfs` uses neither. What the caller's
 //! arguments choose is left to them.
 
-use crate::Filesystem;
 use crate::filesystem::format::disk_image::DiskImage;
-use crate::filesystem::format::mkfs_line::MkfsLine;
 use crate::sys::ioctl::Topology;
 
 /// XFS needs a stripe unit that is a multiple of this, and a volume that is large enough for stripes.
@@ -21,14 +19,11 @@ impl Topology {
         ]
     }
 
-    /// The arguments that give `mkfs.xfs` the sector size and the stripes.
-    pub(crate) fn arguments(self, line: &MkfsLine, size: u64) -> Vec<String> {
-        if line.filesystem != Filesystem::Xfs {
-            return Vec::new();
-        }
-        let has = |name: &str| line.arguments.iter().any(|argument| argument.contains(name));
+    /// The arguments that give `mkfs.xfs` the sector size and the stripes, next to those of the caller.
+    pub(crate) fn xfs_arguments(self, given: &[String], size: u64) -> Vec<String> {
+        let has = |name: &str| given.iter().any(|argument| argument.contains(name));
         let mut more = Vec::new();
-        if !line.arguments.iter().any(|argument| argument.starts_with("-s")) {
+        if !given.iter().any(|argument| argument.starts_with("-s")) {
             let sector = if self.is_misaligned { self.logical_sector } else { self.physical_sector };
             more.push(format!("-ssize={sector}"));
         }
@@ -40,7 +35,8 @@ impl Topology {
     }
 
     fn xfs_stripes(self) -> Option<String> {
-        let (unit, width) = (self.minimum_io, self.optimal_io);
+        let unit = self.minimum_io;
+        let width = self.optimal_io;
         let is_reported = unit != self.physical_sector && width != self.physical_sector;
         let is_valid = unit > 0 && width > 0 && unit.is_multiple_of(XFS_BLOCK) && width.is_multiple_of(unit);
         (is_reported && is_valid).then(|| format!("-dsunit={},swidth={}", unit / 512, width / 512))
@@ -75,7 +71,8 @@ impl Ext4Layout {
         }
         let block_size = 1024u32.checked_shl(le32(&superblock, 24)?)?;
         // `s_journal_inum`, and `s_jnl_blocks` with a copy of the journal inode's block map.
-        let (inode, copy_kind) = (le32(&superblock, 224)?, *superblock.get(253)?);
+        let inode = le32(&superblock, 224)?;
+        let copy_kind = *superblock.get(253)?;
         let journal = match (inode, copy_kind) {
             (0, _) => Some(Vec::new()),
             (_, 1) => extents(image, superblock.get(268..268 + 60)?, u64::from(block_size), 2),
@@ -93,7 +90,8 @@ fn extents(
     depth_left: u32,
 ) -> Option<Vec<std::ops::Range<u64>>> {
     const MAGIC: u16 = 0xf30a;
-    let (count, depth) = (le16(node, 2)?, le16(node, 6)?);
+    let count = le16(node, 2)?;
+    let depth = le16(node, 6)?;
     if le16(node, 0)? != MAGIC || depth_left == 0 {
         return None;
     }
@@ -127,7 +125,6 @@ fn le32(bytes: &[u8], at: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MkfsProfile;
 
     const DISK: Topology = Topology {
         logical_sector: 512,
@@ -139,18 +136,14 @@ mod tests {
     const RAID: Topology = Topology { minimum_io: 65_536, optimal_io: 262_144, ..DISK };
 
     fn xfs(arguments: &[&str], topology: Topology, size: u64) -> String {
-        let line = MkfsLine {
-            filesystem: Filesystem::Xfs,
-            label: None,
-            arguments: arguments.iter().map(ToString::to_string).collect(),
-            profile: MkfsProfile::Mkfs,
-        };
-        topology.arguments(&line, size).join(" ")
+        let given: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        topology.xfs_arguments(&given, size).join(" ")
     }
 
     #[test]
     fn mkfs_xfs_gets_the_stripes_that_it_would_read_from_the_device() {
-        let (small, large) = (1 << 29, 1 << 40);
+        let small = 1 << 29;
+        let large = 1 << 40;
         assert_eq!(xfs(&[], DISK, large), "-ssize=4096");
         assert_eq!(xfs(&[], Topology { is_misaligned: true, ..DISK }, large), "-ssize=512");
         assert_eq!(xfs(&[], RAID, large), "-ssize=4096 -dsunit=128,swidth=512");

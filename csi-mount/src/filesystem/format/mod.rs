@@ -2,6 +2,7 @@
 
 pub(crate) mod disk_image;
 pub(crate) mod mkfs_line;
+pub(crate) mod mkfs_options;
 pub(crate) mod mkfs_topology;
 pub(crate) mod record;
 pub(crate) mod watch;
@@ -10,19 +11,22 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::format::disk_image::{Blankness, DiskImage};
 use crate::filesystem::format::mkfs_line::MkfsLine;
+use crate::filesystem::format::mkfs_options::MkfsOptions;
 use crate::filesystem::format::mkfs_topology::Ext4Layout;
 use crate::filesystem::format::record::FormatKind;
-use crate::filesystem::format::watch::{FormatPlace, Watcher};
+use crate::filesystem::format::watch::{FormatLimit, FormatPermit, FormatStep, Watcher};
+use crate::filesystem::kernel_features::MkfsProfile;
+use crate::filesystem::kind::Filesystem;
+use crate::filesystem::probe::BlankProof;
 use crate::filesystem::tool::ToolInput;
 use crate::sys::ioctl::{self, Topology};
-use crate::{
-    BlankProof, BlockDevice, Error, ErrorKind, Filesystem, FormatLimit, FormatStep, MkfsProfile, Result,
-};
 
 /// How long `mkfs` can take by default: 1 hour.
-pub const FORMAT_TIME_LIMIT: Duration = Duration::from_secs(3600);
+pub(crate) const FORMAT_TIME_LIMIT: Duration = Duration::from_secs(3600);
 
 const FORMAT: &str = "format";
 /// How often the memory use of the file that `mkfs` writes is checked.
@@ -91,7 +95,16 @@ impl Format {
         self
     }
 
-    /// Sets how long `mkfs` can take before it is killed. The default is [`FORMAT_TIME_LIMIT`].
+    /// Adds choices of the layout.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](ErrorKind::InvalidInput) that names the choice, if the filesystem does not take it.
+    pub fn mkfs_options(self, options: MkfsOptions) -> Result<Self> {
+        let arguments = options.arguments(self.line.filesystem)?;
+        Ok(self.arguments(arguments))
+    }
+
+    /// Sets how long `mkfs` can take before it is killed. The default is one hour.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
@@ -184,15 +197,27 @@ impl Format {
     fn make_in_memory<'d>(&self, device: &'d BlockDevice, end: Instant) -> Result<DiskImage<'d>> {
         let failed = |error| Error::os("read the sector sizes of", device.path(), error);
         let topology = ioctl::topology(device.as_fd()).map_err(failed)?;
-        let arguments = topology.arguments(&self.line, device.size()?);
-        if self.line.filesystem != Filesystem::Ext4 {
-            return self.mkfs(device, topology, &arguments, false, end);
+        match self.line.filesystem {
+            Filesystem::Ext4 => self.make_ext4(device, topology, end),
+            Filesystem::Xfs => {
+                let arguments = topology.xfs_arguments(&self.line.arguments, device.size()?);
+                self.mkfs(device, topology, &arguments, false, end)
+            }
+            Filesystem::Btrfs => self.mkfs(device, topology, &[], false, end),
         }
+    }
+
+    fn make_ext4<'d>(
+        &self,
+        device: &'d BlockDevice,
+        topology: Topology,
+        end: Instant,
+    ) -> Result<DiskImage<'d>> {
         // Inode tables that mke2fs makes zero at once, and other zeros, are visible only if mke2fs writes
         // them.
         let mut writes_zeros =
             self.line.arguments.iter().any(|argument| argument.contains("lazy_itable_init"));
-        let mut image = self.mkfs(device, topology, &arguments, writes_zeros, end)?;
+        let mut image = self.mkfs(device, topology, &[], writes_zeros, end)?;
         let mut layout = Ext4Layout::from_image(&image);
         let stripes = layout.as_ref().map_or(Vec::new(), |layout| topology.ext4_stripes(layout.block_size));
         let is_unknown = layout.as_ref().is_some_and(|layout| layout.journal.is_none());
@@ -245,7 +270,7 @@ impl Format {
         if output.status.success() { Ok(image) } else { Err(tool.failed(device.path(), &output)) }
     }
 
-    fn wait_for_place(&self, device: &BlockDevice, end: Instant) -> Result<Option<FormatPlace>> {
+    fn wait_for_place(&self, device: &BlockDevice, end: Instant) -> Result<Option<FormatPermit>> {
         let Some(limit) = &self.format_limit else { return Ok(None) };
         match limit.enter(end, || self.report(FormatStep::Waiting)) {
             Some(place) => Ok(Some(place)),
@@ -265,7 +290,8 @@ impl Format {
 
     fn check_size(&self, device: &BlockDevice) -> Result<()> {
         let filesystem = self.line.filesystem;
-        let (size, least) = (device.size()?, filesystem.min_size());
+        let size = device.size()?;
+        let least = filesystem.min_size();
         // Arguments other than the defaults can allow smaller devices; then mkfs decides.
         if size >= least || !self.line.arguments.is_empty() {
             return Ok(());

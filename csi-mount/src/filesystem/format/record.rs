@@ -9,46 +9,51 @@
 //!
 //! | part | place | holds |
 //! |---|---|---|
-//! | header | the commit block: the one without which nobody sees a filesystem, 64 KiB from the start for btrfs and the first block for all others | what is made, and where the manifest is |
-//! | manifest | a hole of the image, 252 entries a block | the place and a hash of each block of the image but the commit block |
+//! | header | the commit sector: the one without which nobody sees a filesystem. 1 KiB from the start for ext4, 64 KiB for btrfs, the first sector for XFS and LUKS | what is made, and where the manifest is |
+//! | manifest | a hole of the image, 29 entries a sector | the place and a hash of each sector of the image that is not zero, but the commit sector |
 //!
 //! The header is written first and then the manifest, both over zeros. After them the image is written, and
-//! last of all the commit block, which replaces the header. So the filesystem exists exactly when the
+//! last of all the commit sector, which replaces the header. So the filesystem exists exactly when the
 //! header is gone. After that, the manifest is made zero. A process that is killed just before leaves the
 //! manifest in a free part of the filesystem, where nothing reads it: without its header it explains
 //! nothing.
 //!
 //! # What it explains
 //!
-//! A device can be formatted again if *everything* that the prober reads, and every block that the manifest
-//! names, is zero, or belongs to the record, or has exactly the content that the manifest lists for this
-//! place. With one other block, the device holds somebody's data. A header that is not at its own place, as
-//! in an image of a disk inside a disk, does not count.
+//! A device can be formatted again if every sector in *everything* that the prober reads, and in every block
+//! that the manifest names, is zero, or belongs to the record, or has exactly the content that the manifest
+//! lists for this place. With one other sector, the device holds somebody's data. A header that is not at
+//! its own place, as in an image of a disk inside a disk, does not count.
 //!
-//! Formatting again first makes all explained blocks zero, the header last.
+//! Formatting again first makes all explained sectors zero: the image, then the manifest, then the header.
 //!
 //! # Loss of power
 //!
-//! The disk's cache is flushed after the record, before the commit block, and after it. So a loss of power
-//! leaves what a kill leaves, except where a disk tears one block of 4 KiB: a torn block is in no manifest,
-//! and the device is refused.
+//! A disk that loses power has everything that was written before the last flush, and any part of what was
+//! written after it. It writes a sector of 512 bytes whole or not at all. So the disk is flushed after each
+//! step on which the next one relies: the header, the manifest, the image, the commit sector. Each sector is
+//! recognized without the others, so it does not matter where a disk tears a larger write.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::{ControlFlow, Range};
 
-use crate::device::claimed::{AlignedBuffer, BLOCK, ClaimedDevice, PIECE, length_of, with_claim};
+use crate::device::block_device::BlockDevice;
+use crate::device::exclusive::{AlignedBuffer, BLOCK, ExclusiveDevice, PIECE, length_of, with_claim};
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::kind::Filesystem;
 use crate::filesystem::probe::{self, Reader, Unread, first_nonzero};
-use crate::sys::fnv::hash_words;
-use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
+use crate::sys::hash::hash_words;
 
 const HEADER_MAGIC: &[u8; 16] = b"\x89csi-mount begun";
 const LIST_MAGIC: &[u8; 16] = b"\x89csi-mount list\n";
-const VERSION: u32 = 1;
-/// How many bytes of a manifest block are not entries.
+const VERSION: u32 = 2;
+/// What a disk writes whole or not at all, in bytes.
+pub(crate) const SECTOR: usize = 512;
+/// How many bytes of a manifest sector are not entries.
 const LIST_HEAD: usize = 48;
 const ENTRY: usize = 16;
-const ENTRIES: usize = (BLOCK - LIST_HEAD) / ENTRY;
+const ENTRIES: usize = (SECTOR - LIST_HEAD) / ENTRY;
 const REMOVE: &str = "remove the record of an interrupted format from";
 
 /// What a format makes.
@@ -60,26 +65,26 @@ pub(crate) enum FormatKind {
 }
 
 impl FormatKind {
-    /// The places where a header can be.
-    pub(crate) const COMMIT_PLACES: [u64; 2] = [0, 64 << 10];
+    /// The blocks in which a header can be.
+    pub(crate) const COMMIT_BLOCKS: [u64; 2] = [0, 64 << 10];
 
-    /// The place of the commit block.
     pub(crate) const fn commit_place(self) -> u64 {
         match self {
+            Self::Filesystem(Filesystem::Ext4) => 1024,
             Self::Filesystem(Filesystem::Btrfs) => 64 << 10,
-            Self::Filesystem(Filesystem::Ext4 | Filesystem::Xfs) | Self::Luks => 0,
+            Self::Filesystem(Filesystem::Xfs) | Self::Luks => 0,
         }
     }
 
-    /// Whether this block is a valid commit block.
-    pub(crate) fn is_committed_by(self, block: &[u8]) -> bool {
+    /// Whether this sector is a valid commit sector.
+    pub(crate) fn is_committed_by(self, sector: &[u8]) -> bool {
         let (place, magic): (usize, &[u8]) = match self {
-            Self::Filesystem(Filesystem::Ext4) => (1024 + 56, &[0x53, 0xef]),
+            Self::Filesystem(Filesystem::Ext4) => (56, &[0x53, 0xef]),
             Self::Filesystem(Filesystem::Xfs) => (0, b"XFSB"),
             Self::Filesystem(Filesystem::Btrfs) => (0x40, b"_BHRfS_M"),
             Self::Luks => (0, b"LUKS\xba\xbe"),
         };
-        block.get(place..place + magic.len()) == Some(magic)
+        sector.get(place..place + magic.len()) == Some(magic)
     }
 
     const ALL: [Self; 4] = [
@@ -108,7 +113,7 @@ impl fmt::Display for FormatKind {
     }
 }
 
-/// A block of an image: its place on the device, and the hash of its content.
+/// A sector of an image: its place on the device, and the hash of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) place: u64,
@@ -116,8 +121,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn from_block(place: u64, block: &[u8]) -> Self {
-        Self { place, hash: hash_words(block) }
+    pub(crate) fn from_sector(place: u64, sector: &[u8]) -> Self {
+        Self { place, hash: hash_words(sector) }
     }
 }
 
@@ -133,96 +138,118 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The record of these blocks, with its manifest at this place.
+    /// The record of these sectors, with its manifest at this place.
     pub(crate) fn new(made: FormatKind, manifest: u64, entries: &[Entry]) -> Self {
         let words: Vec<u8> =
             entries.iter().flat_map(|entry| [entry.place, entry.hash]).flat_map(u64::to_le_bytes).collect();
         Self { made, id: hash_words(&words), manifest, entries: entries.len() as u64 }
     }
 
-    /// The size in bytes of a manifest with this many entries.
+    /// The size in bytes of a manifest with this many entries: whole blocks.
     pub(crate) fn manifest_length(entries: usize) -> u64 {
-        (entries.div_ceil(ENTRIES) * BLOCK) as u64
+        (entries.div_ceil(ENTRIES) * SECTOR).next_multiple_of(BLOCK) as u64
     }
 
-    fn manifest(&self) -> Option<Range<u64>> {
+    /// Where the manifest is; none if a device can't have it there.
+    pub(crate) fn manifest(&self) -> Option<Range<u64>> {
         let length = Self::manifest_length(usize::try_from(self.entries).ok()?);
         Some(self.manifest..self.manifest.checked_add(length)?)
     }
 
     /// The header, to be written at the commit place.
-    pub(crate) fn header(&self) -> [u8; BLOCK] {
-        let mut block = [0; BLOCK];
-        block[..16].copy_from_slice(HEADER_MAGIC);
-        block[16..20].copy_from_slice(&VERSION.to_le_bytes());
-        block[20..24].copy_from_slice(&self.made.code().to_le_bytes());
+    fn header(&self) -> [u8; SECTOR] {
+        let mut sector = [0; SECTOR];
+        sector[..16].copy_from_slice(HEADER_MAGIC);
+        sector[16..20].copy_from_slice(&VERSION.to_le_bytes());
+        sector[20..24].copy_from_slice(&self.made.code().to_le_bytes());
         for (index, number) in
             [self.made.commit_place(), self.id, self.manifest, self.entries].iter().enumerate()
         {
-            block[24 + index * 8..32 + index * 8].copy_from_slice(&number.to_le_bytes());
+            sector[24 + index * 8..32 + index * 8].copy_from_slice(&number.to_le_bytes());
         }
-        let sum = hash_words(&block);
-        block[56..64].copy_from_slice(&sum.to_le_bytes());
-        block
+        let sum = hash_words(&sector);
+        sector[56..64].copy_from_slice(&sum.to_le_bytes());
+        sector
     }
 
-    /// The record in this block, if it is a header and belongs to this place.
-    pub(crate) fn decode(block: &[u8], place: u64) -> Option<Self> {
-        let code = u32::from_le_bytes(block.get(20..24)?.try_into().ok()?);
+    /// Puts the header into bytes that are written from this place on, if it belongs there.
+    pub(crate) fn put_header(&self, start: u64, bytes: &mut [u8]) {
+        let commit = self.made.commit_place();
+        let found = sectors_mut(start, bytes).find(|(place, _)| *place == commit);
+        if let Some((_, sector)) = found {
+            sector.copy_from_slice(&self.header());
+        }
+    }
+
+    /// The record in this sector, if it is a header and belongs to this place.
+    fn decode(sector: &[u8], place: u64) -> Option<Self> {
+        let code = u32::from_le_bytes(sector.get(20..24)?.try_into().ok()?);
         let made =
             FormatKind::ALL.into_iter().find(|made| made.code() == code && made.commit_place() == place)?;
-        let found =
-            Self { made, id: number(block, 32)?, manifest: number(block, 40)?, entries: number(block, 48)? };
+        let found = Self {
+            made,
+            id: number(sector, 32)?,
+            manifest: number(sector, 40)?,
+            entries: number(sector, 48)?,
+        };
         // Encoding it again compares everything, including the zeros after the record.
-        (found.header()[..] == *block).then_some(found)
+        (found.header()[..] == *sector).then_some(found)
     }
 
-    /// A block of the manifest. It holds its own place and this image's id, so that it is recognized
+    /// The record whose header is in this block.
+    pub(crate) fn in_block(place: u64, block: &[u8]) -> Option<Self> {
+        sectors(place, block).find_map(|(place, sector)| Self::decode(sector, place))
+    }
+
+    /// A sector of the manifest. It holds its own place and this image's id, so that it is recognized
     /// without the others.
-    pub(crate) fn list(&self, place: u64, entries: &[Entry]) -> [u8; BLOCK] {
-        let mut block = [0; BLOCK];
-        block[..16].copy_from_slice(LIST_MAGIC);
-        block[16..24].copy_from_slice(&self.id.to_le_bytes());
-        block[24..32].copy_from_slice(&place.to_le_bytes());
-        block[32..40].copy_from_slice(&(entries.len() as u64).to_le_bytes());
-        for (entry, bytes) in entries.iter().zip(block[LIST_HEAD..].chunks_mut(ENTRY)) {
+    fn list(&self, place: u64, entries: &[Entry]) -> [u8; SECTOR] {
+        let mut sector = [0; SECTOR];
+        sector[..16].copy_from_slice(LIST_MAGIC);
+        sector[16..24].copy_from_slice(&self.id.to_le_bytes());
+        sector[24..32].copy_from_slice(&place.to_le_bytes());
+        sector[32..40].copy_from_slice(&(entries.len() as u64).to_le_bytes());
+        for (entry, bytes) in entries.iter().zip(sector[LIST_HEAD..].chunks_mut(ENTRY)) {
             bytes[..8].copy_from_slice(&entry.place.to_le_bytes());
             bytes[8..].copy_from_slice(&entry.hash.to_le_bytes());
         }
-        let sum = hash_words(&block);
-        block[40..48].copy_from_slice(&sum.to_le_bytes());
-        block
+        let sum = hash_words(&sector);
+        sector[40..48].copy_from_slice(&sum.to_le_bytes());
+        sector
     }
 
-    /// The manifest's blocks with their places.
-    pub(crate) fn lists<'a>(&'a self, entries: &'a [Entry]) -> impl Iterator<Item = (u64, [u8; BLOCK])> + 'a {
-        let places = (self.manifest..).step_by(BLOCK);
+    /// The manifest's sectors with their places.
+    pub(crate) fn lists<'a>(
+        &'a self,
+        entries: &'a [Entry],
+    ) -> impl Iterator<Item = (u64, [u8; SECTOR])> + 'a {
+        let places = (self.manifest..).step_by(SECTOR);
         places.zip(entries.chunks(ENTRIES)).map(|(place, entries)| (place, self.list(place, entries)))
     }
 
-    /// The entries in this block, if it is part of this image's manifest and belongs to this place.
-    fn entries_in(&self, block: &[u8], place: u64) -> Option<Vec<Entry>> {
-        let count = usize::try_from(number(block, 32)?).ok().filter(|count| *count <= ENTRIES)?;
-        let entries: Vec<Entry> = block[LIST_HEAD..]
+    /// The entries in this sector, if it is part of this image's manifest and belongs to this place.
+    fn entries_in(&self, sector: &[u8], place: u64) -> Option<Vec<Entry>> {
+        let count = usize::try_from(number(sector, 32)?).ok().filter(|count| *count <= ENTRIES)?;
+        let entries: Vec<Entry> = sector[LIST_HEAD..]
             .chunks_exact(ENTRY)
             .take(count)
             .filter_map(|bytes| Some(Entry { place: number(bytes, 0)?, hash: number(bytes, 8)? }))
             .collect();
-        (self.list(place, &entries)[..] == *block).then_some(entries)
+        (self.list(place, &entries)[..] == *sector).then_some(entries)
     }
 }
 
-fn number(block: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(block.get(at..at + 8)?.try_into().ok()?))
+fn number(sector: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(sector.get(at..at + 8)?.try_into().ok()?))
 }
 
 /// What a format in progress can have left on a device.
 #[derive(Debug)]
 pub(crate) struct InterruptedContent {
     pub(crate) record: Record,
-    /// The hash of each block that the manifest names, as far as the manifest was written.
+    /// The hash of each sector that the manifest names, as far as the manifest was written.
     hashes: HashMap<u64, u64>,
-    /// The manifest's blocks that were written.
+    /// The manifest's sectors that were written.
     lists: Vec<u64>,
     size: u64,
 }
@@ -233,8 +260,8 @@ impl InterruptedContent {
         let mut reader = Reader::new(device)?;
         let size = reader.size()?;
         let block = |place: u64| place..place + BLOCK as u64;
-        let headers = FormatKind::COMMIT_PLACES.map(block).into_iter().filter(|range| range.end <= size);
-        let found = reader.each(headers, |place, block| match Record::decode(block, place) {
+        let headers = FormatKind::COMMIT_BLOCKS.map(block).into_iter().filter(|range| range.end <= size);
+        let found = reader.each(headers, |place, block| match Record::in_block(place, block) {
             Some(record) => ControlFlow::Break(record),
             None => ControlFlow::Continue(()),
         })?;
@@ -248,8 +275,8 @@ impl InterruptedContent {
         let mut remains = Self { record, hashes: HashMap::new(), lists: Vec::new(), size };
         let manifest = record.manifest().filter(|range| range.end <= size);
         reader.each(manifest, |start, bytes| {
-            for (place, block) in blocks(start, bytes) {
-                let Some(entries) = record.entries_in(block, place) else { continue };
+            for (place, sector) in sectors(start, bytes) {
+                let Some(entries) = record.entries_in(sector, place) else { continue };
                 remains.lists.push(place);
                 remains.hashes.extend(entries.iter().map(|entry| (entry.place, entry.hash)));
             }
@@ -261,57 +288,74 @@ impl InterruptedContent {
     /// The place of the first byte that this format did not write, in everything that the prober reads and
     /// the format writes.
     pub(crate) fn first_foreign_byte(&self, device: &BlockDevice) -> Result<Option<u64>, Unread> {
-        let explain = |place: u64, block: &[u8]| match first_nonzero(block) {
-            Some(byte) if !self.explains(place, block) => ControlFlow::Break(place + byte as u64),
-            _ => ControlFlow::Continue(()),
+        let explain = |start: u64, bytes: &[u8]| {
+            let foreign = sectors(start, bytes).find_map(|(place, sector)| {
+                let byte = first_nonzero(sector)?;
+                (!self.explains(place, sector)).then_some(place + byte as u64)
+            });
+            foreign.map_or(ControlFlow::Continue(()), ControlFlow::Break)
         };
         if let Some(foreign) = probe::nonzero_blocks(device, explain)? {
             return Ok(Some(foreign));
         }
-        Reader::new(device)?.each(self.runs(), |start, bytes| {
-            blocks(start, bytes).try_for_each(|(place, block)| explain(place, block))
-        })
+        Reader::new(device)?.each(runs(self.image(), self.size), explain)
     }
 
-    /// Whether this block belongs to the record or to the image.
-    fn explains(&self, place: u64, block: &[u8]) -> bool {
+    /// Whether this sector belongs to the record or to the image.
+    fn explains(&self, place: u64, sector: &[u8]) -> bool {
         let is_own = place == self.record.made.commit_place() || self.lists.binary_search(&place).is_ok();
-        (is_own && self.is_record(place, block))
-            || self.hashes.get(&place).is_some_and(|hash| *hash == hash_words(block))
+        (is_own && self.is_record(place, sector))
+            || self.hashes.get(&place).is_some_and(|hash| *hash == hash_words(sector))
     }
 
-    fn is_record(&self, place: u64, block: &[u8]) -> bool {
-        Record::decode(block, place) == Some(self.record) || self.record.entries_in(block, place).is_some()
+    fn is_record(&self, place: u64, sector: &[u8]) -> bool {
+        Record::decode(sector, place) == Some(self.record) || self.record.entries_in(sector, place).is_some()
     }
 
-    /// The blocks of the image; adjacent ones are joined.
-    fn runs(&self) -> impl Iterator<Item = Range<u64>> {
+    /// The places of the image's sectors, sorted.
+    fn image(&self) -> Vec<u64> {
         let mut places: Vec<u64> = self.hashes.keys().copied().filter(|place| *place < self.size).collect();
         places.sort_unstable();
-        runs(places, self.size).into_iter()
+        places
     }
 
     /// Makes everything zero that is explained, the header last.
-    pub(crate) fn clear(&self, disk: &ClaimedDevice<'_>) -> Result<()> {
-        let buffer = &mut AlignedBuffer::new();
-        for run in self.runs() {
-            disk.zero(&run, buffer)?;
-        }
+    pub(crate) fn clear(&self, disk: &ExclusiveDevice<'_>) -> Result<()> {
+        self.zero(disk, &self.image())?;
         disk.flush()?;
         self.clear_record(disk)
     }
 
     /// Makes only the record zero.
-    pub(crate) fn clear_record(&self, disk: &ClaimedDevice<'_>) -> Result<()> {
-        let buffer = &mut AlignedBuffer::new();
-        for run in runs(self.lists.clone(), self.size) {
-            disk.zero(&run, buffer)?;
-        }
+    pub(crate) fn clear_record(&self, disk: &ExclusiveDevice<'_>) -> Result<()> {
+        self.zero(disk, &self.lists)?;
         disk.flush()?;
-        let place = self.record.made.commit_place();
-        disk.zero(&(place..place + BLOCK as u64), buffer)?;
+        self.zero(disk, &[self.record.made.commit_place()])?;
         disk.flush()
     }
+
+    /// Makes sectors zero. What their blocks have in addition stays: the header, or somebody's data.
+    fn zero(&self, disk: &ExclusiveDevice<'_>, places: &[u64]) -> Result<()> {
+        let buffer = &mut AlignedBuffer::new();
+        let unread = |unread| unread_error(disk.device, unread);
+        let mut reader = Reader::new(disk.device).map_err(unread)?;
+        let failed = reader.each(runs(places.iter().copied(), self.size), |start, found| {
+            let bytes = buffer.first(found.len());
+            bytes.copy_from_slice(found);
+            for (place, sector) in sectors_mut(start, bytes) {
+                if places.binary_search(&place).is_ok() {
+                    sector.fill(0);
+                }
+            }
+            disk.write(bytes, start).map_or_else(ControlFlow::Break, ControlFlow::Continue)
+        });
+        failed.map_err(unread)?.map_or(Ok(()), Err)
+    }
+}
+
+fn unread_error(device: &BlockDevice, Unread { offset, error }: Unread) -> Error {
+    let failed = Error::os(REMOVE, device.path(), error);
+    failed.with_kind(ErrorKind::Unreadable).add_reason(format_args!("at byte {offset}"))
 }
 
 /// Splits bytes at this place into blocks, each with its own place.
@@ -319,14 +363,25 @@ pub(crate) fn blocks(start: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u
     (start..).step_by(BLOCK).zip(bytes.chunks(BLOCK))
 }
 
-/// Turns blocks at sorted places into ranges; adjacent blocks are joined.
+/// Splits bytes at this place into sectors, each with its own place.
+pub(crate) fn sectors(start: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    (start..).step_by(SECTOR).zip(bytes.chunks(SECTOR))
+}
+
+fn sectors_mut(start: u64, bytes: &mut [u8]) -> impl Iterator<Item = (u64, &mut [u8])> {
+    (start..).step_by(SECTOR).zip(bytes.chunks_mut(SECTOR))
+}
+
+/// The blocks that contain these sorted places, as ranges; adjacent blocks are joined.
 pub(crate) fn runs(places: impl IntoIterator<Item = u64>, size: u64) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for place in places {
-        let end = (place + BLOCK as u64).min(size);
+        let start = place - place % BLOCK as u64;
+        let end = (start + BLOCK as u64).min(size);
         match runs.last_mut() {
-            Some(run) if run.end == place && length_of(run) < PIECE => run.end = end,
-            _ => runs.push(place..end),
+            Some(run) if run.contains(&start) => {}
+            Some(run) if run.end == start && length_of(run) < PIECE => run.end = end,
+            _ => runs.push(start..end),
         }
     }
     runs
@@ -341,10 +396,7 @@ pub(crate) fn runs(places: impl IntoIterator<Item = u64>, size: u64) -> Vec<Rang
 ///
 /// [`Busy`](ErrorKind::Busy) if somebody holds the device, so that the record would stay.
 pub(crate) fn remove_record(device: &BlockDevice) -> Result<()> {
-    let unread = |Unread { offset, error }: Unread| {
-        let failed = Error::os(REMOVE, device.path(), error);
-        failed.with_kind(ErrorKind::Unreadable).add_reason(format_args!("at byte {offset}"))
-    };
+    let unread = |unread| unread_error(device, unread);
     if InterruptedContent::find(device).map_err(unread)?.is_none() {
         return Ok(());
     }
@@ -373,57 +425,62 @@ mod tests {
         for made in FormatKind::ALL {
             let place = made.commit_place();
             let record = Record::new(made, 1 << 30, &entries(300));
-            let block = record.header();
-            assert_eq!(Record::decode(&block, place), Some(record));
-            assert_eq!(Record::decode(&block, 65_536 - place), None, "copied elsewhere");
-            assert_eq!(Record::decode(&block[..64], place), None, "cut short");
-            for byte in [0, 15, 16, 20, 23, 24, 31, 32, 40, 48, 55, 56, 63, 64, BLOCK - 1] {
-                let mut torn = block;
-                torn[byte] ^= 1;
-                assert_eq!(Record::decode(&torn, place), None, "byte {byte}");
+            let sector = record.header();
+            assert_eq!(Record::decode(&sector, place), Some(record));
+            assert_eq!(Record::decode(&sector, 65_536 - place), None, "copied elsewhere");
+            assert_eq!(Record::decode(&sector[..64], place), None, "cut short");
+            for byte in [0, 15, 16, 20, 23, 24, 31, 32, 40, 48, 55, 56, 63, 64, SECTOR - 1] {
+                let mut changed = sector;
+                changed[byte] ^= 1;
+                assert_eq!(Record::decode(&changed, place), None, "byte {byte}");
             }
+            let block = place - place % BLOCK as u64;
+            let mut bytes = [7; BLOCK];
+            record.put_header(block, &mut bytes);
+            assert_eq!(Record::in_block(block, &bytes), Some(record));
+            assert_eq!(Record::in_block(block + BLOCK as u64, &bytes), None);
         }
-        assert_eq!(Record::decode(&[0; BLOCK], 0), None);
+        assert_eq!(Record::decode(&[0; SECTOR], 0), None);
     }
 
     #[test]
-    fn each_block_of_a_manifest_is_recognized_alone() {
+    fn each_sector_of_a_manifest_is_recognized_alone() {
         let entries = entries(300);
         let record = Record::new(FormatKind::Luks, 1 << 30, &entries);
         let lists: Vec<_> = record.lists(&entries).collect();
-        assert_eq!((lists.len(), Record::manifest_length(300)), (2, 8192));
+        assert_eq!((lists.len(), Record::manifest_length(300)), (11, 8192));
         assert_eq!(record.manifest(), Some(1 << 30..(1 << 30) + 8192));
         let found: Vec<Entry> =
-            lists.iter().flat_map(|(place, block)| record.entries_in(block, *place).unwrap()).collect();
+            lists.iter().flat_map(|(place, sector)| record.entries_in(sector, *place).unwrap()).collect();
         assert_eq!(found, entries);
-        let (place, block) = &lists[1];
-        assert_eq!(record.entries_in(block, place - 4096), None, "elsewhere");
+        let (place, sector) = &lists[1];
+        assert_eq!(record.entries_in(sector, place - 512), None, "elsewhere");
         let other = Record::new(FormatKind::Luks, 1 << 30, &entries[1..]);
-        assert_eq!(other.entries_in(block, *place), None, "of another image");
-        for byte in [0, 16, 24, 32, 40, 47, 48, 100, 1000, BLOCK - 1] {
-            let mut torn = *block;
-            torn[byte] ^= 1;
-            assert_eq!(record.entries_in(&torn, *place), None, "byte {byte}");
+        assert_eq!(other.entries_in(sector, *place), None, "of another image");
+        for byte in [0, 16, 24, 32, 40, 47, 48, 100, SECTOR - 1] {
+            let mut changed = *sector;
+            changed[byte] ^= 1;
+            assert_eq!(record.entries_in(&changed, *place), None, "byte {byte}");
         }
     }
 
     #[test]
     fn blocks_that_follow_each_other_are_one_run() {
-        assert_eq!(runs([0, 4096, 12_288], 14_000), [0..8192, 12_288..14_000]);
+        assert_eq!(runs([0, 512, 4608, 12_288, 13_824], 14_000), [0..8192, 12_288..14_000]);
         assert_eq!(runs([], 0), []);
     }
 
     #[test]
-    fn every_part_of_a_block_counts_in_its_hash() {
-        let block = [0x5a; BLOCK];
-        let hash = hash_words(&block);
-        for byte in 0..BLOCK {
-            let mut changed = block;
+    fn every_part_of_a_sector_counts_in_its_hash() {
+        let sector = [0x5a; SECTOR];
+        let hash = hash_words(&sector);
+        for byte in 0..SECTOR {
+            let mut changed = sector;
             changed[byte] ^= 0x80;
             assert_ne!(hash_words(&changed), hash, "byte {byte}");
-            changed[(byte + 8) % BLOCK] ^= 0x80;
+            changed[(byte + 8) % SECTOR] ^= 0x80;
             assert_ne!(hash_words(&changed), hash, "bytes {byte} and 8 after it");
         }
-        assert_ne!(hash_words(&block[..512]), hash_words(&block[..520]));
+        assert_ne!(hash_words(&sector[..256]), hash_words(&sector[..264]));
     }
 }

@@ -53,7 +53,7 @@ impl FormatLimit {
     }
 
     /// Waits for a place until `end`; none if no place was free in time.
-    pub(crate) fn enter(&self, end: Instant, mut waiting: impl FnMut()) -> Option<FormatPlace> {
+    pub(crate) fn enter(&self, end: Instant, mut waiting: impl FnMut()) -> Option<FormatPermit> {
         let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
         if *free == 0 {
             waiting();
@@ -66,15 +66,15 @@ impl FormatLimit {
             free = self.0.freed.wait_timeout(free, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         *free -= 1;
-        Some(FormatPlace(Arc::clone(&self.0)))
+        Some(FormatPermit(Arc::clone(&self.0)))
     }
 }
 
 /// One of the places, given back when dropped.
 #[derive(Debug)]
-pub(crate) struct FormatPlace(Arc<Shared>);
+pub(crate) struct FormatPermit(Arc<Shared>);
 
-impl Drop for FormatPlace {
+impl Drop for FormatPermit {
     fn drop(&mut self) {
         *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.0.freed.notify_one();

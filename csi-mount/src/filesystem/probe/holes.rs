@@ -17,10 +17,10 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::places::{ALIGN, MAX_FULL_READ_BYTES};
-use crate::BlockDevice;
+use crate::device::block_device::BlockDevice;
 use crate::device::loop_device::{Attached, attached_as};
 use crate::path::lookup;
-use crate::sys::fd_path::path_of;
+use crate::sys::descriptor::path_of;
 use crate::sys::ioctl;
 use crate::table::details::Details;
 use crate::table::facts;

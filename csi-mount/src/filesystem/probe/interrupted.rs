@@ -2,9 +2,10 @@
 
 use super::windows::Windows;
 use super::{BlankProof, Probe, Unread};
-use crate::device::claimed::BLOCK;
+use crate::device::block_device::BlockDevice;
+use crate::device::exclusive::BLOCK;
 use crate::filesystem::format::record::{FormatKind, InterruptedContent, Record};
-use crate::{BlockDevice, Filesystem};
+use crate::filesystem::kind::Filesystem;
 
 /// A format that this crate started on a blank device and that did not finish; see [`BlockDevice::probe`].
 ///
@@ -14,7 +15,7 @@ use crate::{BlockDevice, Filesystem};
 #[derive(Debug)]
 #[must_use]
 pub struct InterruptedFormat<'d> {
-    pub(super) device: &'d BlockDevice,
+    pub(crate) device: &'d BlockDevice,
     pub(crate) made: FormatKind,
 }
 
@@ -33,6 +34,12 @@ impl<'d> InterruptedFormat<'d> {
     }
 }
 
+/// The record whose header is among these parts of the device.
+pub(super) fn record(ends: &Windows) -> Option<Record> {
+    let in_block = |place| Record::in_block(place, ends.bytes(place, BLOCK)?);
+    FormatKind::COMMIT_BLOCKS.into_iter().find_map(in_block)
+}
+
 /// Returns [`Probe::Interrupted`] if the content is an interrupted format, and otherwise the probe result
 /// unchanged.
 ///
@@ -40,16 +47,9 @@ impl<'d> InterruptedFormat<'d> {
 /// format was going to write.
 pub(super) fn classify<'d>(
     device: &'d BlockDevice,
-    ends: &Windows,
+    record: Record,
     found: Probe<'d>,
 ) -> Result<Probe<'d>, Unread> {
-    if found.filesystem().is_some() {
-        return Ok(found);
-    }
-    let header = FormatKind::COMMIT_PLACES
-        .into_iter()
-        .find_map(|place| ends.bytes(place, BLOCK).and_then(|block| Record::decode(block, place)));
-    let Some(record) = header else { return Ok(found) };
     Ok(match (InterruptedContent::from_record(device, record)?.first_foreign_byte(device)?, found) {
         (None, _) => Probe::Interrupted(InterruptedFormat { device, made: record.made }),
         (Some(offset), Probe::UnknownData { .. }) => Probe::UnknownData { offset, looks_like: None },

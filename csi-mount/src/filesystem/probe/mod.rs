@@ -12,6 +12,7 @@ mod windows;
 use std::fmt;
 use std::io;
 use std::ops::{ControlFlow, Range};
+use std::os::fd::AsFd as _;
 
 pub use self::interrupted::InterruptedFormat;
 pub(crate) use self::places::{ALIGN, ends};
@@ -19,7 +20,10 @@ pub(crate) use self::reader::{Reader, Unread, first_nonzero};
 pub use self::signature::{Progress, Signature};
 use self::table::{BootSector, Category};
 use self::windows::Windows;
-use crate::{BlockDevice, Error, ErrorKind, Filesystem};
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind};
+use crate::filesystem::kind::Filesystem;
+use crate::sys::ioctl;
 
 /// What [`BlockDevice::probe`] found on a device.
 ///
@@ -100,6 +104,11 @@ impl<'d> BlankProof<'d> {
     pub fn device(&self) -> &'d BlockDevice {
         self.device
     }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(device: &'d BlockDevice) -> Self {
+        Self { device }
+    }
 }
 
 impl BlockDevice {
@@ -136,27 +145,57 @@ impl BlockDevice {
 
 fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
     let mut reader = Reader::new(device)?;
-    let mut ends = Windows::named(&mut reader)?;
-    let data = match recognise(&ends) {
-        // Without a signature the device can hold unknown data or be blank: the rest of the ends decides.
-        None | Some(Probe::UnknownData { .. }) => holes::data(device, ends.size),
-        Some(found) => return interrupted::classify(device, &ends, found),
-    };
-    ends.complete_ends(&mut reader, data.as_deref())?;
-    if let Some(found) = recognise(&ends) {
-        return interrupted::classify(device, &ends, found);
+    let mut ends = Windows::new(reader.size()?);
+    let found = content(device, &mut reader, &mut ends)?;
+    match interrupted::record(&ends) {
+        Some(record) => interrupted::classify(device, record, found),
+        None => Ok(found),
     }
-    for group in groups(ends.size, data) {
+}
+
+/// What the device holds, whatever a record says about it.
+fn content<'d>(
+    device: &'d BlockDevice,
+    reader: &mut Reader<'_>,
+    ends: &mut Windows,
+) -> Result<Probe<'d>, Unread> {
+    let size = ends.size;
+    read(reader, ends, places::named(size))?;
+    let data = match recognise(ends) {
+        // Without a signature the device can hold unknown data or be blank: the rest of the ends decides.
+        None | Some(Probe::UnknownData { .. }) => holes::data(device, size),
+        Some(found) => return Ok(found),
+    };
+    let rest = places::ends_without_named(size);
+    match &data {
+        None => read(reader, ends, rest)?,
+        Some(data) => {
+            read(reader, ends, windows::common(&rest, data))?;
+            ends.are_zero(rest);
+        }
+    }
+    if let Some(found) = recognise(ends) {
+        return Ok(found);
+    }
+    for group in groups(size, data) {
         let found = reader.each(group, |start, bytes| match reader::first_nonzero(bytes) {
-            Some(first) => ControlFlow::Break((start + first as u64, Windows::one(ends.size, start, bytes))),
+            Some(first) => ControlFlow::Break((start + first as u64, Windows::one(size, start, bytes))),
             None => ControlFlow::Continue(()),
         })?;
         if let Some((offset, window)) = found {
             let looks_like = table::spare_superblock(&window, offset);
-            return interrupted::classify(device, &ends, Probe::UnknownData { offset, looks_like });
+            return Ok(Probe::UnknownData { offset, looks_like });
         }
     }
     Ok(Probe::Blank(BlankProof { device }))
+}
+
+fn read(reader: &mut Reader<'_>, ends: &mut Windows, parts: Vec<Range<u64>>) -> Result<(), Unread> {
+    reader.each(parts, |start, bytes| {
+        ends.add(start, bytes);
+        ControlFlow::<()>::Continue(())
+    })?;
+    Ok(())
 }
 
 /// The parts between the ends to read, in groups: where the data is if that is known, else places all over
@@ -291,6 +330,15 @@ impl Probe<'_> {
     pub(crate) fn refusal(self, operation: &'static str, device: &BlockDevice) -> Error {
         let text = self.to_string();
         match self {
+            Self::Unreadable { offset, .. } if offset >= whole_sectors(device) => {
+                let reason = format!(
+                    "the size of the device is not a multiple of its sectors: the bytes from {offset} on can't \
+                     be read or written"
+                );
+                Error::new(ErrorKind::OutOfRange, operation, reason)
+                    .at(device.path())
+                    .hint("grow the image to whole sectors, or attach it with sectors of 512 bytes")
+            }
             Self::Unreadable { offset, error } => Error::os(operation, device.path(), error)
                 .with_kind(ErrorKind::Unreadable)
                 .add_reason(format!("the device can't be read at byte {offset}, so its content is not known"))
@@ -298,11 +346,23 @@ impl Probe<'_> {
             _ => Error::new(ErrorKind::NotBlank, operation, format!("the device holds {text}"))
                 .at(device.path())
                 .hint(
-                    "if nothing on it is needed, erase it (wipefs, blkdiscard, dd); the device was not \
-                     changed",
+                    "check whether this is the volume's device; if it is, its content is needed, or the volume \
+                     was not new; the device was not changed",
                 ),
         }
     }
+}
+
+/// How many bytes of a device its sectors cover. The image below a loop device can have an incomplete one at
+/// its end.
+fn whole_sectors(device: &BlockDevice) -> u64 {
+    let sizes = device.size().and_then(|size| {
+        let topology = ioctl::topology(device.as_fd());
+        topology
+            .map(|topology| (size, u64::from(topology.logical_sector)))
+            .map_err(|error| Error::os("read the sector size of", device.path(), error))
+    });
+    sizes.map_or(u64::MAX, |(size, sector)| size - size % sector.max(1))
 }
 
 /// The error for a device without content whose volume must never be formatted. `found` describes the probe

@@ -42,7 +42,6 @@ pub(super) fn named(size: u64) -> Vec<Range<u64>> {
     separate.into_iter().filter(|range| !range.is_empty()).collect()
 }
 
-/// The parts of the [`ends`] that are not in [`named`].
 pub(super) fn ends_without_named(size: u64) -> Vec<Range<u64>> {
     let named = named(size);
     let mut rest = Vec::new();
@@ -72,9 +71,10 @@ pub(crate) fn ends(size: u64) -> [Range<u64>; 2] {
 /// the first group, and [`MIN_SPREAD_BLOCKS`] blocks were in them.
 pub(crate) fn between(size: u64) -> impl Iterator<Item = Vec<Range<u64>>> {
     let mut start = None;
-    let (groups, first) = match size > MAX_FULL_READ_BYTES {
-        true => (SPREAD_BLOCKS / GROUP_BLOCKS, vec![windows(size)]),
-        false => (0, in_order(middle(size))),
+    let (groups, first) = if size > MAX_FULL_READ_BYTES {
+        (SPREAD_BLOCKS / GROUP_BLOCKS, vec![windows(size)])
+    } else {
+        (0, in_order(middle(size)))
     };
     let spread = (0..groups).map_while(move |group| {
         let start = *start.get_or_insert_with(Instant::now);
@@ -234,7 +234,8 @@ mod tests {
     fn blocks_are_on_no_grid() {
         let places: Vec<u64> = (0..SPREAD_BLOCKS).map(|slot| spread_block(1 << 40, slot).start).collect();
         for grid in [64 * KIB, MIB, 4 * MIB, 256 * MIB] {
-            let (mut low, mut most) = (0, 0);
+            let mut low = 0;
+            let mut most = 0;
             // Each sixteenth of the grid has about the same number of blocks.
             for part in 0..16 {
                 let within = |place: &&u64| *place % grid / (grid / 16) == part;
@@ -255,7 +256,8 @@ mod tests {
             .map(|read| (read.start / ALIGN + 1).saturating_sub(length)..(read.end / ALIGN).min(positions))
             .collect();
         seen.sort_by_key(|range| range.start);
-        let (mut count, mut end) = (0, 0);
+        let mut count = 0;
+        let mut end = 0;
         for range in seen {
             let start = range.start.max(end);
             count += range.end.saturating_sub(start);

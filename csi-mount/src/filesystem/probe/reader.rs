@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::places::ALIGN;
-use crate::BlockDevice;
+use crate::device::block_device::BlockDevice;
 use crate::sys::ioctl;
 use crate::sys::many_reads::{MAX_READS, ManyReads, Read};
 

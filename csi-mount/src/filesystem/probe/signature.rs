@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Filesystem;
+use crate::filesystem::kind::Filesystem;
 
 /// Something recognized on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum Progress {
 }
 
 impl Signature {
-    pub(super) fn new(name: &'static str, offset: u64) -> Self {
+    pub(crate) fn new(name: &'static str, offset: u64) -> Self {
         let progress = Progress::Finished;
         Self { name, offset, uuid: None, label: None, size: None, progress, min_growth: 1, has_errors: false }
     }

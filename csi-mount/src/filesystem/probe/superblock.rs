@@ -16,7 +16,9 @@ pub(super) fn ext(windows: &Windows) -> Option<Signature> {
     if block.0[56..58] != [0x53, 0xef] || block.le32(24) > 6 {
         return None;
     }
-    let (compatible, incompatible, read_only) = (block.le32(92), block.le32(96), block.le32(100));
+    let compatible = block.le32(92);
+    let incompatible = block.le32(96);
+    let read_only = block.le32(100);
     let name = if incompatible & JOURNAL_DEVICE != 0 {
         "jbd"
     } else if incompatible & !EXT3_INCOMPATIBLE != 0 || read_only & !EXT3_READ_ONLY != 0 {
@@ -50,7 +52,8 @@ fn ext_min_growth(block: &Block<'_>, blocks: u64) -> u64 {
     let block_size = 1024u64 << block.le32(24);
     let inode_table = u64::from(block.le32(40)) * u64::from(block.le16(88).max(128)) / block_size;
     let descriptor = u64::from(block.le16(254).max(32));
-    let descriptors = (blocks / per_group + 1) * descriptor / block_size + 1;
+    // The number of blocks can be any number.
+    let descriptors = (blocks / per_group).saturating_add(1).saturating_mul(descriptor) / block_size + 1;
     // Superblock, two bitmaps, and the 50 more blocks that mke2fs and the kernel require.
     inode_table + descriptors + u64::from(block.le16(206)) + 3 + 50
 }
@@ -116,7 +119,11 @@ impl Block<'_> {
     fn uuid(&self, at: usize) -> Option<String> {
         let number = u128::from_be_bytes(self.array(at));
         let digits = format!("{number:032x}");
-        let (a, b, c, d, e) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]);
+        let a = &digits[..8];
+        let b = &digits[8..12];
+        let c = &digits[12..16];
+        let d = &digits[16..20];
+        let e = &digits[20..];
         (number != 0).then(|| format!("{a}-{b}-{c}-{d}-{e}"))
     }
 
@@ -124,5 +131,21 @@ impl Block<'_> {
         let bytes = self.0.get(at..at + length)?;
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(length);
         (end > 0).then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_blocks_can_be_any_number() {
+        // One block in each group, so that there are as many groups as blocks.
+        let mut bytes = vec![0xff; 1024];
+        bytes[32..36].copy_from_slice(&1u32.to_le_bytes());
+        bytes[20..28].fill(0);
+        for blocks in [0, 1, u64::MAX / 2, u64::MAX] {
+            assert!(ext_min_growth(&Block(&bytes), blocks) > 0, "{blocks}");
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! Parts of a device that were read, by place.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
-use super::places::{ALIGN, ends_without_named, named};
-use super::reader::{Reader, Unread, first_nonzero};
+use super::places::ALIGN;
+use super::reader::first_nonzero;
 
 /// Parts of a device that were read.
 #[derive(Debug)]
@@ -11,7 +11,6 @@ pub(super) struct Windows {
     pub(super) size: u64,
     /// The parts that are not all zero, in device order.
     parts: Vec<Part>,
-    /// The parts that are all zero.
     zeros: Vec<Range<u64>>,
 }
 
@@ -22,48 +21,23 @@ struct Part {
 }
 
 impl Windows {
-    /// Reads the places where a magic number can be: enough to name the content, not enough to call the
-    /// device blank.
-    pub(super) fn named(reader: &mut Reader<'_>) -> Result<Self, Unread> {
-        let size = reader.size()?;
-        let mut windows = Self { size, parts: Vec::new(), zeros: Vec::new() };
-        windows.read(reader, named(size))?;
-        Ok(windows)
+    /// Nothing of a device of this size.
+    pub(super) fn new(size: u64) -> Self {
+        Self { size, parts: Vec::new(), zeros: Vec::new() }
     }
 
-    /// Reads the rest of the first and the last 4 MiB, beyond [`named`](Self::named). If it is known where
-    /// the device has data, only that data is read.
-    pub(super) fn complete_ends(
-        &mut self,
-        reader: &mut Reader<'_>,
-        data: Option<&[Range<u64>]>,
-    ) -> Result<(), Unread> {
-        let rest = ends_without_named(self.size);
-        match data {
-            None => self.read(reader, rest)?,
-            Some(data) => {
-                let known = rest.iter().flat_map(|rest| data.iter().map(|data| common(rest, data)));
-                self.read(reader, known.filter(|range| !range.is_empty()))?;
-                self.zeros.extend(rest);
-            }
+    pub(super) fn add(&mut self, start: u64, bytes: &[u8]) {
+        if first_nonzero(bytes).is_none() {
+            self.zeros.push(start..start + bytes.len() as u64);
+            return;
         }
-        self.parts.sort_by_key(|part| part.start);
-        Ok(())
+        let after = self.parts.partition_point(|part| part.start < start);
+        self.parts.insert(after, Part { start, bytes: bytes.to_vec() });
     }
 
-    fn read(
-        &mut self,
-        reader: &mut Reader<'_>,
-        ranges: impl IntoIterator<Item = Range<u64>>,
-    ) -> Result<(), Unread> {
-        reader.each(ranges, |start, bytes| {
-            match first_nonzero(bytes) {
-                Some(_) => self.parts.push(Part { start, bytes: bytes.to_vec() }),
-                None => self.zeros.push(start..start + bytes.len() as u64),
-            }
-            ControlFlow::<()>::Continue(())
-        })?;
-        Ok(())
+    /// Adds parts that are zero where nothing else was added.
+    pub(super) fn are_zero(&mut self, parts: Vec<Range<u64>>) {
+        self.zeros.extend(parts);
     }
 
     /// A single part.
@@ -111,15 +85,20 @@ impl Windows {
     }
 }
 
-/// The intersection of both ranges, in whole blocks.
-pub(super) fn common(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
-    let start = one.start.max(other.start);
-    start - start % ALIGN..one.end.min(other.end)
+/// What the parts and the data have in common, in whole blocks.
+pub(super) fn common(parts: &[Range<u64>], data: &[Range<u64>]) -> Vec<Range<u64>> {
+    let both = |part: &Range<u64>, data: &Range<u64>| {
+        let start = part.start.max(data.start);
+        start - start % ALIGN..part.end.min(data.end)
+    };
+    let all = parts.iter().flat_map(|part| data.iter().map(move |data| both(part, data)));
+    all.filter(|range| !range.is_empty()).collect()
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::filesystem::probe::places::named;
 
     thread_local! {
         /// Places on the device that were requested and had not been read.

@@ -15,8 +15,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::bounded::in_flight;
-use crate::sys::{descriptor_copies, die_with_parent, inherit, memory};
-use crate::{BlockDevice, Error, ErrorKind, Result};
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::process::{die_with_parent, inherit};
+use crate::sys::{descriptor_copies, memory};
 
 /// How many bytes at the end of a program's output are kept.
 const MAX_OUTPUT_BYTES: usize = 8 * 1024;

@@ -7,10 +7,10 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use super::{Bounds, INPUT, MAX_OUTPUT_BYTES, Output, ToolInput, failed, find, run};
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// How long a [`Program`] can run, unless it has another limit.
-pub const PROGRAM_TIME_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const PROGRAM_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A command-line tool of a storage system, run without a shell, within a time limit.
 ///
@@ -199,7 +199,8 @@ impl ProgramOutput {
     /// The error for an exit status that the driver did not expect: the status, and the last lines of the
     /// standard error.
     pub fn error(&self) -> Error {
-        let (status, text) = (self.status, self.stderr.clone());
+        let status = self.status;
+        let text = self.stderr.clone();
         failed("run a program", &self.program, &Output { status, text, stdout: Vec::new() })
     }
 }

@@ -10,10 +10,12 @@
 //! The copies of the superblock keep the old UUID until the first commit after the mount; the kernel mounts
 //! by the first one only.
 
-use super::crc32c::crc32c;
 use super::{CHANGE, FilesystemUuid, read};
-use crate::device::claimed::{AlignedBuffer, BLOCK, with_claim};
-use crate::{BlockDevice, Error, ErrorKind, KernelVersion, Result};
+use crate::device::block_device::BlockDevice;
+use crate::device::exclusive::{AlignedBuffer, BLOCK, with_claim};
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::kernel_features::KernelVersion;
+use crate::sys::hash::crc32c;
 
 const PLACE: u64 = 64 << 10;
 /// All up to `simple_quota`, without `zoned` (whose superblock is elsewhere) and `extent_tree_v2`.
@@ -89,7 +91,10 @@ impl Superblock {
             Err(Error::new(ErrorKind::Damaged, CHANGE, reason).at(device.path()).hint(hint))
         };
         let reason = if is_crc32c && self.bytes[Self::CHECKSUM] != self.checksum() {
-            return damaged("its superblock has a wrong checksum", "repair it with btrfs rescue");
+            return damaged(
+                "its superblock has a wrong checksum",
+                "copy the device, and restore the superblock (btrfs rescue super-recover)",
+            );
         } else if self.flags() & CHANGING != 0 {
             return damaged("a change of its UUID was interrupted", "finish it with btrfstune");
         } else if !is_crc32c {

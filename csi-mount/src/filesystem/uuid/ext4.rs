@@ -12,10 +12,13 @@
 //! The backups of the superblock keep the old UUID. Each of them stays consistent in itself: it has the old
 //! UUID and no seed, which is the same seed. `e2fsck -p` finds the difference and writes them again.
 
-use super::crc32c::crc32c;
 use super::{CHANGE, FilesystemUuid, not_replayed, read, replay};
-use crate::device::claimed::{AlignedBuffer, BLOCK, with_claim};
-use crate::{BlockDevice, Error, ErrorKind, Filesystem, MountOptions, Result};
+use crate::device::block_device::BlockDevice;
+use crate::device::exclusive::{AlignedBuffer, BLOCK, with_claim};
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::kind::Filesystem;
+use crate::mounting::options::MountOptions;
+use crate::sys::hash::crc32c;
 
 /// `filetype`, `needs_recovery`, `meta_bg`, `extent`, `64bit`, `flex_bg`, `ea_inode`, `metadata_csum_seed`,
 /// `large_dir`, `inline_data`, `encrypt`, `casefold`. Not `mmp`: the filesystem can be mounted on another
@@ -106,15 +109,16 @@ impl Superblock {
 
     /// Refuses a filesystem in which something else depends on the UUID, or could.
     fn require_changeable(&self, device: &BlockDevice) -> Result<()> {
-        let (compatible, incompatible, read_only) =
-            (self.compatible(), self.incompatible(), self.read_only());
+        let compatible = self.compatible();
+        let incompatible = self.incompatible();
+        let read_only = self.read_only();
         let has_seed = read_only & METADATA_CSUM != 0;
         let unknown = incompatible & !KNOWN_INCOMPATIBLE | read_only & !KNOWN_READ_ONLY;
         let journal_inode = self.word(Self::START + 0xe0);
         let reason = if has_seed && self.word(Self::CHECKSUM) != self.checksum() {
             return Err(Error::new(ErrorKind::Damaged, CHANGE, "its superblock has a wrong checksum")
                 .at(device.path())
-                .hint("repair it with e2fsck"));
+                .hint("copy the device, and repair it with e2fsck"));
         } else if unknown != 0 {
             format!("it has features that this version does not know or can't change ({unknown:#x})")
         } else if compatible & HAS_JOURNAL != 0 && journal_inode == 0 {

@@ -4,7 +4,6 @@
 //! breaks.
 
 mod btrfs;
-mod crc32c;
 mod ext4;
 mod xfs;
 
@@ -12,12 +11,17 @@ use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use crate::device::block_device::{BlockDevice, DeviceUse};
 use crate::device::same_disk::is_same_disk;
 use crate::device::sysfs::Sysfs;
 use crate::device::users::{self, Tolerated};
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::kind::Filesystem;
 use crate::filesystem::probe::{ALIGN, Reader, Unread};
-use crate::sys::fnv::{fnv1a, hash_words};
-use crate::{BlockDevice, DeviceUse, Error, ErrorKind, Filesystem, Mount, MountOptions, Result, Target};
+use crate::mounting::mount::Mount;
+use crate::mounting::options::MountOptions;
+use crate::place::target::Target;
+use crate::sys::hash::{fnv1a, hash_words};
 
 const CHANGE: &str = "change the UUID of";
 /// How long the kernel can take to let go of a device that was mounted for a moment.
@@ -57,7 +61,11 @@ impl FilesystemUuid {
 impl fmt::Display for FilesystemUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = format!("{:032x}", u128::from_be_bytes(self.0));
-        let (a, b, c, d, e) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]);
+        let a = &digits[..8];
+        let b = &digits[8..12];
+        let c = &digits[12..16];
+        let d = &digits[16..20];
+        let e = &digits[20..];
         write!(f, "{a}-{b}-{c}-{d}-{e}")
     }
 }

@@ -5,10 +5,20 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use crate::bounded::in_flight::{self, FOREIGN_TIME_LIMIT, Subject};
-use crate::device::users;
-use crate::sys::child::{MountElsewhere, Question};
-use crate::{BlockDevice, DeviceUser, MountId, MountPlace, Result, parse_mountinfo};
+use super::UNSTAGE;
+use crate::bounded::in_flight::{self, Repeat, Subject, Unanswered};
+use crate::device::block_device::BlockDevice;
+use crate::device::mount_places::MountPlace;
+use crate::device::users::{self, DeviceUser};
+use crate::error::Result;
+use crate::mounting::mount::Mount;
+use crate::mounting::options::MountOptions;
+use crate::mounting::unmount::UNMOUNT_TIME_LIMIT;
+use crate::place::target::Target;
+use crate::sys::child::{ChildCall, MountElsewhere};
+use crate::sys::ids::MountId;
+use crate::table::facts;
+use crate::table::mountinfo::parse_mountinfo;
 
 /// Limit of copies that are tried: a service that restarts all the time can have many.
 const MAX_COPIES: usize = 64;
@@ -22,8 +32,11 @@ pub(super) fn unmount_unused(device: &BlockDevice) -> Result<()> {
         DeviceUser::Mount(place) if place.process.is_some() => Some(place),
         _ => None,
     });
-    for place in elsewhere.take(MAX_COPIES) {
-        match unmount(device, &place) {
+    let elsewhere: Vec<MountPlace> = elsewhere.take(MAX_COPIES).collect();
+    // Together, so that those that do not answer cost one time limit.
+    let unmounted = in_flight::ask_all(&elsewhere, |place| unmount(device, place));
+    for (place, unmounted) in elsewhere.iter().zip(unmounted) {
+        match unmounted {
             Ok(()) => {
                 tracing::warn!(%place, device = %device.number(), "unmounted an unused copy of a mount");
             }
@@ -48,13 +61,61 @@ fn unmount(device: &BlockDevice, place: &MountPlace) -> io::Result<()> {
     let (Some(directory), Some(name)) = (place.path.parent(), place.path.file_name()) else {
         return Err(gone());
     };
-    let (directory, name) = (in_flight::c_string(directory)?, in_flight::c_string(name.as_ref())?);
+    let directory = in_flight::c_string(directory)?;
+    let name = in_flight::c_string(name.as_ref())?;
     let elsewhere =
         MountElsewhere { namespace: namespace.as_fd(), directory: &directory, name: &name, mount };
-    let question = Question::UnmountElsewhere(elsewhere);
-    let (answer, _) = in_flight::ask(Subject::Unmount(MountId(mount)), question, FOREIGN_TIME_LIMIT)?;
+    let question = ChildCall::UnmountElsewhere(elsewhere);
+    let subject = Subject::Unmount(MountId(mount));
+    let (answer, _) = match in_flight::ask_foreign(subject.clone(), question, Repeat::UnlessSilent) {
+        // Only while the volume is unstaged it is known that the copy is not wanted.
+        Err(Unanswered::Silent) if in_flight::takes_next_turn(&subject) => {
+            in_flight::ask_foreign(subject, question, Repeat::Always)?
+        }
+        asked => asked?,
+    };
     match answer.error as i32 {
         0 => Ok(()),
         number => Err(io::Error::from_raw_os_error(number)),
+    }
+}
+
+/// Writes back the device's filesystem and shuts it down, if only mounts in other mount namespaces use it.
+pub(super) fn shut_down(device: &BlockDevice, staging: &Target) -> Result<()> {
+    let users = users::all_users(device)?;
+    if users.is_empty() {
+        return Ok(());
+    }
+    let in_use = || users::device_in_use_error(UNSTAGE, device, &users).at(staging.path());
+    let is_copy = |user: &DeviceUser| match user {
+        DeviceUser::Mount(place) => place.process.is_some(),
+        // If this is not a mount, the mount below is refused.
+        DeviceUser::Unknown | DeviceUser::Process { .. } => true,
+        _ => false,
+    };
+    if !users.iter().all(is_copy) {
+        return Err(in_use());
+    }
+    let Some(filesystem) = device.probe().filesystem() else { return Err(in_use()) };
+    let root = |options: MountOptions| {
+        let mount = Mount::new(filesystem.name(), device.path()).options(&options);
+        mount.time_limit(UNMOUNT_TIME_LIMIT).prepared(staging)
+    };
+    // The kernel has one filesystem for a device. It gives it to a new mount if both are read-only, or neither.
+    let root = root(MountOptions::new().read_only()).or_else(|_| root(MountOptions::new()))?;
+    let failed = |error: &dyn std::fmt::Display| {
+        in_use().add_reason(format!("its {filesystem} could not be written back and shut down: {error}"))
+    };
+    let facts = facts::from_fd(root.fd()).map_err(|error| failed(&error))?;
+    let question = ChildCall::ShutDown(root.fd().as_fd());
+    let asked = in_flight::ask(Subject::Unmount(facts.mount), question, UNMOUNT_TIME_LIMIT);
+    let (answer, _) = asked.map_err(|error| failed(&io::Error::from(error)))?;
+    match answer.error as i32 {
+        0 => {
+            tracing::warn!(device = %device.number(), users = users::named(&users), "shut down the filesystem \
+                of a volume that is unstaged: its device stays in use");
+            Ok(())
+        }
+        number => Err(failed(&io::Error::from_raw_os_error(number))),
     }
 }

@@ -2,17 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::device::block_device::BlockDevice;
 use crate::device::mapping::{self, Mapping};
-use crate::{BlockDevice, Result, Target};
+use crate::error::Result;
+use crate::place::target::Target;
 
-/// Returns the device inside an encrypted device, the one with the volume's content.
-///
-/// [`stage`](super::stage) or `stage_device` has opened it. None if the device is not encrypted, or not
-/// open. The kernel is asked, so the answer is right in any process.
-///
-/// # Errors
-///
-/// Those of [`BlockDevice::open`].
+/// See [`BlockVolumes::opened_device`](crate::BlockVolumes::opened_device).
 pub fn opened_device(device: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     let device = BlockDevice::open(device)?;
     let mapping = Mapping::find_over(device.number())?;
@@ -25,28 +20,24 @@ pub(super) fn mapping_of(staging: &Target) -> Result<Option<Mapping>> {
 }
 
 #[cfg(feature = "luks")]
-pub use with_key::stage_device;
+pub(crate) use with_key::stage_device;
 #[cfg(feature = "luks")]
-pub(super) use with_key::{Encryption, stage_inside};
+pub(super) use with_key::stage_inside;
 
 #[cfg(feature = "luks")]
-mod with_key {
+pub(crate) mod with_key {
     use std::sync::Arc;
 
     use super::*;
-    use crate::flow::block::{StagePlan, Staged, stage};
+    use crate::device::block_device::DeviceAccess;
+    use crate::error::{Error, ErrorKind};
+    use crate::filesystem::kind::Filesystem;
+    use crate::flow::block::STAGE;
+    use crate::flow::block::plan::{Encryption, StagePlan};
     use crate::luks::{self, OpenRequest, OpenedDevice};
+    use crate::luks::{Luks, LuksKey};
     use crate::place::mark::MarkedMount;
-    use crate::{DeviceAccess, Error, ErrorKind, Filesystem, Luks, LuksKey, MountState};
-
-    const STAGE: &str = "stage";
-
-    /// How a plan's device is encrypted, and its key.
-    #[derive(Debug, Clone)]
-    pub(crate) struct Encryption {
-        pub(crate) how: Luks,
-        pub(crate) key: LuksKey,
-    }
+    use crate::table::facts::MountState;
 
     impl Encryption {
         fn opening<'a>(
@@ -61,16 +52,17 @@ mod with_key {
         }
     }
 
-    /// Stages what is inside the encrypted device. If that fails, a device that this call opened is closed
-    /// again.
-    pub(crate) fn stage_inside(
+    /// Stages what is inside the encrypted device, with `stage`. If that fails, a device that this call opened
+    /// is closed again.
+    pub(crate) fn stage_inside<T>(
         encryption: &Encryption,
         device: &BlockDevice,
         staging: &Target,
         plan: &StagePlan,
-    ) -> Result<Staged> {
-        if matches!(staging.state()?, MountState::Mounted(_)) {
-            return stage::stage_on(&mounted(device, staging)?.device()?, staging, plan);
+        stage: impl FnOnce(&BlockDevice, &StagePlan) -> Result<T>,
+    ) -> Result<T> {
+        if staging.is_mounted()? {
+            return stage(&mounted(device, staging)?.device()?, plan);
         }
         let access = if plan.writes() { DeviceAccess::ReadWrite } else { DeviceAccess::ReadOnly };
         let how = encryption.how.clone();
@@ -78,11 +70,12 @@ mod with_key {
         let encryption = Encryption { how, key: encryption.key.clone() };
         let opening = encryption.opening(device, staging, access, Some(plan.filesystem));
         let OpenedDevice { mapping, beneath } = luks::device_for(&opening)?;
-        let (mut plan, is_new) = (plan.clone(), beneath.is_some());
+        let mut plan = plan.clone();
+        let is_new = beneath.is_some();
         if let Some(beneath) = beneath {
             plan.format = plan.format.over(Arc::new(beneath));
         }
-        let staged = mapping.device().and_then(|inside| stage::stage_on(&inside, staging, &plan));
+        let staged = mapping.device().and_then(|inside| stage(&inside, &plan));
         if staged.is_err()
             && is_new
             && let Err(left) = mapping.close()
@@ -104,21 +97,7 @@ mod with_key {
         }
     }
 
-    /// Opens an encrypted device for raw use, and returns the device inside.
-    ///
-    /// Give that one to [`publish_device`](super::super::publish_device). A blank device is encrypted
-    /// first. [`unstage`](super::super::unstage) closes the device.
-    ///
-    /// Nothing is mounted at the staging path: the path only identifies the volume that the device belongs
-    /// to. The inside of a newly encrypted device reads as zeros at both ends, where programs look for
-    /// content, and as noise elsewhere. A device that is already published stays as it is, and its key is
-    /// not checked. A device that is already open stays as it is if this is its key.
-    ///
-    /// # Errors
-    ///
-    /// As for [`stage`](super::super::stage) of an encrypted device, without those of filesystems; and
-    /// [`Busy`](ErrorKind::Busy) if the opened device got the number of a device that is still published.
-    /// Somebody else has closed that device, and a workload that has its node would access this volume.
+    /// See [`BlockVolumes::stage_device`](crate::BlockVolumes::stage_device).
     pub fn stage_device(
         device: impl AsRef<Path>,
         staging: &Target,

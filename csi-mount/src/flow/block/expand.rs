@@ -2,23 +2,19 @@
 
 use std::path::Path;
 
-use super::{VolumePath, raw};
-use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Filesystem, Grown, Result, grow_mounted};
+use super::raw;
+use super::usage::VolumePath;
+use crate::device::block_device::BlockDevice;
+use crate::device::loop_device::LoopDevice;
+use crate::device::mapping::Mapping;
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::grow::{Grown, grow_mounted};
+use crate::filesystem::kind::Filesystem;
+use crate::sys::ids::DeviceNumber;
 
 const EXPAND: &str = "expand";
 
-/// Grows the volume at a staging or target path to the whole size of its device, which has grown.
-///
-/// A filesystem grows while it is mounted. A published raw device has its new size already, except one that
-/// is published read-only: its loop device is made to read the size again.
-///
-/// # Errors
-///
-/// [`NotFound`](ErrorKind::NotFound) if nothing is mounted there. [`Unsupported`](ErrorKind::Unsupported)
-/// for a filesystem other than ext4, XFS and btrfs. Those of [`grow_mounted`]: for ext4 without
-/// `CAP_SYS_RESOURCE` it is [`PermissionDenied`](ErrorKind::PermissionDenied), and the filesystem grows the
-/// next time it is staged. With the feature `luks`, [`WrongKey`](ErrorKind::WrongKey) if the volume is
-/// inside an encrypted device that has grown: see `expand_encrypted`.
+/// See [`BlockVolumes::expand`](crate::BlockVolumes::expand).
 pub fn expand(at: impl AsRef<Path>) -> Result<Grown> {
     #[cfg(feature = "luks")]
     let grow_inside = |number| grow_inside(number, None);
@@ -27,11 +23,7 @@ pub fn expand(at: impl AsRef<Path>) -> Result<Grown> {
     expand_after(at.as_ref(), grow_inside)
 }
 
-/// As [`expand`], for a volume that can be inside an encrypted device, which grows first.
-///
-/// # Errors
-///
-/// As for [`expand`], and [`WrongKey`](ErrorKind::WrongKey) if the key is not the device's.
+/// See [`BlockVolumes::expand_encrypted`](crate::BlockVolumes::expand_encrypted).
 #[cfg(feature = "luks")]
 pub fn expand_encrypted(at: impl AsRef<Path>, key: &crate::LuksKey) -> Result<Grown> {
     expand_after(at.as_ref(), |number| grow_inside(number, Some(key)))
@@ -40,29 +32,44 @@ pub fn expand_encrypted(at: impl AsRef<Path>, key: &crate::LuksKey) -> Result<Gr
 /// If the device is inside an encrypted device, grows it to the whole size of that device.
 #[cfg(feature = "luks")]
 fn grow_inside(number: DeviceNumber, key: Option<&crate::LuksKey>) -> Result<()> {
-    match crate::device::mapping::Mapping::find_by_number(number)? {
+    match Mapping::find_by_number(number)? {
         Some(mapping) => crate::luks::grow(&mapping, key),
         None => Ok(()),
     }
 }
 
+/// See [`BlockVolumes::device_size`](crate::BlockVolumes::device_size).
+pub fn device_size(at: impl AsRef<Path>) -> Result<u64> {
+    const READ: &str = "read the size of the device at";
+    let place = VolumePath::at(at.as_ref(), READ)?;
+    let (number, _) = device_beneath(&place, READ)?;
+    let encrypted = Mapping::find_by_number(number)?.and_then(|mapping| mapping.beneath());
+    BlockDevice::from_number(encrypted.unwrap_or(number))?.size()
+}
+
 fn expand_after(at: &Path, grow_device: impl FnOnce(DeviceNumber) -> Result<()>) -> Result<Grown> {
     let place = VolumePath::at(at, EXPAND)?;
     let at = place.path.as_path();
+    let (number, over) = device_beneath(&place, EXPAND)?;
     if place.is_block_device() {
-        match raw::made_for(place.facts.node, at)? {
-            Some((over, beneath)) => {
-                grow_device(beneath)?;
-                over.refresh_size()?;
-            }
-            None => grow_device(place.facts.node)?,
-        }
+        grow_device(number)?;
+        over.map_or(Ok(()), |over| over.refresh_size())?;
         return Ok(Grown::Unchanged { size: BlockDevice::from_number(place.facts.node)?.size()? });
     }
     let filesystem: Filesystem = place.details.fs_type.parse().map_err(|error: Error| error.at(at))?;
-    let number = place.device().ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, EXPAND, "the filesystem's device is not present").at(at)
-    })?;
     grow_device(number)?;
     grow_mounted(&BlockDevice::from_number(number)?, filesystem, at)
+}
+
+/// The device of the volume, and the loop device over it if it is published read-only.
+fn device_beneath(place: &VolumePath, operation: &'static str) -> Result<(DeviceNumber, Option<LoopDevice>)> {
+    if place.is_block_device()
+        && let Some((over, beneath)) = raw::made_for(place.facts.node, &place.path)?
+    {
+        return Ok((beneath, Some(over)));
+    }
+    let device = place.device().ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, operation, "the filesystem's device is not present").at(&place.path)
+    })?;
+    Ok((device, None))
 }

@@ -2,10 +2,16 @@
 
 use std::time::Duration;
 
-use crate::{
-    CheckLimits, ExpectedDevice, Filesystem, FilesystemUuid, Format, FormatLimit, FormatStep, MkfsProfile,
-    MountOptions,
-};
+use crate::device::expected::ExpectedDevice;
+use crate::error::Result;
+use crate::filesystem::check::CheckLimits;
+use crate::filesystem::format::Format;
+use crate::filesystem::format::mkfs_options::MkfsOptions;
+use crate::filesystem::format::watch::{FormatLimit, FormatStep};
+use crate::filesystem::kernel_features::MkfsProfile;
+use crate::filesystem::kind::Filesystem;
+use crate::filesystem::uuid::FilesystemUuid;
+use crate::mounting::options::MountOptions;
 
 /// When an ext4 is checked and repaired (`e2fsck -p`) before it is mounted. XFS and btrfs repair
 /// themselves.
@@ -23,6 +29,14 @@ pub enum StageCheck {
     Never,
 }
 
+/// How a plan's device is encrypted, and its key.
+#[cfg(feature = "luks")]
+#[derive(Debug, Clone)]
+pub(crate) struct Encryption {
+    pub(crate) how: crate::Luks,
+    pub(crate) key: crate::LuksKey,
+}
+
 /// How a device is to be staged.
 #[derive(Debug, Clone)]
 #[must_use]
@@ -30,13 +44,13 @@ pub struct StagePlan {
     pub(crate) filesystem: Filesystem,
     pub(crate) options: MountOptions,
     pub(super) format: Format,
-    pub(super) expected: ExpectedDevice,
+    pub(crate) expected: ExpectedDevice,
     pub(super) check: StageCheck,
     pub(super) check_limits: CheckLimits,
     pub(crate) never_format: bool,
     pub(super) own_uuid: Option<FilesystemUuid>,
     #[cfg(feature = "luks")]
-    pub(crate) encryption: Option<super::encrypted::Encryption>,
+    pub(crate) encryption: Option<Encryption>,
 }
 
 impl StagePlan {
@@ -129,6 +143,26 @@ impl StagePlan {
         self
     }
 
+    /// Adds choices of the layout of a filesystem that is made; see [`MkfsOptions`].
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) that names the choice, if the filesystem does not take it.
+    pub fn mkfs_options(mut self, options: MkfsOptions) -> Result<Self> {
+        self.format = self.format.mkfs_options(options)?;
+        Ok(self)
+    }
+
+    /// Frees what the filesystem does not use any more on the device (`discard`; for btrfs `discard=async`, Linux 5.6).
+    /// Mount options that say something about it stay.
+    pub fn discard(mut self) -> Self {
+        let value = match self.filesystem {
+            Filesystem::Ext4 | Filesystem::Xfs => None,
+            Filesystem::Btrfs => Some("async"),
+        };
+        self.options = self.options.with_default("discard", "nodiscard", value);
+        self
+    }
+
     /// Adds arguments for `mkfs`; see [`Format::arguments`].
     pub fn mkfs_arguments<I>(mut self, arguments: I) -> Self
     where
@@ -192,7 +226,7 @@ impl StagePlan {
     /// ```
     #[cfg(feature = "luks")]
     pub fn encrypted(mut self, how: crate::Luks, key: crate::LuksKey) -> Self {
-        self.encryption = Some(super::encrypted::Encryption { how, key });
+        self.encryption = Some(Encryption { how, key });
         self
     }
 

@@ -3,37 +3,24 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use rustix::fs::FileType;
+
+use crate::device::block_device::{BlockDevice, DeviceAccess};
+use crate::device::loop_device::{LoopCache, LoopDevice, LoopOptions};
 use crate::device::mount_places;
+use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::format::record;
 use crate::flow::remove_created;
-
-use crate::sys::fnv::fnv1a;
-use crate::unmount;
-use crate::{
-    Bind, BlockDevice, DeviceAccess, DeviceNumber, Error, ErrorKind, LoopCache, LoopDevice, LoopOptions,
-    Outcome, Result, Target,
-};
+use crate::mounting::attach::Outcome;
+use crate::mounting::bind::Bind;
+use crate::mounting::unmount::unmount;
+use crate::place::target::Target;
+use crate::sys::hash::fnv1a;
+use crate::sys::ids::DeviceNumber;
 
 const PUBLISH: &str = "publish device at";
 
-/// Binds a block device's node onto the target file.
-///
-/// A read-only bind does not stop writes to a device. So for [`ReadOnly`](DeviceAccess::ReadOnly) the node
-/// of a read-only loop device over the device is bound, which refuses writes from every opener. Other
-/// targets of the device stay writable. A device that refuses writes itself is bound directly. The loop
-/// device has its own cache: while the device is written to elsewhere, a reader gets the old content of
-/// places that it has read before, unless it reads with `O_DIRECT`.
-///
-/// Before a device is published for writing, the record of an interrupted format is removed. The device is
-/// then blank, or, if it holds anything else, without the record that would allow formatting it.
-///
-/// # Errors
-///
-/// [`ReadOnly`](ErrorKind::ReadOnly) if write access is requested and the device refuses writes.
-/// [`Busy`](ErrorKind::Busy) if the record of an interrupted format can't be removed because somebody holds
-/// the device. [`AlreadyMounted`](ErrorKind::AlreadyMounted) if another device is bound there, or the same
-/// one with other access. Those of [`BlockDevice::open`], [`LoopDevice::attach`], [`Bind::at`] and
-/// [`Target::create_file`].
+/// See [`BlockVolumes::publish_device`](crate::BlockVolumes::publish_device).
 pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceAccess) -> Result<Outcome> {
     let device = BlockDevice::open(device)?;
     let refuses_writes = device.is_read_only()?;
@@ -48,7 +35,7 @@ pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceA
         record::remove_record(&device)?;
     }
     // The file is made first: an unpublish after a crash then finds it, and through it the loop device.
-    let created = target.create_file()?;
+    let created = target.create_for_publish(FileType::RegularFile)?;
     let published = match access {
         DeviceAccess::ReadOnly if !refuses_writes => bind_read_only(&device, target),
         _ => bind(&device, target),
@@ -104,7 +91,8 @@ fn read_only_over(device: &BlockDevice, target: &Target) -> Result<(LoopDevice, 
 /// The same path in another mount namespace is another target. So a loop device whose node is still bound
 /// somewhere stays: at this target it is no longer bound.
 pub(super) fn detach_read_only(target: &Target) -> Result<()> {
-    let (of_path, own) = (mark_of(target.path()), mark(target));
+    let of_path = mark_of(target.path());
+    let own = mark(target);
     let is_own = |found: &[u8]| match target.owner() {
         Some(_) => found == own.as_bytes() || found == of_path.as_bytes(),
         None => found.starts_with(of_path.as_bytes()),
@@ -150,7 +138,7 @@ fn mark_of(target: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Owner;
+    use crate::place::owner::Owner;
 
     #[test]
     fn marks_are_the_same_in_every_version_and_fit() {

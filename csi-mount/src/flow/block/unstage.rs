@@ -1,41 +1,18 @@
 //! Unstaging: from a mounted filesystem to a device that nobody uses.
 
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use super::copies;
 use super::encrypted::mapping_of;
-use super::{device_under, raw, wait_until_free};
+use super::{UNSTAGE, copies, raw};
+use crate::device::block_device::{BlockDevice, DeviceUse};
 use crate::device::mapping::Mapping;
-use crate::device::users;
+use crate::device::users::{self, DeviceUser};
+use crate::error::{Error, ErrorKind, Result};
 use crate::mounted::health;
-
-use crate::table::details::Details;
-use crate::unmount;
-use crate::{BlockDevice, DeviceUser, Error, ErrorKind, MountState, Result, Target, Unmounted};
-
-const UNSTAGE: &str = "unstage";
-
-/// Unmounts every layer at the staging directory, and makes sure that the device is free in every mount
-/// namespace.
-///
-/// An encrypted device that was opened for the volume is closed, also if it was only half opened or the
-/// device is gone. The directory stays: it belongs to the orchestrator. Pass the device if it is known:
-/// when the call is repeated after [`Busy`](ErrorKind::Busy), nothing is mounted any more that identifies
-/// the device. A device that is gone is free.
-///
-/// - spec: `node-unstage-volume.undoes`, `node-unstage-volume.not-staged-is-ok`
-///
-/// # Errors
-///
-/// - [`Busy`](ErrorKind::Busy): the staged filesystem is in use, or the device, or the one inside an
-///   encrypted one, has another user ([`BlockDevice::users`]): it is mounted elsewhere, is still published
-///   raw, or another device is built on it. The message names up to three users. A frozen filesystem is
-///   Busy too, and stays mounted.
-/// - [`WrongDevice`](ErrorKind::WrongDevice): a device other than the given one is mounted there; it stays
-///   mounted.
-pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
-    unstage_with(staging, device, MountCopies::Kept)
-}
+use crate::mounting::unmount::{Unmounted, unmount};
+use crate::place::target::Target;
 
 /// What unstage does with mounts of the volume's device in other mount namespaces, which keep the device in
 /// use.
@@ -59,15 +36,35 @@ pub enum MountCopies {
     /// filesystem beneath. A mount of this device that somebody made there on purpose is unmounted too.
     /// Choose this only if the driver alone decides who uses its devices.
     UnmountUnused,
+    /// The volume is unstaged although copies keep its device in use: its filesystem is written back and shut
+    /// down (`FS_IOC_SHUTDOWN`).
+    ///
+    /// Everything that was written is then on the device, and the kernel writes nothing more there. Each read and
+    /// write through a copy fails with `EIO`, also of files that are open. The device stays in use, and
+    /// [`BlockDevice::in_use`] says so, until the last copy is gone. Until then
+    /// [`stage`](crate::BlockVolumes::stage) refuses it.
+    ///
+    /// The volume stays [`Busy`](ErrorKind::Busy) if anything else uses the device, or its filesystem cannot be
+    /// shut down: ext4 and XFS can be, btrfs from Linux 6.19. An encrypted device stays Busy too, because its
+    /// key would stay in the kernel. The copies need not be visible, so this needs no
+    /// `hostPID`. The danger: a mount of this device that somebody made elsewhere on purpose fails too. Choose
+    /// this only if the driver alone decides who uses its devices.
+    ShutDown,
 }
 
-/// As [`unstage`], with a choice of what to do with [copies](MountCopies) of the mount in other mount
-/// namespaces.
-///
-/// # Errors
-///
-/// As for [`unstage`].
-pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies) -> Result<Unmounted> {
+// spec: node-unstage-volume.undoes
+// spec: node-unstage-volume.not-staged-is-ok
+/// See [`BlockVolumes::unstage`](crate::BlockVolumes::unstage).
+pub fn unstage(staging: &Target, device: Option<&Path>, copies: MountCopies) -> Result<Unmounted> {
+    unstage_now(staging, device, copies).inspect_err(|error| {
+        // The orchestrator repeats the call without an end, and shows its error nowhere.
+        if error.kind() == ErrorKind::Busy {
+            tracing::warn!(%error, "a volume is not unstaged, because it is in use");
+        }
+    })
+}
+
+fn unstage_now(staging: &Target, device: Option<&Path>, copies: MountCopies) -> Result<Unmounted> {
     staging.require_own(UNSTAGE)?;
     let known = device.map(open_if_exists).transpose()?.flatten();
     // If the staging path now belongs to another volume, the mapping belongs to that volume.
@@ -112,10 +109,14 @@ pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies
     }
     match known.or(mounted) {
         Some(device) if !is_free(&device)? => {
-            if copies == MountCopies::UnmountUnused {
-                copies::unmount_unused(&device)?;
-            }
-            require_unused(&device, staging).map(|()| unmounted)
+            let free = match copies {
+                MountCopies::Kept => require_unused(&device, staging),
+                MountCopies::UnmountUnused => {
+                    copies::unmount_unused(&device).and_then(|()| require_unused(&device, staging))
+                }
+                MountCopies::ShutDown => copies::shut_down(&device, staging),
+            };
+            free.map(|()| unmounted)
         }
         _ => Ok(unmounted),
     }
@@ -149,6 +150,18 @@ fn is_free(device: &BlockDevice) -> Result<bool> {
     }
 }
 
+/// Waits up to one second for a device to be free: an unmount elsewhere can be in progress.
+fn wait_until_free(device: &BlockDevice) -> Result<bool> {
+    let end = Instant::now() + Duration::from_secs(1);
+    loop {
+        match device.in_use()? {
+            DeviceUse::Free => return Ok(true),
+            DeviceUse::InUse if Instant::now() >= end => return Ok(false),
+            DeviceUse::InUse => sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
 fn open_if_exists(path: &Path) -> Result<Option<BlockDevice>> {
     match BlockDevice::open(path) {
         Ok(device) => Ok(Some(device)),
@@ -159,15 +172,9 @@ fn open_if_exists(path: &Path) -> Result<Option<BlockDevice>> {
 
 /// The device mounted at the staging path; none if nothing is mounted, or the device is gone.
 fn mounted_device(staging: &Target) -> Result<Option<BlockDevice>> {
-    if !matches!(staging.state()?, MountState::Mounted(_)) {
-        return Ok(None);
-    }
-    // The descriptor is closed before the unmount, which it would otherwise prevent.
-    let opened = staging.open(UNSTAGE)?;
-    let Some(number) = Details::from_fd(&opened.fd, UNSTAGE, staging.path())?.as_ref().and_then(device_under)
-    else {
-        return Ok(None);
-    };
+    // The descriptor is closed here: it would prevent the unmount.
+    let mounted = staging.open_mounted(UNSTAGE)?.and_then(|(_, details)| details.block_device());
+    let Some(number) = mounted else { return Ok(None) };
     match BlockDevice::from_number(number) {
         Ok(device) => Ok(Some(device)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => Ok(None),
@@ -181,6 +188,5 @@ fn require_unused(device: &BlockDevice, staging: &Target) -> Result<()> {
     if users.is_empty() {
         return Ok(());
     }
-    let name = format!("the device {} ({})", device.path().display(), device.number());
-    Err(users::in_use_error(UNSTAGE, &name, &users).at(staging.path()))
+    Err(users::device_in_use_error(UNSTAGE, device, &users).at(staging.path()))
 }

@@ -5,8 +5,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::path::paths;
-use crate::{Error, ErrorKind, Result};
 
 const OPERATION: &str = "add to the content";
 /// The default mode of a file.

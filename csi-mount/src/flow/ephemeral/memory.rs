@@ -6,16 +6,17 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-use super::version;
-use super::{Content, EphemeralPlan};
-use crate::detached::prepared::Prepared;
-use crate::detached::scratch;
+use super::{Content, EphemeralPlan, version};
+use crate::detached::prepared::{self, Prepared};
+use crate::error::{Error, Result};
 use crate::mounting::legacy;
-use crate::mounting::mount::MountRunner;
+use crate::mounting::mount::Mount;
+use crate::mounting::options::MountOptions;
+use crate::mounting::runner::MountRunner;
+use crate::place::target::Target;
+use crate::sys::attributes::MountAttributes;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, Depth};
-use crate::table::details::Details;
-use crate::{Error, ErrorKind, Mount, MountAttributes, MountOptions, Result, Target};
 
 const REFRESH: &str = "refresh";
 
@@ -29,7 +30,7 @@ pub(super) fn filled(target: &Target, content: &Content, plan: &EphemeralPlan) -
             .map_err(|error| Error::os("set attributes of", target.path(), error))?;
         return Ok(mount);
     }
-    scratch::bind(target.path(), mount.fd(), Depth::Single, plan.attributes, FileType::Directory)
+    prepared::bind(target.path(), mount.fd(), Depth::Single, plan.attributes, FileType::Directory)
 }
 
 /// An empty, writable, detached tmpfs that does not go to swap if the kernel supports that.
@@ -63,16 +64,11 @@ fn empty(target: &Target, plan: &EphemeralPlan, options: &MountOptions) -> Resul
 /// Returns a writable, detached mount of the volume that is mounted at the target. None if nothing is
 /// mounted there any more.
 pub(super) fn writable_view(target: &Target, plan: &EphemeralPlan) -> Result<Option<Prepared>> {
-    let opened = match target.open(REFRESH) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    let details = Details::from_fd(&opened.fd, REFRESH, target.path())?;
-    let Some(details) = details.filter(|_| opened.facts.is_mount_root) else { return Ok(None) };
+    let Some((opened, details)) = target.open_mounted(REFRESH)? else { return Ok(None) };
     plan.accept(target, &details)?;
     let attributes = plan.attributes.difference(MountAttributes::RDONLY);
     if !features::has(Feature::FsContext) || !features::has(Feature::MountSetattr) {
-        return scratch::bind(target.path(), &opened.fd, Depth::Single, attributes, FileType::Directory)
+        return prepared::bind(target.path(), &opened.fd, Depth::Single, attributes, FileType::Directory)
             .map(Some);
     }
     let flags =

@@ -1,10 +1,12 @@
 //! How an ephemeral volume is mounted, and whether an existing mount is that volume.
 
 use super::Content;
-use crate::mounting::attach;
-use crate::mounting::mount::MOUNT;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounting::options::MountOptions;
+use crate::mounting::{MOUNT, attach};
+use crate::place::target::Target;
+use crate::sys::attributes::MountAttributes;
 use crate::table::details::Details;
-use crate::{Error, ErrorKind, MountAttributes, MountOptions, Result, Target};
 
 /// The default size. Certificates and similar content are about a thousandth of it.
 const DEFAULT_SIZE: u64 = 16 << 20;
@@ -36,7 +38,7 @@ impl EphemeralPlan {
     }
 
     /// Adds these attributes: [`RDONLY`](MountAttributes::RDONLY) stops writes of the workload, but not of
-    /// [`publish`](super::publish).
+    /// [`publish`](crate::EphemeralVolumes::publish).
     pub fn attributes(mut self, attributes: MountAttributes) -> Self {
         self.attributes = self.attributes.combined_with(attributes);
         self
@@ -81,7 +83,8 @@ impl EphemeralPlan {
             );
             return Err(Error::new(ErrorKind::InvalidInput, "publish", reason));
         }
-        let (footprint, size) = (content.footprint(), self.size);
+        let footprint = content.footprint();
+        let size = self.size;
         if footprint > size / 2 {
             let reason = format!(
                 "the content needs {footprint} bytes, more than half of the volume's size ({})",

@@ -16,10 +16,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::Content;
-use super::content;
-use crate::sys::file_lock;
-use crate::{Error, ErrorKind, Result, Target};
+use super::{Content, content};
+use crate::error::{Error, ErrorKind, Result};
+use crate::place::target::Target;
+use crate::sys::descriptor::lock_within;
 
 const WRITE: &str = "write the content of";
 /// The link to the current version, and the temporary name of its successor.
@@ -70,7 +70,7 @@ pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Opti
 
 /// Lets one writer run at a time. A workload can take this lock too, so the wait has a limit.
 fn lock(root: &OwnedFd, path: &Path) -> Result<()> {
-    match file_lock::take_within(root, LOCK_TIME_LIMIT) {
+    match lock_within(root, LOCK_TIME_LIMIT) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => {
             let reason =

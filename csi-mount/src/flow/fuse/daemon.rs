@@ -12,15 +12,19 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
-use super::device;
-use super::hand_over::CONTINUES;
+use super::device::mount_fuse;
 use super::memory::MemoryGroup;
 use super::output::{Output, Secrets};
 use super::processes::DaemonStart;
-use crate::sys::{control_group, descriptor_copies, inherit};
-use crate::{Error, ErrorKind, MountOptions, Result, Target};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounting::options::MountOptions;
+use crate::place::target::Target;
+use crate::sys::descriptor_copies;
+use crate::sys::process::{enter_control_group, inherit};
 
 const START: &str = "start the daemon";
+/// The variable by which a program knows that the device had a daemon before.
+const CONTINUES: &str = "CSI_MOUNT_FUSE_CONTINUES";
 /// Half of the kubelet's time limit for a stage.
 const READY_TIME_LIMIT: Duration = Duration::from_secs(60);
 
@@ -34,7 +38,7 @@ const READY_TIME_LIMIT: Duration = Duration::from_secs(60);
 /// and the last lines are in the error of a stage that fails. The secret, each word in it, and values of the
 /// environment from 8 bytes on are replaced there. The daemon writes to a file in memory, so it never waits
 /// for the driver and lives on without it. While no driver process copies the output, the file grows; the
-/// next [`stage`](super::stage) or [`recover`](super::recover()) continues the copy. A launcher that gives
+/// next [`stage`](crate::FuseVolumes::stage) or [`recover`](super::recover()) continues the copy. A launcher that gives
 /// its program another output (`systemd-run` without `--pipe`) takes this over.
 #[derive(Clone, PartialEq, Eq)]
 #[must_use]
@@ -160,7 +164,7 @@ impl FuseDaemon {
     /// its targets: see [`recover`](super::recover()). By default its death is only logged.
     ///
     /// This lasts as long as the driver's process, which keeps this value with its secret in memory; a later
-    /// process continues it with the next [`stage`](super::stage) or [`recover`](super::recover()). A daemon
+    /// process continues it with the next [`stage`](crate::FuseVolumes::stage) or [`recover`](super::recover()). A daemon
     /// that dies again soon is started after a pause of one second, which doubles each time up to one minute.
     /// The end of a daemon that is not visible from here is not noticed.
     pub fn restart_when_lost(mut self) -> Self {
@@ -177,7 +181,7 @@ impl FuseDaemon {
     /// libfuse can't.
     ///
     /// This process keeps the device open for that; a later process takes it over from the running daemon (with
-    /// the next [`stage`](super::stage) or [`recover`](super::recover())). From the death of a daemon until the
+    /// the next [`stage`](crate::FuseVolumes::stage) or [`recover`](super::recover())). From the death of a daemon until the
     /// next one answers, users wait, for at most [`ready_time_limit`](Self::ready_time_limit). If the next one
     /// does not answer, dies within a minute, or the kernel is older than Linux 6.9, the mount is lost and the
     /// daemon is started as by `restart_when_lost`. A volume whose daemon died while no process kept its device is
@@ -189,7 +193,7 @@ impl FuseDaemon {
 
     /// Limits the memory of the daemon and of the processes that it starts, in bytes: with its part of the page
     /// cache, without what is swapped out. Over the limit the kernel kills all of them; the log and
-    /// [`exceeded_memory_limit`](super::exceeded_memory_limit) report it.
+    /// [`exceeded_memory_limit`](crate::FuseVolumes::exceeded_memory_limit) report it.
     ///
     /// Each daemon gets a control group (cgroup version 2, Linux 4.19) below the one of this process, which must
     /// be allowed to write there: in a privileged container, or by systemd with `Delegate=yes` and
@@ -245,11 +249,13 @@ impl FuseDaemon {
         if let Some(device) = device {
             inherit(&mut command, device.as_fd());
         }
+        // A launcher can give the program another output. This descriptor still shows whose daemon it is.
+        inherit(&mut command, output.as_fd());
         let failed = |error| Error::os(START, Path::new(&self.program), error);
         command.stdin(self.input()?).process_group(0).current_dir("/");
         command.stdout(output.stdio().map_err(failed)?).stderr(output.stdio().map_err(failed)?);
         if let Some(group) = &group {
-            control_group::enter(&mut command, group.entrance()?);
+            enter_control_group(&mut command, group.entrance()?);
         }
         tracing::info!(daemon = ?self, at = %start.place().display(), "start a FUSE daemon");
         descriptor_copies::spawn(&mut command).map_err(|error| match error.kind() {
@@ -273,7 +279,7 @@ impl FuseDaemon {
     fn mount(&self, staging: &Target) -> Result<Option<OwnedFd>> {
         let Some((_, options)) = &self.device else { return Ok(None) };
         let source = Path::new(Path::new(&self.program).file_name().unwrap_or(&self.program));
-        device::mount(START, source, options, staging).map(Some)
+        mount_fuse(START, source, options, staging).map(Some)
     }
 
     /// The arguments, with the device among them.
@@ -356,7 +362,7 @@ mod tests {
         let daemon = FuseDaemon::new("/no/such/daemon").arg("-f").env("TOKEN", "hunter2").secret("hunter2");
         let start = DaemonStart::new(Path::new("/staging"), None);
         let staging = Target::new("/staging").unwrap();
-        let output = Output::new().unwrap();
+        let output = Output::new(staging.path()).unwrap();
         let error = daemon.start(&start, &output, &staging).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
         assert!(!format!("{daemon:?} {error:?}").contains("hunter2"));

@@ -1,16 +1,26 @@
-//! FUSE filesystems that this process mounts: with a daemon that gets the open device, or without one.
+//! The open `/dev/fuse` of a mount: whoever has it open serves the mount, or keeps it from being lost.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
-use crate::{Error, Mount, MountOptions, Result, Target};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::error::{Error, Result};
+use crate::mounting::mount::Mount;
+use crate::mounting::options::MountOptions;
+use crate::place::target::Target;
+use crate::sys::ids::DeviceNumber;
 
 const DEVICE: &str = "/dev/fuse";
+/// `/dev/fuse`, under whatever name: `MISC_MAJOR` and `FUSE_MINOR` of the kernel.
+const FUSE_DEVICE: DeviceNumber = DeviceNumber { major: 10, minor: 229 };
 
 /// Mounts a filesystem. It answers as soon as a process serves the device, and is lost (`ENOTCONN`) when no
 /// process has it open.
-pub(super) fn mount(
+pub(super) fn mount_fuse(
     operation: &'static str,
     source: &Path,
     options: &MountOptions,
@@ -26,4 +36,42 @@ pub(super) fn mount(
         .with_option("fd", &device.as_raw_fd().to_string())?;
     Mount::new("fuse", source).options(&options).at(staging)?;
     Ok(device.into())
+}
+
+/// Asks the kernel to send the requests again that the earlier daemon had received and not answered
+/// (`FUSE_NOTIFY_RESEND`, Linux 6.9). Without that their callers would wait for ever.
+pub(super) fn repeat_requests(operation: &'static str, device: &OwnedFd, staging: &Target) -> Result<()> {
+    const RESEND: i32 = 7;
+    let failed = |error: io::Error| {
+        let error = Error::os(operation, staging.path(), error);
+        error.add_reason("this kernel does not send requests again (Linux 6.9)")
+    };
+    // `struct fuse_out_header`: the length, the notification, and no request.
+    let mut message = 16_u32.to_ne_bytes().to_vec();
+    message.extend(RESEND.to_ne_bytes());
+    message.extend([0; 8]);
+    let device = device.try_clone().map_err(failed)?;
+    File::from(device).write_all(&message).map_err(failed)
+}
+
+/// The device of a daemon that an earlier process started: the one that its argument names (Linux 5.6).
+pub(super) fn device_of(pid: i32) -> Option<OwnedFd> {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let arguments = String::from_utf8_lossy(&arguments).into_owned();
+    let number: i32 =
+        arguments.split('\0').find_map(|argument| argument.strip_prefix("/dev/fd/")?.parse().ok())?;
+    if !is_fuse_device(Path::new(&format!("/proc/{pid}/fd/{number}"))) {
+        return None;
+    }
+    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+    pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()
+}
+
+/// Whether an open file of a process is `/dev/fuse`, by its number. No filesystem is asked.
+pub(super) fn is_fuse_device(file: &Path) -> bool {
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    statx(CWD, file, flags, StatxFlags::TYPE).is_ok_and(|found| {
+        let number = DeviceNumber { major: found.stx_rdev_major, minor: found.stx_rdev_minor };
+        FileType::from_raw_mode(found.stx_mode.into()) == FileType::CharacterDevice && number == FUSE_DEVICE
+    })
 }

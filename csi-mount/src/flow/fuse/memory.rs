@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use crate::sys::fnv::fnv1a;
-use crate::{Error, ErrorKind, Result, mounts};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::hash::fnv1a;
+use crate::table::mountinfo::mounts;
 
 const LIMIT: &str = "limit the memory of a daemon";
 /// The child group for the processes of the driver itself. systemd calls this `DelegateSubgroup=`.
@@ -194,10 +195,11 @@ impl Parent {
 /// Whether a process is this one, or was started by it, directly or not.
 fn is_descendant(mut pid: i32, of: i32) -> bool {
     while pid > 1 && pid != of {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name in parentheses can contain anything. The parent is the second field after it.
-        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
-        pid = parent.and_then(|parent| parent.parse().ok()).unwrap_or_default();
+        // The process name in it can be any bytes, but no line feed.
+        let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        pid = parent.and_then(|parent| parent.trim().parse().ok()).unwrap_or_default();
     }
     pid == of
 }
@@ -209,10 +211,11 @@ fn write(path: &Path, value: &str) -> Result<()> {
 fn denied(path: &Path, error: io::Error) -> Error {
     let is_denied = matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM));
     let error = Error::os(LIMIT, path, error);
-    match is_denied {
-        true => error
+    if is_denied {
+        error
             .with_kind(ErrorKind::PermissionDenied)
-            .hint("the driver must be able to write to its own control group: a privileged container, or Delegate=yes"),
-        false => error,
+            .hint("the driver must be able to write to its own control group: a privileged container, or Delegate=yes")
+    } else {
+        error
     }
 }

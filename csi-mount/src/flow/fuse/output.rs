@@ -5,22 +5,29 @@
 //! reader is slow, a write blocks. A write to a file in memory (`memfd_create(2)`) does neither, and the
 //! daemon itself keeps the file. One process at a time copies it, which a lock on the file ensures, and gives
 //! back the memory of what it has copied. While no process copies it, the file grows.
+//!
+//! The file also proves whose daemon a process is: see [`is_proof_held_by`].
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{
-    FallocateFlags, FlockOperation, MemfdFlags, OFlags, SeekFrom, fallocate, fcntl_setfl, flock,
-    memfd_create, seek,
+    FallocateFlags, FlockOperation, MemfdFlags, OFlags, SeekFrom, XattrFlags, fallocate, fcntl_setfl,
+    fgetxattr, flock, fsetxattr, getxattr, memfd_create, seek,
 };
 use rustix::io::Errno;
 
 const NAME: &str = "csi-mount-fuse-output";
+/// The attribute of the file that has the daemon's place. Only a process with CAP_SYS_ADMIN in the initial user
+/// namespace can set or read it.
+const PROOF: &str = "trusted.csi-mount.daemon-at";
 /// The longest line that is copied, in bytes. The end of a longer line is left out.
 const MAX_LINE: usize = 4 * 1024;
 /// If this many bytes are not copied yet, all but the last ones are left out.
@@ -36,7 +43,8 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn new() -> io::Result<Self> {
+    /// The file of a daemon for this place.
+    pub(super) fn new(place: &Path) -> io::Result<Self> {
         let file = match memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
             // Before Linux 6.3.
             Err(Errno::INVAL) => memfd_create(NAME, MemfdFlags::CLOEXEC),
@@ -44,6 +52,11 @@ impl Output {
         }?;
         // Standard output and standard error share this open file, and its end moves when one is punched.
         fcntl_setfl(&file, OFlags::APPEND)?;
+        match fsetxattr(&file, PROOF, place.as_os_str().as_bytes(), XattrFlags::empty()) {
+            // Without privileges, the owner of the file is the proof.
+            Ok(()) | Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error.into()),
+        }
         Ok(Self { file: file.into() })
     }
 
@@ -60,6 +73,44 @@ impl Output {
     pub(super) fn stdio(&self) -> io::Result<Stdio> {
         Ok(self.file.try_clone()?.into())
     }
+}
+
+impl AsFd for Output {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Whether a process holds the file that was made for a daemon at this place: as its output, or as a descriptor
+/// that a launcher passed on. A process that is in the middle of an `exec` holds it too.
+///
+/// No other process can make such a file. It is checked by its attribute, not by its name.
+pub(super) fn is_proof_held_by(pid: i32, place: &Path) -> bool {
+    let ours = format!("/memfd:{NAME}");
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files.map(|file| file.path()).any(|path| {
+        fs::read_link(&path).is_ok_and(|link| link.as_os_str().as_bytes().starts_with(ours.as_bytes()))
+            && is_proof(&path, place)
+    })
+}
+
+fn is_proof(file: &Path, place: &Path) -> bool {
+    let place = place.as_os_str().as_bytes();
+    let mut found = vec![0; place.len() + 1];
+    match getxattr(file, PROOF, &mut found[..]) {
+        Ok(length) => &found[..length] == place,
+        Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) if !can_prove() => {
+            fs::metadata(file).is_ok_and(|file| file.uid() == rustix::process::geteuid().as_raw())
+        }
+        Err(_) => false,
+    }
+}
+
+/// Whether this process can set and read the attribute.
+fn can_prove() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    let is_set = |output: Output| fgetxattr(&output.file, PROOF, &mut [0_u8; 8][..]).is_ok();
+    *CAN.get_or_init(|| Output::new(Path::new("/")).is_ok_and(is_set))
 }
 
 /// Copies the output of one daemon into the log.
@@ -109,7 +160,8 @@ impl Copier {
         }
         // What another process has copied is a hole, except for the last page.
         let position = seek(&file, SeekFrom::Data(0)).unwrap_or(0);
-        let (partial, last) = (Vec::new(), LastLines::default());
+        let partial = Vec::new();
+        let last = LastLines::default();
         Ok(Some(Self { file, position, partial, is_cut: position > 0, last, secrets, at }))
     }
 
@@ -178,10 +230,11 @@ impl Copier {
         if std::mem::take(&mut self.is_cut) {
             return;
         }
+        // A secret can have control characters, and is hidden before they are replaced.
+        let line = self.secrets.hide(line.trim_end());
         // Other control characters could change a terminal.
-        let line: String =
-            line.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-        let line: String = self.secrets.hide(line.trim_end()).chars().take(MAX_LINE).collect();
+        let shown = line.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
+        let line: String = shown.take(MAX_LINE).collect();
         if !line.is_empty() {
             tracing::info!(target: "csi_mount::fuse_daemon", at = self.at, "{line}");
             self.last.push(&line);
@@ -230,7 +283,7 @@ mod tests {
 
     #[test]
     fn lines_are_copied_once_and_their_memory_is_given_back() {
-        let output = Output::new().unwrap();
+        let output = Output::new(Path::new("/staging")).unwrap();
         let mut copier = copier(&output);
         let mut daemon = output.file.try_clone().unwrap();
         let line = "x".repeat(99);
@@ -251,7 +304,7 @@ mod tests {
 
     #[test]
     fn one_process_at_a_time_copies_and_the_next_one_continues() {
-        let output = Output::new().unwrap();
+        let output = Output::new(Path::new("/staging")).unwrap();
         writeln!(&output.file, "{}", "early\n".repeat(2000)).unwrap();
         let mut first = copier(&output);
         assert!(Copier::new(&output, Secrets::default(), String::new()).unwrap().is_none());
@@ -266,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_output_of_a_process_is_found() {
-        let output = Output::new().unwrap();
+        let output = Output::new(Path::new("/staging")).unwrap();
         let mut sleep = std::process::Command::new("sleep");
         let mut child = sleep.arg("60").stderr(output.stdio().unwrap()).spawn().unwrap();
         writeln!(&output.file, "known").unwrap();
@@ -296,8 +349,18 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_with_control_characters_is_hidden_as_a_whole() {
+        let output = Output::new(Path::new("/staging")).unwrap();
+        let secrets = Secrets::new(Some(b"hunter2\tx\x01more"), [].into_iter());
+        let mut copier = Copier::new(&output, secrets, String::new()).unwrap().unwrap();
+        writeln!(&output.file, "login hunter2\tx\x01more failed").unwrap();
+        copier.copy();
+        assert_eq!(copier.last_lines().text(), ": login *** failed");
+    }
+
+    #[test]
     fn a_secret_at_the_end_of_a_long_line_is_hidden() {
-        let output = Output::new().unwrap();
+        let output = Output::new(Path::new("/staging")).unwrap();
         let secrets = Secrets::new(Some(b"hunter2-and-more"), [].into_iter());
         let mut copier = Copier::new(&output, secrets, String::new()).unwrap().unwrap();
         let line = format!("{}hunter2-and-more and on", "a".repeat(MAX_LINE - 4));

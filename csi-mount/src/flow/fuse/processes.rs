@@ -1,5 +1,12 @@
-//! The processes of a daemon, recognized by their environment, whoever started them and when.
+//! The processes of a daemon, whoever started them and when.
+//!
+//! A mark in the environment says for which place a process works. Any process can have one, so it is only a
+//! claim. It counts with a proof that others cannot have: the token of a start by this process, the output file
+//! of a daemon for this place ([`output`](super::output)), or the open `/dev/fuse` of the mount at the place.
+//! The last also proves the daemons of earlier versions. A claim without a proof is neither waited for nor
+//! killed.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -8,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -16,8 +24,13 @@ use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
+use super::device::is_fuse_device;
+use super::output::is_proof_held_by;
+use crate::error::{Error, ErrorKind, Result};
+use crate::place::target::Target;
+use crate::sys::exec::Program;
 use crate::sys::features::{self, Feature};
-use crate::{Error, ErrorKind, Result};
+use crate::table::facts::MountState;
 
 /// The variable that names the place where a daemon mounts.
 const PLACE: &str = "CSI_MOUNT_FUSE_AT";
@@ -28,13 +41,12 @@ const IDENTITY: &str = "CSI_MOUNT_FUSE_SERVES";
 /// How long a killed process can take to end.
 const KILL_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a process can be in the middle of an `exec`: microseconds, and on an overloaded machine seconds.
+/// How long a daemon can be in the middle of an `exec`: microseconds, and on an overloaded machine seconds.
 /// A daemon that is not known after this limit is started a second time.
 const EXEC_TIME_LIMIT: Duration = Duration::from_secs(10);
-/// How often an environment is read that reads as empty although it is not.
+/// How often an environment is read that reads as empty although it is not, of a process that is not waited for.
 const MAX_READS: u32 = 3;
 
-/// One start of a daemon for a place.
 pub(super) struct DaemonStart {
     place: PathBuf,
     processes: Processes,
@@ -44,6 +56,7 @@ impl DaemonStart {
     pub(super) fn new(place: &Path, identity: Option<&OsStr>) -> Self {
         let token = RandomState::new().build_hasher().finish();
         let mut processes = Processes::for_place(place);
+        processes.has_token = true;
         processes.marks.push((START, format!("{token:016x}").into()));
         processes.marks.extend(identity.map(|identity| (IDENTITY, identity.to_owned())));
         Self { place: place.to_owned(), processes }
@@ -62,12 +75,24 @@ impl DaemonStart {
 /// All processes that serve, or are about to serve, one place.
 #[derive(Clone)]
 pub(super) struct Processes {
+    place: PathBuf,
     marks: Vec<(&'static str, OsString)>,
+    /// Whether the marks contain a token that only this process and the daemon know.
+    has_token: bool,
+}
+
+/// What supports the claim of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    Complete,
+    /// It holds a FUSE device, and the kernel does not say of which mount. It counts while a filesystem is
+    /// mounted at the place, if no process has a complete proof.
+    SomeFuseDevice,
 }
 
 impl Processes {
     pub(super) fn for_place(place: &Path) -> Self {
-        Self { marks: vec![(PLACE, place.into())] }
+        Self { place: place.to_owned(), marks: vec![(PLACE, place.into())], has_token: false }
     }
 
     /// The variables that all of these processes have in their environment.
@@ -81,19 +106,45 @@ impl Processes {
         let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         let own = std::process::id().cast_signed();
         let deadline = Instant::now() + EXEC_TIME_LIMIT;
-        numbers.filter(|pid| *pid != own && self.is_marked(*pid, deadline)).collect()
+        let marked = numbers.filter(|pid| *pid != own && self.is_marked(*pid, deadline));
+        let proof = |pid| Some((pid, self.proof(pid)?));
+        let mut proven: Vec<(i32, Proof)> = marked.filter_map(proof).collect();
+        if proven.iter().any(|(_, proof)| *proof == Proof::Complete) {
+            proven.retain(|(_, proof)| *proof == Proof::Complete);
+        }
+        proven.into_iter().map(|(pid, _)| pid).collect()
     }
 
     fn is_marked(&self, pid: i32, deadline: Instant) -> bool {
-        let environment = environment(pid, deadline);
+        let environment = self.environment(pid, deadline);
         self.marks.iter().all(|(key, wanted)| value(&environment, key) == Some(wanted.as_bytes()))
+    }
+
+    fn proof(&self, pid: i32) -> Option<Proof> {
+        if self.has_token || is_proof_held_by(pid, &self.place) {
+            return Some(Proof::Complete);
+        }
+        let mounted = self.mounted()?;
+        let devices = fuse_devices(pid);
+        if devices.contains(&Some(mounted)) {
+            return Some(Proof::Complete);
+        }
+        devices.contains(&None).then_some(Proof::SomeFuseDevice)
+    }
+
+    /// The number of the filesystem at the place.
+    fn mounted(&self) -> Option<u64> {
+        let state = Target::new(&self.place).and_then(|target| target.state()).ok()?;
+        let MountState::Mounted(mounted) = state else { return None };
+        // As the kernel has it in memory.
+        Some(u64::from(mounted.device.major) << 20 | u64::from(mounted.device.minor))
     }
 
     /// What the living processes serve; none if that was not set, or no process is visible.
     pub(super) fn identity(&self) -> Option<OsString> {
         let deadline = Instant::now() + EXEC_TIME_LIMIT;
         let identity = |pid: i32| {
-            let environment = environment(pid, deadline);
+            let environment = self.environment(pid, deadline);
             value(&environment, IDENTITY).map(|identity| OsStr::from_bytes(identity).to_owned())
         };
         self.running().into_iter().find_map(identity)
@@ -103,7 +154,8 @@ impl Processes {
     pub(super) fn held(&self) -> Vec<HeldProcess> {
         let held = self.running().into_iter().map(HeldProcess::open);
         // The number can have become another process's before it was opened.
-        held.filter(|process| self.is_marked(process.pid, Instant::now() + EXEC_TIME_LIMIT)).collect()
+        let is_it = |pid| self.is_marked(pid, Instant::now() + EXEC_TIME_LIMIT) && self.proof(pid).is_some();
+        held.filter(|process| is_it(process.pid)).collect()
     }
 
     /// Waits for the end of a child of this process, or up to this limit.
@@ -114,9 +166,13 @@ impl Processes {
         }
     }
 
-    /// Waits for all of them to end, and for those that they start in the meantime. Returns whether they did.
-    pub(super) fn wait_until_ended(&self, limit: Duration) -> bool {
+    /// Waits for all of them to end, for these earlier ones, which can have closed their device since, and for
+    /// those that they start in the meantime. Returns whether they did.
+    pub(super) fn wait_until_ended(&self, earlier: &[HeldProcess], limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
+        if !earlier.iter().all(|process| process.has_ended_by(self, deadline)) {
+            return false;
+        }
         loop {
             let held = self.held();
             if held.is_empty() {
@@ -128,11 +184,13 @@ impl Processes {
         }
     }
 
-    /// Kills all that live, and any process that they start in the meantime.
-    pub(super) fn kill(&self, path: &Path) -> Result<()> {
+    /// Kills all that live, these earlier ones, and any process that they start in the meantime.
+    pub(super) fn kill(&self, mut earlier: Vec<HeldProcess>) -> Result<()> {
         let deadline = Instant::now() + KILL_TIME_LIMIT;
+        earlier.retain(|process| !process.has_ended_by(self, Instant::now()));
         loop {
-            let held = self.held();
+            let mut held = self.held();
+            held.append(&mut earlier);
             if held.is_empty() {
                 return Ok(());
             }
@@ -140,10 +198,78 @@ impl Processes {
             if !held.iter().all(|process| process.has_ended_by(self, deadline)) {
                 let pids: Vec<i32> = held.iter().map(|process| process.pid).collect();
                 let reason = format!("its daemon can't be killed: process {pids:?}");
-                return Err(Error::new(ErrorKind::Unresponsive, "end the daemon of", reason).at(path));
+                return Err(Error::new(ErrorKind::Unresponsive, "end the daemon of", reason).at(&self.place));
             }
         }
     }
+
+    /// The environment of a process. One in the middle of an `exec` has none yet: this waits for it until the deadline.
+    fn environment(&self, pid: i32, deadline: Instant) -> Vec<u8> {
+        let mut reads = 0;
+        while has_program(pid, deadline) {
+            match read_at_once(&format!("/proc/{pid}/environ")) {
+                Ok(nothing) if nothing.is_empty() => reads += 1,
+                // No permission, or the process is gone.
+                known => return known.unwrap_or_default(),
+            }
+            // A file that was opened before an exec reads as empty after it, and a process can execute one program
+            // after another. One without our proof is not waited for.
+            let is_ours = || Instant::now() < deadline && is_proof_held_by(pid, &self.place);
+            if has_empty_environment(pid) || !(reads < MAX_READS || is_ours()) {
+                break;
+            }
+            sleep(Duration::from_micros(100));
+        }
+        Vec::new()
+    }
+}
+
+/// Whether a process has a program, and so an environment, by the deadline. One that is stuck in an `exec` is waited
+/// for only once.
+fn has_program(pid: i32, deadline: Instant) -> bool {
+    static STUCK: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+    let stuck = || STUCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_waited_for = Instant::now() < deadline && !stuck().contains(&pid);
+    let deadline = if is_waited_for { deadline } else { Instant::now() };
+    let found = Program::after_exec(pid.cast_unsigned(), deadline);
+    if found != Program::InExec {
+        stuck().remove(&pid);
+    } else if is_waited_for {
+        tracing::info!(
+            pid,
+            "a process does not come to execute its program: perhaps it waits for a filesystem"
+        );
+        stuck().insert(pid);
+    }
+    found == Program::Running
+}
+
+/// Whether a process has a program and no environment, from its line in `/proc/PID/stat` (proc(5)).
+fn has_empty_environment(pid: i32) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    is_environment_empty(&String::from_utf8_lossy(&stat))
+}
+
+fn is_environment_empty(stat: &str) -> bool {
+    // The fields after the process name, which can contain anything, start with the third.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).copied();
+    // The kernel sets the end of the code (27) after the environment. Without it the process is in an `exec` that
+    // has begun since it was seen to have a program.
+    field(27) != Some("0") && field(50) == field(51)
+}
+
+/// The FUSE devices that a process holds: for each the number of its filesystem, if the kernel reports it.
+fn fuse_devices(pid: i32) -> Vec<Option<u64>> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let devices = files.filter(|file| is_fuse_device(&file.path()));
+    let connection = |file: fs::DirEntry| {
+        let text = fs::read_to_string(process.join("fdinfo").join(file.file_name())).unwrap_or_default();
+        let number = |line: &str| line.strip_prefix("fuse_connection:")?.trim().parse().ok();
+        text.lines().find_map(number)
+    };
+    devices.map(connection).collect()
 }
 
 /// A process that is held by a descriptor (`pidfd_open(2)`, Linux 5.3), or known by its number only.
@@ -206,6 +332,9 @@ pub(super) fn can_be_hidden() -> bool {
         users.split_whitespace().any(|user| user != own)
     };
     let is_denied = |pid: i32| {
+        if Program::of(pid.cast_unsigned()) == Program::InExec {
+            return false;
+        }
         let read = fs::read(format!("/proc/{pid}/environ"));
         read.is_err_and(|error| error.kind() == ErrorOfIo::PermissionDenied)
     };
@@ -215,31 +344,6 @@ pub(super) fn can_be_hidden() -> bool {
 fn value<'e>(environment: &'e [u8], key: &str) -> Option<&'e [u8]> {
     let mut variables = environment.split(|byte| *byte == 0);
     variables.find_map(|variable| variable.strip_prefix(key.as_bytes())?.strip_prefix(b"="))
-}
-
-/// The environment of a process. A process in the middle of an `exec` has none yet: this waits for it until
-/// the deadline.
-fn environment(pid: i32, deadline: Instant) -> Vec<u8> {
-    let stat =
-        || String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).unwrap_or_default()).into_owned();
-    // A file that was opened before an exec reads as empty after it, and a process can execute one program
-    // after another.
-    for _ in 0..MAX_READS {
-        match read_at_once(&format!("/proc/{pid}/environ")) {
-            Ok(nothing) if nothing.is_empty() => {}
-            // No permission, or the process is gone.
-            known => return known.unwrap_or_default(),
-        }
-        let mut recorded = EnvironmentState::from_stat(&stat());
-        while recorded == EnvironmentState::NotYet && Instant::now() < deadline {
-            sleep(Duration::from_micros(100));
-            recorded = EnvironmentState::from_stat(&stat());
-        }
-        if recorded == EnvironmentState::Absent {
-            break;
-        }
-    }
-    Vec::new()
 }
 
 /// Reads a whole file with one `read`. Between two reads a process can execute a program, and the rest
@@ -257,45 +361,9 @@ fn read_at_once(path: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Whether the kernel has recorded where the environment of a process is, from its line in `/proc/PID/stat`
-/// (proc(5)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EnvironmentState {
-    /// An `exec` has replaced the memory and closed the close-on-exec descriptors. The kernel sets the
-    /// environment's start and end to one address, then finds the end, and records the addresses of the
-    /// code last.
-    NotYet,
-    /// The process has ended, is a kernel thread, or its environment is empty.
-    Absent,
-    Present,
-}
-
-impl EnvironmentState {
-    fn from_stat(stat: &str) -> Self {
-        const EXITING: u64 = 0x4;
-        const KERNEL_THREAD: u64 = 0x0020_0000;
-        // The fields after the process name, which can contain anything, start with the third.
-        let fields: Vec<&str> =
-            stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3).copied();
-        let (Some(state), Some(flags), Some(start_of_code)) = (field(3), field(9), field(26)) else {
-            return Self::Absent;
-        };
-        let has_none = flags.parse::<u64>().is_ok_and(|flags| flags & (EXITING | KERNEL_THREAD) != 0);
-        if matches!(state, "Z" | "X") || has_none {
-            Self::Absent
-        } else if start_of_code == "0" {
-            Self::NotYet
-        } else if field(50) == field(51) {
-            Self::Absent
-        } else {
-            Self::Present
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::output::Output;
     use super::*;
     use std::io::Read as _;
     use std::process::Command;
@@ -308,7 +376,9 @@ mod tests {
             let start = DaemonStart::new(Path::new("/no/such/place"), None);
             let marks = start.processes().marks().iter().cloned();
             let (mut until_closed, ours) = std::io::pipe().unwrap();
-            let mut child = Command::new("sleep").arg("60").envs(marks).spawn().unwrap();
+            let output = Output::new(start.place()).unwrap();
+            let mut sleep = Command::new("sleep");
+            let mut child = sleep.arg("60").envs(marks).stderr(output.stdio().unwrap()).spawn().unwrap();
             drop(ours);
             until_closed.read_to_end(&mut Vec::new()).unwrap();
             let is_known =
@@ -327,8 +397,10 @@ mod tests {
         let again = r#"exec sh -c "$0" "$0""#;
         let others = (0..3000).map(|number| (format!("V{number}"), ""));
         let marks = start.processes().marks().iter().cloned();
-        let mut child =
-            Command::new("sh").args(["-c", again, again]).envs(others).envs(marks).spawn().unwrap();
+        let output = Output::new(start.place()).unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", again, again]).envs(others).envs(marks).stderr(output.stdio().unwrap());
+        let mut child = shell.spawn().unwrap();
         let is_known = || {
             start.processes().is_marked(child.id().cast_signed(), Instant::now() + Duration::from_secs(60))
         };
@@ -345,10 +417,12 @@ mod tests {
     #[test]
     fn each_of_two_starts_finds_its_own_processes() {
         let place = Path::new("/no/such/place/either");
-        let (one, other) =
-            (DaemonStart::new(place, Some(OsStr::new("a"))), DaemonStart::new(place, Some(OsStr::new("b"))));
-        let mut child =
-            Command::new("sleep").arg("60").envs(one.processes().marks().iter().cloned()).spawn().unwrap();
+        let one = DaemonStart::new(place, Some(OsStr::new("a")));
+        let other = DaemonStart::new(place, Some(OsStr::new("b")));
+        let output = Output::new(place).unwrap();
+        let mut sleep = Command::new("sleep");
+        sleep.arg("60").envs(one.processes().marks().iter().cloned()).stderr(output.stdio().unwrap());
+        let mut child = sleep.spawn().unwrap();
         let pid = child.id().cast_signed();
         let known =
             [&Processes::for_place(place), one.processes(), other.processes()].map(Processes::running);
@@ -359,22 +433,28 @@ mod tests {
     }
 
     #[test]
-    fn only_a_process_that_will_have_an_environment_is_waited_for() {
-        let stat = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        assert_eq!(EnvironmentState::from_stat(&stat("self")), EnvironmentState::Present);
-        let own = stat("self");
-        let fields: Vec<&str> = own.trim().rsplit_once(") ").unwrap().1.split(' ').collect();
-        let with = |changes: &[(usize, &str)]| {
-            let mut fields = fields.clone();
-            changes.iter().for_each(|(number, value)| fields[number - 3] = value);
-            EnvironmentState::from_stat(&format!("1 (a ) b) {}", fields.join(" ")))
+    fn a_process_without_an_environment_is_not_waited_for() {
+        let mut child = Command::new("sleep").arg("60").env_clear().spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let begun = Instant::now();
+        assert!(has_program(pid, begun + EXEC_TIME_LIMIT));
+        let is_empty = has_empty_environment(pid);
+        child.kill().unwrap();
+        assert!(is_empty && !has_empty_environment(std::process::id().cast_signed()));
+        child.wait().unwrap();
+        assert!(!has_program(pid, Instant::now() + EXEC_TIME_LIMIT), "it is gone");
+    }
+
+    #[test]
+    fn an_environment_that_an_exec_has_not_set_yet_is_not_empty() {
+        let stat = |end_of_code: &str| {
+            let mut fields = vec!["0"; 52];
+            fields[1] = "(a) b)";
+            fields[26] = end_of_code;
+            fields[49..51].fill("7");
+            fields.join(" ")
         };
-        let (before, middle) = ([(26, "0"), (50, "0"), (51, "0")], [(26, "0"), (50, "4096"), (51, "4096")]);
-        assert_eq!([with(&before), with(&middle)], [EnvironmentState::NotYet; 2]);
-        assert_eq!(with(&middle[1..]), EnvironmentState::Absent, "an empty environment");
-        assert_eq!(with(&[(3, "Z"), (26, "0")]), EnvironmentState::Absent, "it has ended");
-        assert_eq!(with(&[(9, "2129984"), (26, "0")]), EnvironmentState::Absent, "a kernel thread");
-        assert_eq!(with(&[(9, "4194308"), (26, "0")]), EnvironmentState::Absent, "it is about to end");
-        assert_eq!(EnvironmentState::from_stat(""), EnvironmentState::Absent, "it is gone");
+        assert!(is_environment_empty(&stat("9")));
+        assert!(!is_environment_empty(&stat("0")));
     }
 }

@@ -2,51 +2,31 @@
 
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::FuseDaemon;
+use super::daemon_start_lock::{START_TIME_LIMIT, lock_threads};
+use super::hand_over::{HandOver, hand_over};
+use super::lost::is_lost;
+use super::memory::over_memory_limit;
+use super::processes::Processes;
 use super::start::stage_locked;
-use super::watch::watch_existing;
-use super::{FuseDaemon, START_TIME_LIMIT, device, is_lost, publish};
-
-use crate::place::target_lock::{Purpose, TargetLock};
-use crate::table::siblings::siblings;
-use crate::{
-    Error, ErrorKind, MountAttributes, MountEntry, MountOptions, Owner, OwnerId, Result, Target, mounts,
-};
+use super::watch::{DaemonEnd, DaemonRun, watch_existing};
+use crate::error::Result;
+use crate::flow::shared;
+use crate::place::owner::Owner;
+use crate::place::target::Target;
+use crate::sys::attributes::MountAttributes;
+use crate::table::details::is_fuse;
+use crate::table::mountinfo::{MountEntry, mounts, siblings};
 
 const RECOVER: &str = "recover";
 /// The pause before a daemon is started again, if it has died soon after its start; it doubles each time.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-
-/// A FUSE filesystem whose daemon is gone: see [`lost_mounts`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LostMount {
-    /// Where it is mounted.
-    pub path: PathBuf,
-    /// The volume that the place is marked as, if it is.
-    pub owner: Option<OwnerId>,
-}
-
-/// Lists the FUSE filesystems of this mount namespace whose daemon is gone, staged or published, for the
-/// start of a plugin.
-///
-/// # Errors
-/// Those of [`mounts`](crate::mounts()). A mount whose state can't be found out is left out.
-pub fn lost_mounts() -> Result<Vec<LostMount>> {
-    let lost = |entry: MountEntry| {
-        if !is_fuse(&entry) || !is_lost(&entry.mount_point).unwrap_or(false) {
-            return None;
-        }
-        let owner = Target::new(&entry.mount_point).and_then(|target| target.marked_owner()).ok().flatten();
-        Some(LostMount { path: entry.mount_point, owner })
-    };
-    Ok(mounts()?.into_iter().filter_map(lost).collect())
-}
-
-fn is_fuse(entry: &MountEntry) -> bool {
-    entry.fs_type == "fuse" || entry.fs_type.starts_with("fuse.")
-}
+/// A daemon that has continued a mount and dies sooner than this does not get a successor for the same mount.
+const RESTARTED_TIME: Duration = Duration::from_secs(60);
+/// How long after its daemon's end a mount can take to be unmounted or to report it.
+const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// What [`recover`] did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +51,7 @@ pub enum Recovered {
 /// it is started again.
 ///
 /// # Errors
-/// Those of [`stage`](super::stage) and [`publish`](super::publish()). All targets are tried, and the first
+/// Those of [`stage`](crate::FuseVolumes::stage) and [`publish`](crate::FuseVolumes::publish). All targets are tried, and the first
 /// error is returned. After a failed start the place still counts as one that has lost its daemon, so that
 /// the call can be repeated.
 pub fn recover(staging: &Target, daemon: &FuseDaemon) -> Result<Recovered> {
@@ -80,27 +60,23 @@ pub fn recover(staging: &Target, daemon: &FuseDaemon) -> Result<Recovered> {
 
 fn recover_again(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Result<Recovered> {
     // An unstage takes the same lock: no daemon is started for a place that was unstaged in the meantime.
-    let Some(_lock) = TargetLock::take_within(staging, Purpose::StartDaemon, START_TIME_LIMIT) else {
-        let reason = "another thread is starting or ending its daemon";
-        return Err(Error::new(ErrorKind::Busy, RECOVER, reason).at(staging.path()));
-    };
+    let _lock = lock_threads(RECOVER, staging, START_TIME_LIMIT)?;
     let table = mounts()?;
-    let staged = table.iter().rev().find(|entry| entry.mount_point == staging.path());
-    let Some(staged) = staged.filter(|entry| is_fuse(entry)) else { return Ok(Recovered::NotLost) };
+    // By its id: the table has the path without symbolic links.
+    let Some(staged) = staging.mounted()?.filter(|entry| is_fuse(&entry.fs_type)) else {
+        return Ok(Recovered::NotLost);
+    };
     if !is_lost(staging.path())? {
-        watch_existing(staging, daemon);
+        watch_existing(staging, daemon, after_end);
         return Ok(Recovered::NotLost);
     }
-    let targets = lost_targets(&table, staged, staging);
-    stage_locked(staging, daemon, restarts)?;
+    let targets = lost_targets(&table, &staged, staging);
+    stage_locked(staging, daemon, restarts, after_end)?;
     let mut failed = None;
     let mut bound = Vec::new();
     for (path, attributes) in targets {
-        let target = Target::new(&path).map(|target| match staging.owner() {
-            Some(owner) => target.owned_by(owner.clone()),
-            None => target,
-        });
-        match target.and_then(|target| publish(staging.path(), &target, attributes)) {
+        let target = target_at(&path, staging.owner());
+        match target.and_then(|target| shared::publish(staging.path(), &target, attributes)) {
             Ok(_) => bound.push(path),
             Err(error) => {
                 tracing::warn!(%error, "a target keeps a mount that has lost its daemon");
@@ -112,6 +88,14 @@ fn recover_again(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Result
         Some(error) => Err(error),
         None => Ok(Recovered::Restarted { targets: bound }),
     }
+}
+
+fn target_at(path: &Path, owner: Option<&Owner>) -> Result<Target> {
+    let target = Target::new(path)?;
+    Ok(match owner {
+        Some(owner) => target.owned_by(owner.clone()),
+        None => target,
+    })
 }
 
 /// The targets of the filesystem, and those that an interrupted call has left with an older one.
@@ -127,39 +111,82 @@ fn lost_targets(
     };
     let of_filesystem = siblings(table, staged);
     let is_other = |entry: &&MountEntry| {
-        entry.mount_point != staging.path() && !of_filesystem.iter().any(|known| known.id == entry.id)
+        entry.mount_point != staged.mount_point && !of_filesystem.iter().any(|known| known.id == entry.id)
     };
-    let left = table.iter().filter(is_other).filter(|entry| is_fuse(entry) && is_marked(entry));
+    let left = table.iter().filter(is_other).filter(|entry| is_fuse(&entry.fs_type) && is_marked(entry));
     let left = left.filter(|entry| is_lost(&entry.mount_point).unwrap_or(false));
     let all = of_filesystem.iter().copied().chain(left);
     // Only the whole filesystem is bound by this flow.
-    let whole = all.filter(|entry| entry.root == staged.root);
+    // A mount that an interrupted call has left is of an older filesystem.
+    let whole = all.filter(|entry| entry.root == staged.root && !entry.is_root_deleted());
     whole.map(|entry| (entry.mount_point.clone(), entry.attributes)).collect()
 }
 
+/// What follows the end of a daemon that this process watches. One that ends although its filesystem is mounted
+/// has died: the next one continues the mount, or the daemon is started again, if the driver asks for it.
+pub(super) fn after_end(mut run: DaemonRun, end: &DaemonEnd) {
+    // A request that ends each daemon would do so for ever.
+    let device = run.device.take().filter(|_| run.restarts == 0 || end.lived > RESTARTED_TIME);
+    if let (Some(device), Some(daemon)) = (device, &run.again) {
+        // The next daemon gets a new group.
+        let over = over_memory_limit(&run.staging);
+        let last_lines = &end.last_lines;
+        let target = target_at(&run.staging, run.owner.as_ref());
+        match target.and_then(|target| hand_over(&target, daemon, device, after_end)) {
+            Ok(HandOver::NotNeeded) => {}
+            Ok(HandOver::Continued) => {
+                let at = run.staging.display();
+                tracing::warn!(%at, "a FUSE daemon has died, and the next one continues its mount{over}{last_lines}");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a FUSE mount could not be continued by another daemon{over}{last_lines}");
+            }
+        }
+    }
+    if !has_died(&run.staging) {
+        return;
+    }
+    let over = over_memory_limit(&run.staging);
+    let last_lines = &end.last_lines;
+    tracing::warn!(at = %run.staging.display(), "a FUSE daemon has died, and its volume is lost until it \
+        is started again{over}{last_lines}");
+    if let Some(daemon) = &run.again {
+        keep_trying(&run, daemon, end.lived);
+    }
+}
+
+/// Whether the filesystem is still mounted and has no daemon. An unmount that is in progress is waited for.
+///
+/// The mount of a later daemon is not looked at: each look makes it busy for a moment.
+fn has_died(staging: &Path) -> bool {
+    let deadline = Instant::now() + END_TIME_LIMIT;
+    let of_place = Processes::for_place(staging);
+    let is_mounted = || Target::new(staging).and_then(|target| target.is_mounted());
+    while of_place.running().is_empty() && is_mounted().unwrap_or(false) {
+        if is_lost(staging).unwrap_or(false) {
+            return true;
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+        sleep(Duration::from_millis(100));
+    }
+    false
+}
+
 /// Starts a daemon that has died until it runs, or until its place is unstaged.
-pub(super) fn keep_trying(
-    staging: &Path,
-    owner: Option<&Owner>,
-    daemon: &FuseDaemon,
-    lived: Duration,
-    restarts: u32,
-) {
-    let mut restarts = if lived > PAUSES[1] { 0 } else { restarts };
+fn keep_trying(run: &DaemonRun, daemon: &FuseDaemon, lived: Duration) {
+    let staging = run.staging.as_path();
+    let mut restarts = if lived > PAUSES[1] { 0 } else { run.restarts };
     loop {
         sleep(PAUSES[0].saturating_mul(1 << restarts.min(6)).min(PAUSES[1]));
         restarts += 1;
-        let recovered = Target::new(staging).and_then(|target| {
-            let target = match owner {
-                Some(owner) => target.owned_by(owner.clone()),
-                None => target,
-            };
-            recover_again(&target, daemon, restarts)
-        });
+        let target = target_at(staging, run.owner.as_ref());
+        let recovered = target.and_then(|target| recover_again(&target, daemon, restarts));
         match recovered {
             Ok(recovered) => {
-                tracing::info!(?recovered, at = %staging.display(), "a FUSE daemon that has died was looked \
-                    after");
+                tracing::info!(?recovered, at = %staging.display(), "the FUSE daemon died; recovery has \
+                    finished");
                 return;
             }
             Err(error) => tracing::warn!(%error, "a FUSE daemon that has died could not be started again"),
@@ -169,10 +196,4 @@ pub(super) fn keep_trying(
             return;
         }
     }
-}
-
-/// Mounts a FUSE filesystem without a daemon, so that a staged place whose daemon could not be started again
-/// still counts as lost and not as unstaged.
-pub(super) fn stay_lost(staging: &Target) -> Result<()> {
-    device::mount(RECOVER, Path::new("daemon-is-gone"), &MountOptions::new(), staging).map(drop)
 }

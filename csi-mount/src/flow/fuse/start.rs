@@ -5,56 +5,34 @@ use std::process::{Child, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::FuseDaemon;
+use super::daemon_start_lock::{DaemonStartLock, StartInProgress};
+use super::lost::{mount_lost_placeholder, unmount_if_lost};
 use super::memory::{MemoryGroup, over_memory_limit, remove_group};
 use super::output::Output;
-use super::place_lock::{PlaceLock, StartLock};
 use super::processes::{self, DaemonStart, Processes};
-use super::recover::stay_lost;
-use super::watch::{Watched, watch_existing, watch_started};
-use super::{FuseDaemon, unmount_if_lost};
-
-use crate::health;
+use super::watch::{AtEnd, DaemonRun, Watched, watch_existing, watch_started};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounted::health::{MountHealth, health, health_within};
+use crate::mounting::attach::Outcome;
+use crate::mounting::unmount::{Detach, Unmount};
 use crate::place::mark::MarkedMount;
-use crate::place::target_lock::{Purpose, TargetLock};
-use crate::{
-    Created, Detach, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, Unmount,
-    health_within,
-};
+use crate::place::target::{Created, Target};
+use crate::table::details::is_fuse;
+use crate::table::facts::MountState;
 
 const STAGE: &str = "stage";
 /// Time limit of one look at a mount that is starting.
 const HEALTH_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// Starts the daemon, which mounts at the staging directory, and waits until the mount answers.
-///
-/// The directory is made if it does not exist. An existing FUSE filesystem that answers counts as done if its
-/// daemon was started for this place and, if both name it, for the same content ([`FuseDaemon::identity`]).
-/// With a launcher, the daemon can be where its process is not visible; then this is not checked. A mount
-/// that has lost its daemon is unmounted first, and a daemon without a mount that a killed stage left for
-/// this place is ended. On failure, the daemon is killed and nothing stays mounted, except that a place that
-/// had lost its daemon still counts as such ([`is_lost`](super::is_lost)).
-///
-/// # Errors
-///
-/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something other than a FUSE filesystem is mounted
-///   there, or a FUSE filesystem that serves something else.
-/// - [`Unresponsive`](ErrorKind::Unresponsive): the mount does not appear in time or does not answer, or an
-///   existing mount does not answer.
-/// - [`ToolFailed`](ErrorKind::ToolFailed): the daemon ended; the message has the last lines that it printed.
-/// - [`MissingTool`](ErrorKind::MissingTool): the program does not exist.
-/// - [`Busy`](ErrorKind::Busy): another thread or process is starting the daemon, and does not finish; or
-///   another process keeps the parent directory locked (`flock(2)`).
-pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
-    let Some(_lock) = TargetLock::take_within(staging, Purpose::StartDaemon, daemon.ready_time_limit) else {
-        let reason = "another thread is starting its daemon";
-        return Err(Error::new(ErrorKind::Busy, STAGE, reason).at(staging.path()));
-    };
-    stage_locked(staging, daemon, 0)
-}
-
-/// As [`stage`], for a thread that holds the lock of the place. `restarts` is how often the daemon was
+/// Stages the filesystem, for a thread that holds the lock of the place. `restarts` is how often the daemon was
 /// started again.
-pub(super) fn stage_locked(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Result<Outcome> {
+pub(super) fn stage_locked(
+    staging: &Target,
+    daemon: &FuseDaemon,
+    restarts: u32,
+    at_end: AtEnd,
+) -> Result<Outcome> {
     let (lock, _starting) = begin_start(staging, daemon.ready_time_limit)?;
     let created = staging.create_dir()?;
     let found = unmount_if_lost(staging)?;
@@ -63,15 +41,15 @@ pub(super) fn stage_locked(staging: &Target, daemon: &FuseDaemon, restarts: u32)
         if let Some(bytes) = daemon.memory_limit {
             limit_running(staging, bytes)?;
         }
-        watch_existing(staging, daemon);
+        watch_existing(staging, daemon, at_end);
         return Ok(Outcome::AlreadyMounted);
     }
     let start = DaemonStart::new(staging.path(), daemon.identity.as_deref());
     let started = start_daemon(staging, daemon, &start);
     drop(lock);
-    let started = started.map(|(started, output)| {
-        let processes = start.processes().clone();
-        watch_started(started, &output, (staging, daemon), processes, restarts)
+    let started = started.map(|((child, device), output)| {
+        let run = DaemonRun::new(staging, daemon, device, restarts);
+        watch_started(run, child, &output, daemon, start.processes().clone(), at_end)
     });
     started
         .and_then(|watched| wait_until_ready(staging, daemon, &watched, start.processes()))
@@ -90,11 +68,11 @@ fn limit_running(staging: &Target, bytes: u64) -> Result<()> {
 }
 
 /// Waits for the end of a start by another process, with success or without.
-pub(super) fn begin_start(staging: &Target, limit: Duration) -> Result<(PlaceLock, StartLock)> {
+pub(super) fn begin_start(staging: &Target, limit: Duration) -> Result<(DaemonStartLock, StartInProgress)> {
     let deadline = Instant::now() + limit;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let lock = PlaceLock::take(STAGE, staging, left)?;
+        let lock = DaemonStartLock::take(STAGE, staging, left)?;
         if let Some(starting) = lock.begin_start(staging) {
             return Ok((lock, starting));
         }
@@ -109,7 +87,7 @@ pub(super) fn begin_start(staging: &Target, limit: Duration) -> Result<(PlaceLoc
 
 /// An existing mount must be a FUSE filesystem that answers.
 fn is_staged(staging: &Target, daemon: &FuseDaemon, found: MountHealth) -> Result<bool> {
-    if !matches!(staging.state()?, MountState::Mounted(_)) {
+    if !staging.is_mounted()? {
         return Ok(false);
     }
     accept(staging)?;
@@ -127,7 +105,7 @@ fn is_staged(staging: &Target, daemon: &FuseDaemon, found: MountHealth) -> Resul
         }
         health => Err(Error::new(ErrorKind::Unresponsive, STAGE, health.to_string())
             .at(staging.path())
-            .hint("unstage it")),
+            .hint("restore its daemon; if that is not possible, unstage it")),
     }
 }
 
@@ -161,14 +139,14 @@ fn start_daemon(
     daemon: &FuseDaemon,
     start: &DaemonStart,
 ) -> Result<((Child, Option<OwnedFd>), Output)> {
-    Processes::for_place(staging.path()).kill(staging.path())?;
+    Processes::for_place(staging.path()).kill(Vec::new())?;
     // The old daemon can have mounted before it was ended.
     unmount_without_daemon(staging)?;
     remove_group(staging.path());
     if staging.owner().is_some() {
         staging.set_mark(STAGE, &staging.open(STAGE)?.fd, MarkedMount::Fuse)?;
     }
-    let output = Output::new().map_err(|error| {
+    let output = Output::new(staging.path()).map_err(|error| {
         Error::os(STAGE, staging.path(), error)
             .add_reason("no file in memory could be created for the output")
     })?;
@@ -200,7 +178,8 @@ pub(super) fn wait_until_ready(
                 .hint("the log of this process contains its output"));
         }
         if Instant::now() > deadline {
-            let (limit, last_lines) = (daemon.ready_time_limit, watched.last_lines.text());
+            let limit = daemon.ready_time_limit;
+            let last_lines = watched.last_lines.text();
             let reason = format!("its daemon did not mount and answer within {limit:?}{last_lines}");
             return Err(Error::new(ErrorKind::Unresponsive, STAGE, reason).at(staging.path()));
         }
@@ -212,7 +191,7 @@ pub(super) fn wait_until_ready(
 }
 
 fn is_ready(staging: &Target, deadline: Instant) -> Result<bool> {
-    if !matches!(staging.state()?, MountState::Mounted(_)) {
+    if !staging.is_mounted()? {
         return Ok(false);
     }
     accept(staging)?;
@@ -233,14 +212,13 @@ fn failure_reason(
     if !status.success() {
         return Ok(Some(format!("its daemon ended with {status}")));
     }
-    let has_mounted = || Ok::<_, Error>(matches!(staging.state()?, MountState::Mounted(_)));
-    let is_serving = !processes.running().is_empty() || (daemon.device.is_none() && has_mounted()?);
+    let is_serving = !processes.running().is_empty() || (daemon.device.is_none() && staging.is_mounted()?);
     Ok((!is_serving).then(|| "its daemon ended without a mount".to_owned()))
 }
 
 fn accept(staging: &Target) -> Result<()> {
     match staging.mounted()? {
-        Some(entry) if entry.fs_type != "fuse" && !entry.fs_type.starts_with("fuse.") => {
+        Some(entry) if !is_fuse(&entry.fs_type) => {
             let reason = format!("{} is mounted there, not a FUSE filesystem", entry.fs_type);
             Err(Error::new(ErrorKind::AlreadyMounted, STAGE, reason)
                 .at(staging.path())
@@ -265,17 +243,17 @@ fn unmount_without_daemon(staging: &Target) -> Result<()> {
 /// Undoes this start, and leaves what another process has started in the meantime.
 fn undo_start(staging: &Target, own: &Processes, created: Created, is_restart: bool) {
     let undo = || -> Result<()> {
-        own.kill(staging.path())?;
+        own.kill(Vec::new())?;
         if Processes::for_place(staging.path()).running().is_empty() {
             remove_group(staging.path());
         }
-        let _lock = PlaceLock::take(STAGE, staging, HEALTH_TIME_LIMIT)?;
+        let _lock = DaemonStartLock::take(STAGE, staging, HEALTH_TIME_LIMIT)?;
         unmount_without_daemon(staging)?;
         if created == Created::Created && Processes::for_place(staging.path()).running().is_empty() {
             staging.remove()?;
         }
         if is_restart && matches!(staging.state()?, MountState::NotMounted) {
-            stay_lost(staging)?;
+            mount_lost_placeholder(staging)?;
         }
         Ok(())
     };

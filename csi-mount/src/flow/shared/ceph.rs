@@ -6,9 +6,9 @@ use nix::libc;
 
 use super::SharedSource;
 use super::kernel_log::KernelLog;
+use crate::error::{Error, ErrorKind, Result};
 use crate::mounting::diagnose;
 use crate::path::paths;
-use crate::{Error, ErrorKind, Result};
 
 const OPERATION: &str = "mount CephFS from";
 
@@ -104,7 +104,7 @@ fn with_meaning(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MountOptions;
+    use crate::mounting::options::MountOptions;
 
     #[test]
     fn a_source_is_a_directory_and_its_monitors() {

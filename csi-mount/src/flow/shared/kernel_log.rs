@@ -21,7 +21,8 @@ impl KernelLog {
 
     /// The messages with one of these prefixes. They can also be about another mount.
     pub(super) fn messages(self, prefixes: &[&str]) -> Vec<String> {
-        let (mut messages, mut buffer) = (Vec::new(), [0; 2048]);
+        let mut messages = Vec::new();
+        let mut buffer = [0; 2048];
         let Some(log) = self.0 else { return messages };
         while messages.len() < MOST {
             match read(&log, &mut buffer) {

@@ -1,10 +1,13 @@
 //! Mount options that `mount.nfs` would otherwise find out for the kernel: the server's address and the NFS
 //! version.
 
+use nix::libc;
+
 use super::SharedSource;
-use super::address::{self, address};
+use super::source::{address, is_host};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounting::options::MountOptions;
 use crate::path::paths;
-use crate::{Error, ErrorKind, MountOptions, Result};
 
 const OPERATION: &str = "mount NFS from";
 
@@ -30,7 +33,7 @@ impl SharedSource {
             |what: &str, why: &str| Err(Error::new(ErrorKind::InvalidInput, OPERATION, why).at(what));
         let host = server.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(server);
         let is_address = host.contains(':');
-        if !address::is_host(host) {
+        if !is_host(host) {
             return refuse(server, "it is not a name or address of a server");
         }
         let path = paths::absolute(OPERATION, export.as_ref())?;
@@ -40,21 +43,40 @@ impl SharedSource {
     }
 }
 
+pub(super) fn is_nfs(fs_type: &str) -> bool {
+    matches!(fs_type, "nfs" | "nfs4")
+}
+
 /// Returns the options for the kernel: the given ones, plus the NFS address and version if they are
 /// missing.
 pub(super) fn complete(source: &SharedSource) -> Result<MountOptions> {
     let options = source.options.clone();
-    if !matches!(source.fs_type.as_str(), "nfs" | "nfs4") {
+    if !is_nfs(&source.fs_type) {
         return Ok(options);
     }
     let says = |named: fn(&str) -> bool| options.filesystem().iter().any(|option| named(option.key()));
-    let (has_address, has_version) = (says(|key| key == "addr"), says(is_version));
+    let has_address = says(|key| key == "addr");
+    let has_version = says(is_version);
     let options = if has_address {
         options
     } else {
         options.with_option("addr", &address(OPERATION, server(&source.source)?)?.to_string())?
     };
     if has_version { Ok(options) } else { options.with_option("vers", VERSION) }
+}
+
+/// Adds what the error number means for an NFS mount: see `exports(5)`.
+pub(super) fn explained(error: Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => error
+            .add_reason("the server does not allow this node to mount the export")
+            .hint(
+                "check the export's list of clients; with the mount option noresvport, or from another network \
+                 namespace, the export also needs the option insecure, because the client's port is above 1023",
+            ),
+        Some(libc::ENOENT) => error.hint("check whether the server exports this directory to this node"),
+        _ => error,
+    }
 }
 
 /// `vers=3`, `nfsvers=4.1`, `v4.2`, and `minorversion=1`, which is used with the type nfs4.
@@ -114,6 +136,22 @@ mod tests {
             let error = SharedSource::nfs(server, export).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{server} {export}");
         }
+    }
+
+    #[test]
+    fn a_refusal_names_what_the_export_has_to_allow() {
+        for (number, part) in [
+            (libc::EACCES, "list of clients"),
+            (libc::EPERM, "needs the option insecure"),
+            (libc::ENOENT, "exports this directory"),
+        ] {
+            let error = Error::os("mount at", "/staging", std::io::Error::from_raw_os_error(number));
+            let error = explained(error).to_string();
+            assert!(error.contains("/staging") && error.contains(part), "{error}");
+        }
+        let other = std::io::Error::from_raw_os_error(libc::EINVAL);
+        let error = explained(Error::os("mount at", "/staging", other)).to_string();
+        assert!(!error.contains("export"), "{error}");
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use nix::libc;
 
 use super::SharedSource;
-use super::address::{self, address};
 use super::kernel_log::KernelLog;
+use super::source::{address, is_host};
+use crate::error::{Error, ErrorKind, Result};
 use crate::mounting::diagnose;
+use crate::mounting::options::MountOptions;
 use crate::path::paths;
 use crate::table::smb_root;
-use crate::{Error, ErrorKind, MountOptions, Result};
 
 const OPERATION: &str = "mount SMB from";
 
@@ -39,7 +40,7 @@ impl SharedSource {
         let Some((host, path)) = slashed.strip_prefix("//").and_then(|rest| rest.split_once('/')) else {
             return refuse("it does not have the form //server/share");
         };
-        if !address::is_host(host) {
+        if !is_host(host) {
             return refuse("it does not begin with the name or address of a server");
         }
         let path = paths::absolute(OPERATION, format!("/{path}").as_ref())?;
@@ -60,7 +61,9 @@ pub(super) fn complete(source: &SharedSource, options: MountOptions) -> Result<M
     let has = |key: &str| options.filesystem().iter().any(|option| option.key() == key);
     if let Some((option, instead)) = OF_THE_HELPER.iter().find(|(option, _)| has(option)) {
         let reason = format!("only mount.cifs knows the option {option}, and it is not called");
-        return Err(Error::new(ErrorKind::InvalidInput, OPERATION, reason).at(&source.source).hint(*instead));
+        return Err(Error::new(ErrorKind::InvalidOption, OPERATION, reason)
+            .at(&source.source)
+            .hint(*instead));
     }
     if ["ip", "addr"].iter().any(|key| has(key)) {
         return Ok(options);
@@ -164,7 +167,7 @@ mod tests {
         let share = SharedSource::smb("//192.0.2.7/share").unwrap();
         for flag in ["credentials=/geheim", "cred=/geheim", "guest"] {
             let error = completed(&share, &[flag]).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert_eq!(error.kind(), ErrorKind::InvalidOption);
             let text = error.to_string();
             assert!(text.contains(flag.split('=').next().unwrap()) && !text.contains("geheim"), "{text}");
         }

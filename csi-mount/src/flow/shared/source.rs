@@ -1,14 +1,19 @@
 //! What is mounted for a shared volume, and whether an existing mount is of that source.
 
 use std::ffi::OsStr;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use crate::mounting::attach;
-use crate::mounting::mount::MOUNT;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounting::mount::MOUNT_TIME_LIMIT;
+use crate::mounting::options::MountOptions;
+use crate::mounting::{MOUNT, attach};
 use crate::place::on_device::block_device_at;
+use crate::place::target::Target;
+use crate::sys::attributes::MountAttributes;
 use crate::table::details::Details;
-use crate::{Error, ErrorKind, MOUNT_TIME_LIMIT, MountAttributes, MountEntry, MountOptions, Result, Target};
+use crate::table::mountinfo::MountEntry;
 
 /// A filesystem of a server: its type, the source that the kernel mounts, and the options. `Debug` hides
 /// option values.
@@ -26,7 +31,8 @@ impl SharedSource {
     ///
     /// The mount table shows the source, and a mount is recognized by it. Do not put a password in it.
     pub fn new(fs_type: impl Into<String>, source: impl Into<String>) -> Self {
-        let (fs_type, source) = (fs_type.into(), source.into());
+        let fs_type = fs_type.into();
+        let source = source.into();
         Self { fs_type, source, options: MountOptions::new(), time_limit: MOUNT_TIME_LIMIT }
     }
 
@@ -36,7 +42,7 @@ impl SharedSource {
         self
     }
 
-    /// Sets how long to wait for the server. The default is [`MOUNT_TIME_LIMIT`].
+    /// Sets how long to wait for the server. The default is one minute.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
@@ -45,7 +51,7 @@ impl SharedSource {
     /// Adds the options that a caller requests. If both name the same option, the source's own option wins.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] as for [`MountOptions::parse`].
+    /// [`ErrorKind::InvalidOption`] as for [`MountOptions::parse`].
     pub fn requested_options(mut self, asked: MountOptions) -> Result<Self> {
         let own = &self.options;
         let with_attributes = asked.with_attributes(own.attributes());
@@ -108,6 +114,24 @@ fn is_same_type(found: &str, asked: &str) -> bool {
 fn without_slashes(source: &[u8]) -> &[u8] {
     let end = source.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     &source[..end]
+}
+
+/// Whether the text can be a server's name or address. An IPv6 address has no brackets here.
+pub(super) fn is_host(text: &str) -> bool {
+    let is_other = |c: char| c.is_whitespace() || c.is_control() || "/\\,[]".contains(c);
+    !text.is_empty() && !text.contains(is_other)
+}
+
+/// The first address that the system's resolver returns: the resolver sorts them by how well they can be
+/// reached. The resolver has its own time limits (`resolv.conf(5)`).
+pub(super) fn address(operation: &'static str, server: &str) -> Result<IpAddr> {
+    let unknown = |why: &str| {
+        Error::new(ErrorKind::Unresponsive, operation, format!("its name could not be resolved: {why}"))
+            .at(server)
+            .hint("check the name resolution of this host, or use an address")
+    };
+    let found = (server, 0).to_socket_addrs().map_err(|error| unknown(&error.to_string()))?;
+    found.map(|address| address.ip()).next().ok_or_else(|| unknown("no address"))
 }
 
 #[cfg(test)]

@@ -4,34 +4,39 @@ use std::path::Path;
 
 use super::target::{FcDisk, Wwpn, list};
 use super::tree::{RemotePort, Tree};
-use crate::Result;
+use crate::error::Result;
 use crate::remote::scsi::unit::Nexus;
-use crate::remote::scsi::{Foreign, LogicalUnit, LunId};
+use crate::remote::scsi::{ForeignUnit, LogicalUnit, LunId};
+use crate::remote::transport::Attached;
 
-impl LogicalUnit for FcDisk {
+impl LogicalUnit for Attached<'_, FcDisk> {
+    fn sys(&self) -> &Path {
+        self.sys
+    }
+
     fn lun(&self) -> u64 {
-        self.lun
+        self.disk.lun
     }
 
     fn id(&self) -> &LunId {
-        &self.id
+        &self.disk.id
     }
 
-    fn target(&self) -> String {
-        list(&self.ports)
+    fn target_name(&self) -> String {
+        list(&self.disk.ports)
     }
 
-    /// The ports that the driver named are asked for the unit. At all others it is known by its name only.
-    fn connections(&self, sys: &Path) -> Result<Vec<Nexus>> {
-        let ports = Tree::read(sys)?.ports.into_iter();
+    /// The unit is scanned for at the named ports. At other ports it is recognized by its name only.
+    fn nexuses(&self) -> Result<Vec<Nexus>> {
+        let ports = Tree::read(self.sys)?.ports.into_iter();
         let mut all: Vec<Nexus> =
-            ports.map(|port| Nexus { is_asked: is_asked(self, &port), ..port.nexus }).collect();
+            ports.map(|port| Nexus { is_asked: is_asked(self.disk, &port), ..port.nexus }).collect();
         all.sort_by_key(|nexus| !nexus.is_asked);
         Ok(all)
     }
 
-    fn foreign(&self) -> Foreign {
-        Foreign::Stay
+    fn foreign(&self) -> ForeignUnit {
+        ForeignUnit::Keep
     }
 }
 
@@ -51,10 +56,10 @@ pub(super) fn missing(tree: &Tree, disk: &FcDisk) -> Vec<String> {
         }
         let states = found.iter().map(|port| format!("{} is {}", port.nexus.name, port.nexus.state));
         let states: Vec<_> = states.collect();
-        Some(match states.is_empty() {
-            true => format!("no port of this node sees {wwpn}"),
-            false => format!("{wwpn} is not reached: {}", states.join(", ")),
-        })
+        if states.is_empty() {
+            return Some(format!("no port of this node sees {wwpn}"));
+        }
+        Some(format!("{wwpn} is not reached: {}", states.join(", ")))
     };
     disk.ports.iter().filter_map(reason).collect()
 }

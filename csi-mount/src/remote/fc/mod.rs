@@ -11,7 +11,7 @@
 //! | `decide.rs` | which ports an attachment uses |
 //! | `attach.rs` | what the node needs, and why no port is reached |
 
-pub(super) mod attach;
-pub(super) mod decide;
+mod attach;
+mod decide;
 pub(super) mod target;
 mod tree;

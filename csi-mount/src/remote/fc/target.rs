@@ -1,14 +1,13 @@
 //! What a driver says about a volume: which logical unit at which ports.
 
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::tree::Tree;
+use crate::device::expected::ExpectedDevice;
 use crate::device::sysfs::bare_wwn;
+use crate::error::{Error, ErrorKind, Result};
 use crate::remote::scsi::LunId;
-use crate::{Error, ErrorKind, ExpectedDevice, Result};
 
 /// How long an attach waits for the disk by default.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
@@ -28,21 +27,6 @@ const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wwpn(u64);
-
-impl Wwpn {
-    /// The ports of this node, for the storage system that gives them access to a volume. Empty if the node has
-    /// no Fibre Channel.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](ErrorKind::Io) if `/sys/class/fc_host` can't be read.
-    pub fn of_node() -> Result<Vec<Self>> {
-        let mut ports: Vec<_> =
-            Tree::read(Path::new("/sys"))?.hosts.into_iter().map(|host| host.wwpn).collect();
-        ports.sort_unstable();
-        Ok(ports)
-    }
-}
 
 impl FromStr for Wwpn {
     type Err = Error;

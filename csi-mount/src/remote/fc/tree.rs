@@ -4,11 +4,12 @@
 //! All reads are of attributes that the kernel answers from memory.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::target::Wwpn;
-use crate::remote::scsi::unit::{self, Nexus, text};
-use crate::{Error, Result};
+use crate::error::Result;
+use crate::remote::ask::{entries, text};
+use crate::remote::scsi::unit::{self, Nexus};
 
 const LIST: &str = "list the Fibre Channel ports in";
 /// States in which a port transfers data (`fc_port_state` of the kernel).
@@ -42,23 +43,26 @@ pub(super) struct RemotePort {
 impl Tree {
     /// Reads both classes below this root. A port that goes away meanwhile is left out.
     pub(super) fn read(sys: &Path) -> Result<Self> {
-        let mut hosts: Vec<Host> =
-            entries(&sys.join("class/fc_host"))?.iter().filter_map(|p| host(p)).collect();
-        hosts.sort_by(|one, other| one.name.cmp(&other.name));
-        let ports = entries(&sys.join("class/fc_remote_ports"))?;
-        let mut ports: Vec<RemotePort> =
-            ports.iter().filter_map(|path| remote_port(sys, path, &hosts)).collect();
-        ports.sort_by(|one, other| one.nexus.name.cmp(&other.nexus.name));
+        let hosts = entries(LIST, &sys.join("class/fc_host"))?;
+        let hosts: Vec<Host> = hosts.iter().filter_map(|path| host(path)).collect();
+        let ports = entries(LIST, &sys.join("class/fc_remote_ports"))?;
+        let ports = ports.iter().filter_map(|path| remote_port(sys, path, &hosts)).collect();
         Ok(Self { hosts, ports })
     }
 }
 
-fn entries(class: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |error| Error::os(LIST, class, error);
-    match fs::read_dir(class) {
-        // No driver of Fibre Channel is loaded.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        entries => entries.map_err(failed)?.map(|entry| Ok(entry.map_err(failed)?.path())).collect(),
+impl Wwpn {
+    /// The ports of this node, for the storage system that gives them access to a volume. Empty if the node has
+    /// no Fibre Channel.
+    ///
+    /// # Errors
+    ///
+    /// [`Io`](crate::ErrorKind::Io) if `/sys/class/fc_host` can't be read.
+    pub fn of_node() -> Result<Vec<Self>> {
+        let hosts = Tree::read(Path::new("/sys"))?.hosts;
+        let mut ports: Vec<Self> = hosts.into_iter().map(|host| host.wwpn).collect();
+        ports.sort_unstable();
+        Ok(ports)
     }
 }
 

@@ -5,22 +5,19 @@ use std::path::Path;
 
 use super::target::IscsiDisk;
 use super::tree::{Session, Tree};
-use crate::Result;
+use super::{DEFAULT_INTERFACE, login};
+use crate::error::Result;
 use crate::remote::record::Portal;
 use crate::remote::scsi::unit::Nexus;
-use crate::remote::scsi::{Foreign, LogicalUnit, LunId};
+use crate::remote::scsi::{ForeignUnit, LogicalUnit, LunId};
+use crate::remote::transport::Attached;
 
-/// The interface record of open-iscsi for a login that names none.
-pub(super) const DEFAULT_INTERFACE: &str = "default";
+/// The unit is reached over the sessions at the attachment's portals.
+impl LogicalUnit for Attached<'_, IscsiDisk> {
+    fn sys(&self) -> &Path {
+        self.sys
+    }
 
-/// The unit of an attachment, over the sessions at its portals.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::remote) struct IscsiUnit<'r> {
-    pub(in crate::remote) disk: &'r IscsiDisk,
-    pub(in crate::remote) portals: &'r [Portal],
-}
-
-impl LogicalUnit for IscsiUnit<'_> {
     fn lun(&self) -> u64 {
         self.disk.lun
     }
@@ -29,30 +26,47 @@ impl LogicalUnit for IscsiUnit<'_> {
         &self.disk.id
     }
 
-    fn target(&self) -> String {
+    fn target_name(&self) -> String {
         self.disk.iqn.clone()
     }
 
-    fn connections(&self, sys: &Path) -> Result<Vec<Nexus>> {
-        let tree = Tree::read(sys)?;
+    fn nexuses(&self) -> Result<Vec<Nexus>> {
+        let tree = Tree::read(self.sys)?;
         Ok(sessions(&tree, self.disk, self.portals).map(|session| session.nexus.clone()).collect())
     }
 
     /// A session that somebody else made can have units that somebody else uses next.
-    fn foreign(&self) -> Foreign {
-        match self.portals.iter().all(|portal| portal.is_own) {
-            true => Foreign::Go,
-            false => Foreign::Stay,
+    fn foreign(&self) -> ForeignUnit {
+        if self.portals.iter().all(|portal| portal.is_own) { ForeignUnit::Delete } else { ForeignUnit::Keep }
+    }
+
+    fn own_connections(&self) -> Result<Vec<String>> {
+        let tree = Tree::read(self.sys)?;
+        for portal in self.portals.iter().filter(|portal| portal.is_own) {
+            let mut sessions = tree.sessions.iter().filter(|session| session.iqn == self.disk.iqn);
+            if !sessions.any(|session| session.portal == Some(portal.address)) {
+                login::settle(self.sys, self.disk, portal.address)?;
+            }
         }
+        let tree = Tree::read(self.sys)?;
+        let own = own_sessions(&tree, self.disk, self.portals).into_iter();
+        Ok(own.map(|session| session.name().to_owned()).collect())
+    }
+
+    fn connected(&self) -> Result<Vec<SocketAddr>> {
+        connected(self.sys, self.disk)
+    }
+
+    fn end(&self, session: &str) -> Result<()> {
+        login::logout(self.sys, self.disk, session)
     }
 }
 
 /// The portals of the target that have a session.
-pub(in crate::remote) fn connected(sys: &Path, disk: &IscsiDisk) -> Result<Vec<SocketAddr>> {
+pub(super) fn connected(sys: &Path, disk: &IscsiDisk) -> Result<Vec<SocketAddr>> {
     let tree = Tree::read(sys)?;
-    let mut connected: Vec<_> = tree.sessions.iter().filter(|session| is_of(session, disk)).collect();
-    connected.retain(|session| session.portal.is_some());
-    Ok(connected.into_iter().filter_map(|session| session.portal).collect())
+    let sessions = tree.sessions.iter().filter(|session| is_of(session, disk));
+    Ok(sessions.filter_map(|session| session.portal).collect())
 }
 
 fn is_of(session: &Session, disk: &IscsiDisk) -> bool {

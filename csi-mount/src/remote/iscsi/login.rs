@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::decide::DEFAULT_INTERFACE;
 use super::node_record::Database;
-use super::stale_lock;
 use super::target::{IscsiDisk, IscsiTarget};
 use super::tree::{Session, Tree};
-use crate::{Error, ErrorKind, Program, ProgramOutput, Result};
+use super::{DEFAULT_INTERFACE, stale_lock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::tool::program::{Program, ProgramOutput};
 
 const LOGIN: &str = "log in to an iSCSI target at";
 const LOGOUT: &str = "log out of an iSCSI target with";
@@ -36,14 +36,16 @@ fn iscsiadm(arguments: &[&str], limit: Duration) -> Result<ProgramOutput> {
 }
 
 fn log_in(disk: &IscsiDisk, portal: SocketAddr) -> Result<ProgramOutput> {
-    let (at, interface) = (portal.to_string(), disk.interface.as_deref().unwrap_or(DEFAULT_INTERFACE));
+    let at = portal.to_string();
+    let interface = disk.interface.as_deref().unwrap_or(DEFAULT_INTERFACE);
     let node = ["-m", "node", "-T", &disk.iqn, "-p", &at, "-I", interface, "--login"];
     iscsiadm(&node, LOGIN_LIMIT)
 }
 
 /// Logs in at one portal. A session that exists is a success.
 pub(super) fn login(target: &IscsiTarget, portal: SocketAddr) -> Result<()> {
-    let (disk, database) = (target.disk(), Database::of_node());
+    let disk = target.disk();
+    let database = Database::of_node();
     database.put(target, portal)?;
     let output = log_in(&disk, portal)?;
     match output.status.code() {
@@ -95,7 +97,7 @@ pub(super) fn settle(sys: &Path, disk: &IscsiDisk, portal: SocketAddr) -> Result
 }
 
 /// Logs a session out, waits until it is gone, and removes its record. One that does not exist is a success.
-pub(in crate::remote) fn logout(sys: &Path, disk: &IscsiDisk, session: &str) -> Result<()> {
+pub(super) fn logout(sys: &Path, disk: &IscsiDisk, session: &str) -> Result<()> {
     let find = || -> Result<Option<Session>> {
         Ok(Tree::read(sys)?.sessions.into_iter().find(|found| found.name() == session))
     };

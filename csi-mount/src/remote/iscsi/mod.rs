@@ -13,13 +13,15 @@
 //! | `node_record.rs` | the records of open-iscsi's database |
 //! | `login.rs` | `iscsiadm`: log in, log out |
 //! | `stale_lock.rs` | the lock that a killed `iscsiadm` leaves |
-//! | `attach.rs`, `detach.rs` | the steps: log in; the sessions that end |
+//! | `attach.rs` | the step of an attach: log in |
 
-pub(super) mod attach;
+mod attach;
 pub(super) mod decide;
-pub(super) mod detach;
-pub(super) mod login;
+mod login;
 mod node_record;
 mod stale_lock;
 pub(super) mod target;
 mod tree;
+
+/// The interface record of open-iscsi for a login that names none.
+const DEFAULT_INTERFACE: &str = "default";

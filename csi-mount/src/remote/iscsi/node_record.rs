@@ -4,19 +4,20 @@
 //! written here. It has the node's own settings (those of `iscsid.conf`) and those of the attachment. A record
 //! that an administrator made is kept, with the settings of the attachment in it.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs::{self, DirBuilder};
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use super::decide::DEFAULT_INTERFACE;
+use super::DEFAULT_INTERFACE;
 use super::target::{IscsiDisk, IscsiTarget};
-use crate::sys::fnv;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
+use crate::remote::record::write_durably;
+use crate::sys::hash::fnv1a;
 
 const WRITE: &str = "write the record of open-iscsi";
 const REMOVE: &str = "remove the record of open-iscsi";
@@ -58,15 +59,7 @@ impl Database {
         if let Some(directory) = place.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         }
-        let new = self.unfinished(&disk, portal);
-        let write = || {
-            let _ = fs::remove_file(&new);
-            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, &place)
-        };
-        write().map_err(failed)
+        write_durably(&place, &self.unfinished(&disk, portal), text.as_bytes()).map_err(failed)
     }
 
     /// Whether a record that was made here exists.
@@ -98,7 +91,7 @@ impl Database {
     /// Where a record is written. Not among the records, where open-iscsi would read it.
     fn unfinished(&self, disk: &IscsiDisk, portal: SocketAddr) -> PathBuf {
         let key = format!("{}{portal}{}", disk.iqn, interface_of(disk));
-        self.records.join(format!(".csi-mount-{:016x}", fnv::fnv1a(key.as_bytes())))
+        self.records.join(format!(".csi-mount-{:016x}", fnv1a(key.as_bytes())))
     }
 
     fn nodes(&self) -> PathBuf {
@@ -191,9 +184,8 @@ fn with_settings(before: &str, settings: &[Setting]) -> Zeroizing<String> {
     let added: usize = settings.iter().map(|(key, value)| key.len() + value.len() + 4).sum();
     // Long enough that it is not moved, which would leave a copy of the secrets.
     let mut text = Zeroizing::new(String::with_capacity(before.len() + added + 64));
-    let (mut lines, end): (Vec<&str>, _) = (before.lines().collect(), "# END RECORD");
-    lines.retain(|line| !is_set(line) && *line != end);
-    for line in lines {
+    let kept = before.lines().filter(|line| !is_set(line) && *line != "# END RECORD");
+    for line in kept {
         text.extend([line, "\n"]);
     }
     for (key, value) in settings {
@@ -221,7 +213,8 @@ mod tests {
             "iscsid.startup = x\n#node.a = 1\nnode.session.scan = auto\nnode.session.iscsi.A = Yes\n",
         )
         .unwrap();
-        let (database, portal) = (Database::below(root.path()), "[fd00::1]:3261".parse().unwrap());
+        let database = Database::below(root.path());
+        let portal = "[fd00::1]:3261".parse().unwrap();
         let target = target().chap("node", "geheim").unwrap().mutual_chap("t", "auch").unwrap();
         database.put(&target, portal).unwrap();
         let place = root.path().join("nodes/iqn.2026-01.org.example:a/fd00::1,3261");
@@ -259,7 +252,8 @@ mod tests {
     #[test]
     fn an_administrators_record_is_kept() {
         let root = tempfile::tempdir().unwrap();
-        let (database, portal) = (Database::below(root.path()), "10.0.0.1:3260".parse().unwrap());
+        let database = Database::below(root.path());
+        let portal = "10.0.0.1:3260".parse().unwrap();
         let group = root.path().join("nodes/iqn.2026-01.org.example:a/10.0.0.1,3260,1");
         fs::create_dir_all(&group).unwrap();
         let record = "# BEGIN RECORD 2.1.8\nnode.tpgt = 1\nnode.session.scan = auto\n# END RECORD\n";

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+use crate::device::expected::ExpectedDevice;
+use crate::error::{Error, ErrorKind, Result};
 use crate::remote::scsi::LunId;
-use crate::{Error, ErrorKind, ExpectedDevice, Result};
 
 const READ: &str = "read an iSCSI target";
 /// How long an attach waits for the disk by default.
@@ -188,8 +189,12 @@ impl IscsiTarget {
     }
 
     pub(in crate::remote) fn disk(&self) -> IscsiDisk {
-        let (iqn, interface) = (self.iqn.clone(), self.interface.clone());
-        IscsiDisk { iqn, interface, lun: self.lun, id: self.id.clone() }
+        IscsiDisk {
+            iqn: self.iqn.clone(),
+            interface: self.interface.clone(),
+            lun: self.lun,
+            id: self.id.clone(),
+        }
     }
 }
 
@@ -198,12 +203,12 @@ impl Login {
         let is_text = |text: &str| {
             (1..=MAX_TEXT).contains(&text.len()) && text.bytes().all(|letter| letter.is_ascii_graphic())
         };
-        match is_text(name) && is_text(secret) {
-            true => Ok(Self { name: name.to_owned(), secret: Zeroizing::new(secret.to_owned()) }),
-            false => {
-                Err(invalid("a name or secret of CHAP is empty, too long, or has other letters than ASCII"))
-            }
+        if !is_text(name) || !is_text(secret) {
+            return Err(invalid(
+                "a name or secret of CHAP is empty, too long, or has other letters than ASCII",
+            ));
         }
+        Ok(Self { name: name.to_owned(), secret: Zeroizing::new(secret.to_owned()) })
     }
 }
 

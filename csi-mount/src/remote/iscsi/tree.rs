@@ -6,10 +6,9 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use crate::remote::scsi::unit::{self, Nexus, text};
-use crate::{Error, Result};
-
-const LIST: &str = "list the iSCSI sessions in";
+use crate::error::Result;
+use crate::remote::ask::{entries, text};
+use crate::remote::scsi::unit::{self, Nexus};
 
 /// The sessions of this node, read at one time.
 #[derive(Debug, Default)]
@@ -36,19 +35,8 @@ impl Session {
 impl Tree {
     /// Reads `class/iscsi_session` below this root. A session that goes away meanwhile is left out.
     pub(super) fn read(sys: &Path) -> Result<Self> {
-        let class = sys.join("class/iscsi_session");
-        let entries = match fs::read_dir(&class) {
-            // The module is not loaded.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
-            other => other.map_err(|error| Error::os(LIST, &class, error))?,
-        };
-        let mut sessions = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(|error| Error::os(LIST, &class, error))?.path();
-            sessions.extend(session(sys, &path));
-        }
-        sessions.sort_by(|one, other| one.name().cmp(other.name()));
-        Ok(Self { sessions })
+        let entries = entries("list the iSCSI sessions in", &sys.join("class/iscsi_session"))?;
+        Ok(Self { sessions: entries.iter().filter_map(|path| session(sys, path)).collect() })
     }
 }
 
@@ -56,7 +44,9 @@ fn session(sys: &Path, path: &Path) -> Option<Session> {
     let attribute = |name: &str| text(&path.join(name));
     let device = fs::canonicalize(path.join("device")).ok()?;
     let host = device.parent()?.file_name()?.to_str()?.to_owned();
-    let (mut portal, mut address, mut units) = (None, None, Vec::new());
+    let mut portal = None;
+    let mut address = None;
+    let mut units = Vec::new();
     for entry in fs::read_dir(&device).ok()?.flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
         if name.starts_with("connection") {

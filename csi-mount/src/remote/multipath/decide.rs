@@ -1,7 +1,8 @@
 //! The decisions about maps and paths, as functions of what sysfs says.
 
 use crate::device::sysfs::{MultipathMap, Sysfs, is_same_wwn};
-use crate::{DeviceNumber, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::ids::DeviceNumber;
 
 const CHECK: &str = "check the paths of a multipath map";
 

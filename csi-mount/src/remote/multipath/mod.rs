@@ -8,8 +8,8 @@
 //! | attach | [`Multipath::search`], then [`Search::look`] until it returns a disk |
 //! | the disk of an attachment | [`Multipath::disk`] |
 //! | grow, after each path has the new size | [`Multipath::resize`] |
-//! | detach, before any path is deleted | [`Multipath::take_away`], then [`Multipath::forget`] |
-//! | disconnect | [`Multipath::take_away_unused`] |
+//! | detach, before any path is deleted | [`Multipath::remove_map`], then [`Multipath::forget`] |
+//! | disconnect | [`Multipath::remove_unused_maps`] |
 //!
 //! multipathd makes the maps and looks after them, and this code does not compete with it: a table that another
 //! process loads is replaced at the next event of a path, with the size that multipathd remembers. So paths
@@ -20,11 +20,11 @@
 //! |---|---|
 //! | `decide.rs` | which map belongs to a disk, and which paths it lacks |
 //! | `daemon.rs` | multipathd's socket |
-//! | `take_away.rs` | the end of a map |
+//! | `remove_map.rs` | the end of a map |
 
 mod daemon;
 mod decide;
-mod take_away;
+mod remove_map;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -32,7 +32,8 @@ use std::time::{Duration, Instant};
 use self::daemon::Daemon;
 use self::decide::State;
 use crate::device::sysfs::Sysfs;
-use crate::{DeviceNumber, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::ids::DeviceNumber;
 
 const WAIT: &str = "wait for the multipath map of";
 const RESIZE: &str = "resize the multipath map of";
@@ -56,7 +57,6 @@ pub(in crate::remote) enum SinglePath {
     Refused,
 }
 
-/// What a look found.
 #[derive(Debug)]
 pub(in crate::remote) enum Found {
     /// The map, or the single path where that is allowed.

@@ -1,49 +1,119 @@
-//! The steps of an attach and of a refresh: from a target to an open disk.
+//! The steps of an attach, of a refresh and of a detach: from a target to an open disk, and back.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::connect;
-use super::decide::{self, Namespace};
-use super::maps::{self, Finder};
 use super::target::{NvmeDisk, NvmeTarget};
 use super::tree::Tree;
+use super::{connect, decide, tls};
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind, Result};
 use crate::remote::RemoteDisks;
-use crate::remote::attach::{ATTACH, PAUSES, REFRESH, REFRESH_LIMIT, failed};
-use crate::remote::multipath::SinglePath;
-use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+use crate::remote::attach::{ATTACH, PAUSES, REFRESH, REFRESH_LIMIT, all_failed, check_portals, failed};
+use crate::remote::disk::Disk;
+use crate::remote::multipath::{Multipath, SinglePath};
+use crate::remote::paths::{self, DiskState, Finder, Paths};
+use crate::remote::record::Record;
+use crate::remote::transport::{Attached, Connect, Transport, not_written};
+use crate::sys::ids::DeviceNumber;
 
 /// How often controllers are asked for new namespaces, while the one that is wanted does not come.
 const SCAN_INTERVAL: Duration = Duration::from_secs(2);
 
-pub(in crate::remote) fn validate(sys: &Path, target: &NvmeTarget) -> Result<()> {
-    let Some(multipath) = maps::multipath(sys) else { return Ok(()) };
-    if maps::single_path(target) == SinglePath::Refused && !multipath.is_daemon_running() {
-        let reason = "the kernel makes one disk for each of several portals, and multipathd does not run";
-        return Err(Error::new(ErrorKind::Unsupported, ATTACH, reason).at(&target.nqn).hint(
-            "boot with nvme_core.multipath=Y and load nvme-tcp, or start multipathd on the node; a container \
-             needs the node's network to reach it",
-        ));
+impl Connect for NvmeTarget {
+    fn disk(&self) -> Disk {
+        Disk::Nvme(self.disk())
     }
-    Ok(())
+
+    fn portals(&self) -> &[SocketAddr] {
+        &self.portals
+    }
+
+    fn validate(&self, sys: &Path) -> Result<()> {
+        check_portals(&self.portals, &self.nqn)?;
+        let Some(multipath) = decide::multipath(sys) else { return Ok(()) };
+        if decide::single_path(self) == SinglePath::Refused && !multipath.is_daemon_running() {
+            let reason = "the kernel makes one disk for each of several portals, and multipathd does not run";
+            return Err(Error::new(ErrorKind::Unsupported, ATTACH, reason).at(&self.nqn).hint(
+                "boot with nvme_core.multipath=Y and load nvme-tcp, or start multipathd on the node; a container \
+                 needs the node's network to reach it",
+            ));
+        }
+        Ok(())
+    }
+
+    fn missing_key(&self) -> Result<Option<String>> {
+        tls::missing_key(self)
+    }
+
+    fn connect(&self, disks: &RemoteDisks, name: &str, _: &mut Record) -> Result<BlockDevice> {
+        connect_all(&disks.sys, name, self)?;
+        let multipath = decide::multipath(&disks.sys);
+        let mut finder = Finder::new(multipath.as_ref(), decide::single_path(self)).for_several_paths();
+        let device = wait_for(&disks.sys, name, self, &mut finder)?;
+        disks.put_wwid(name, &self.nqn, finder.wwid)?;
+        Ok(device)
+    }
 }
 
-/// Connects the portals, and waits for the disk. It writes the name of the disk's map into the record: without
-/// a path it is not known any more.
-pub(in crate::remote) fn attach(disks: &RemoteDisks, name: &str, target: &NvmeTarget) -> Result<BlockDevice> {
-    connect_all(&disks.sys, name, target)?;
-    let multipath = maps::multipath(&disks.sys);
-    let mut finder = Finder::new(multipath.as_ref());
-    let device = wait_for(&disks.sys, name, target, &mut finder)?;
-    disks.put_wwid(name, &target.nqn, finder.wwid)?;
-    Ok(device)
+/// The paths go with their controllers.
+impl Transport for Attached<'_, NvmeDisk> {
+    fn target(&self) -> String {
+        self.disk.nqn.clone()
+    }
+
+    fn connected(&self) -> Result<Vec<SocketAddr>> {
+        decide::connected(self.sys, self.disk)
+    }
+
+    fn paths(&self) -> Result<Paths> {
+        Ok(decide::disks(&Tree::read(self.sys)?, self.disk))
+    }
+
+    fn multipath(&self) -> Option<Multipath> {
+        decide::multipath(self.sys)
+    }
+
+    fn remove_paths(&self, not_flushed: Option<&Error>) -> Result<()> {
+        match not_flushed {
+            Some(error) if !self.paths()?.usable().is_empty() => Err(not_written(&self.target(), error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn connections(&self) -> Result<Vec<String>> {
+        let mut tree = Tree::read(self.sys)?;
+        if decide::is_connection_missing(&tree, self.disk, self.portals) {
+            // A process that was killed can have left a connect that is still running.
+            connect::settle()?;
+            tree = Tree::read(self.sys)?;
+        }
+        let own = decide::own_controllers(&tree, self.disk, self.portals).into_iter();
+        Ok(own.map(|controller| controller.name.clone()).collect())
+    }
+
+    fn disks_of(&self, connections: &[String]) -> Result<Vec<(DeviceNumber, Option<String>)>> {
+        let mut controllers = Tree::read(self.sys)?.controllers;
+        controllers.retain(|controller| connections.contains(&controller.name));
+        let paths = controllers.into_iter().flat_map(|controller| controller.paths);
+        Ok(paths.filter_map(|path| Some((path.number?, Some(path.ids.wwid)))).collect())
+    }
+
+    fn disconnect(&self, controller: &str) -> Result<()> {
+        connect::disconnect(self.sys, controller)
+    }
+
+    fn refresh(&self, name: &str) -> Result<u64> {
+        refresh(self.sys, name, self.disk)
+    }
 }
 
 /// Connects the portals that have no controller. One is enough.
 fn connect_all(sys: &Path, name: &str, target: &NvmeTarget) -> Result<()> {
     let deadline = Instant::now() + target.wait_limit;
-    let (mut connected, mut errors) = (0, Vec::new());
+    let mut connected = 0;
+    let mut errors = Vec::new();
     for portal in &target.portals {
         match connect_one(sys, target, *portal, deadline) {
             Ok(()) => connected += 1,
@@ -54,9 +124,7 @@ fn connect_all(sys: &Path, name: &str, target: &NvmeTarget) -> Result<()> {
         errors.iter().for_each(|error| tracing::warn!(name, "a path to a remote disk is missing: {error}"));
         return Ok(());
     }
-    let mut errors = errors.into_iter();
-    let first = errors.next().unwrap_or_else(|| failed(ErrorKind::NotFound, name, "no portal"));
-    Err(errors.fold(first, Error::add_reason))
+    Err(all_failed(name, errors))
 }
 
 fn connect_one(sys: &Path, target: &NvmeTarget, portal: SocketAddr, deadline: Instant) -> Result<()> {
@@ -74,31 +142,39 @@ fn connect_one(sys: &Path, target: &NvmeTarget, portal: SocketAddr, deadline: In
     }
 }
 
+fn look(finder: &mut Finder<'_>, tree: &Tree, disk: &NvmeDisk) -> Result<DiskState> {
+    let paths = decide::disks(tree, disk);
+    finder.look(paths.state(), &paths)
+}
+
 /// Waits for the namespace, and opens its disk.
 fn wait_for(sys: &Path, name: &str, target: &NvmeTarget, finder: &mut Finder<'_>) -> Result<BlockDevice> {
-    let (start, mut pause, disk) = (Instant::now(), PAUSES[0], target.disk());
+    let disk = target.disk();
+    let start = Instant::now();
+    let mut pause = PAUSES[0];
     let mut next_scan = start + SCAN_INTERVAL;
     loop {
         let tree = Tree::read(sys)?;
-        let found = finder.namespace(&tree, target)?;
-        let reason = match found {
-            Namespace::Usable(number) => match confirm(&tree, &disk) {
-                Ok(()) => match open(sys, number, target, finder)? {
+        let (kind, reason) = match look(finder, &tree, &disk)? {
+            DiskState::Usable(number) => match confirm(&tree, &disk) {
+                Ok(()) => match paths::open(number, || {
+                    Ok(look(finder, &Tree::read(sys)?, &disk)? == DiskState::Usable(number))
+                })? {
                     Some(device) => return Ok(device),
                     None => (ErrorKind::NotFound, "its disk has no size yet, or went away".to_owned()),
                 },
                 // The kernel notices it by the scan that follows.
                 Err(error) => (error.kind(), error.to_string()),
             },
-            Namespace::SeveralDisks(disks) => {
+            DiskState::SeveralDisks(disks) => {
                 let reason = format!("the kernel made several disks of it: {}", disks.join(", "));
                 return Err(failed(ErrorKind::WrongDevice, name, reason)
                     .hint("boot with nvme_core.multipath=Y, or connect one portal only"));
             }
-            Namespace::Unusable(states) => {
+            DiskState::Unusable(states) => {
                 (ErrorKind::Unresponsive, format!("no path to {} can be used: {states}", target.namespace))
             }
-            Namespace::Absent => {
+            DiskState::Absent | DiskState::Other(_) => {
                 let controllers: Vec<String> = tree
                     .of(&disk)
                     .map(|found| {
@@ -115,7 +191,6 @@ fn wait_for(sys: &Path, name: &str, target: &NvmeTarget, finder: &mut Finder<'_>
             }
         };
         if start.elapsed() > target.wait_limit {
-            let (kind, reason) = reason;
             return Err(failed(kind, name, format!("{reason}: waited {:?}", target.wait_limit))
                 .hint("check whether the target gives this host access to the volume"));
         }
@@ -145,27 +220,8 @@ fn scan<'n>(sys: &Path, controllers: impl Iterator<Item = &'n str>) {
     }
 }
 
-/// Opens a disk, and asks again whether it is the namespace. None if it has no size yet, or is another
-/// disk now.
-fn open(
-    sys: &Path,
-    number: DeviceNumber,
-    target: &NvmeTarget,
-    finder: &mut Finder<'_>,
-) -> Result<Option<BlockDevice>> {
-    let device = match BlockDevice::from_number(number) {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => {
-            return Ok(None);
-        }
-        device => device?,
-    };
-    let now = finder.namespace(&Tree::read(sys)?, target)?;
-    let is_same = now == Namespace::Usable(number) && device.size()? > 0;
-    Ok(is_same.then_some(device))
-}
-
 /// The size that the target reports, once every path and the disk have it.
-pub(in crate::remote) fn refresh(sys: &Path, name: &str, disk: &NvmeDisk) -> Result<u64> {
+fn refresh(sys: &Path, name: &str, disk: &NvmeDisk) -> Result<u64> {
     let start = Instant::now();
     loop {
         let tree = Tree::read(sys)?;
@@ -176,10 +232,10 @@ pub(in crate::remote) fn refresh(sys: &Path, name: &str, disk: &NvmeDisk) -> Res
         for (controller, path) in &live {
             reported.push(connect::size(&controller.name, path.namespace)?);
         }
-        let common = decide::common_size(live.iter().map(|(_, path)| *path));
+        let common = paths::common_size(live.iter().flat_map(|(_, path)| path.sizes));
         let problem = match common {
             Ok(size) if reported.iter().all(|other| *other == size) => {
-                if let (Some(multipath), Some((_, path))) = (maps::multipath(sys), live.first()) {
+                if let (Some(multipath), Some((_, path))) = (decide::multipath(sys), live.first()) {
                     multipath.resize(&path.ids.wwid, size)?;
                 }
                 return Ok(size);

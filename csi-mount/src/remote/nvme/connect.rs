@@ -11,9 +11,9 @@ use zeroize::Zeroizing;
 
 use super::target::{NamespaceId, NvmeTarget, Transport};
 use super::tls;
+use crate::error::{Error, ErrorKind, Result};
 use crate::remote::ask::{ask, checked, number_of, write};
 use crate::sys::device_call::{DeviceCall, options};
-use crate::{Error, ErrorKind, Result};
 
 const FABRICS: &str = "/dev/nvme-fabrics";
 const CONNECT: &str = "connect to an NVMe subsystem through";
@@ -29,7 +29,7 @@ const SIZE_LIMIT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Connects to one portal. A connection that exists is a success.
-pub(in crate::remote) fn connect(target: &NvmeTarget, portal: SocketAddr) -> Result<()> {
+pub(super) fn connect(target: &NvmeTarget, portal: SocketAddr) -> Result<()> {
     let what = PathBuf::from(format!("{FABRICS} ({portal})"));
     // The kernel logs an option that it does not know, with its value: a key must not be among them.
     let listed = ask(CONNECT, &what, DeviceCall::NvmeOptions(open()?.as_fd()), CONNECT_LIMIT)?;
@@ -68,7 +68,7 @@ pub(in crate::remote) fn connect(target: &NvmeTarget, portal: SocketAddr) -> Res
 
 /// Waits until no process of the node is connecting: the kernel connects one at a time, and a query waits for
 /// that.
-pub(in crate::remote) fn settle() -> Result<()> {
+pub(super) fn settle() -> Result<()> {
     match open() {
         Ok(file) => {
             ask(CONNECT, Path::new(FABRICS), DeviceCall::NvmeOptions(file.as_fd()), CONNECT_LIMIT).map(drop)
@@ -156,7 +156,7 @@ fn option_string(
 }
 
 /// Disconnects a controller, and waits until it is gone. One that does not exist is a success.
-pub(in crate::remote) fn disconnect(sys: &Path, controller: &str) -> Result<()> {
+pub(super) fn disconnect(sys: &Path, controller: &str) -> Result<()> {
     let directory = sys.join("class/nvme").join(controller);
     let switch = directory.join("delete_controller");
     let deadline = Instant::now() + DISCONNECT_LIMIT;
@@ -172,7 +172,7 @@ pub(in crate::remote) fn disconnect(sys: &Path, controller: &str) -> Result<()> 
 }
 
 /// The size of a namespace in bytes, as the target reports it through this controller.
-pub(in crate::remote) fn size(controller: &str, namespace: u32) -> Result<u64> {
+pub(super) fn size(controller: &str, namespace: u32) -> Result<u64> {
     let path = Path::new("/dev").join(controller);
     let file = File::open(&path).map_err(|error| Error::os(SIZE, &path, error))?;
     let answer = ask(SIZE, &path, DeviceCall::NvmeSize(file.as_fd(), namespace), SIZE_LIMIT)?;
@@ -186,7 +186,7 @@ pub(in crate::remote) fn size(controller: &str, namespace: u32) -> Result<u64> {
 /// # Errors
 ///
 /// [`WrongDevice`](ErrorKind::WrongDevice) if it has another name.
-pub(in crate::remote) fn confirm(controller: &str, namespace: u32, id: &NamespaceId) -> Result<()> {
+pub(super) fn confirm(controller: &str, namespace: u32, id: &NamespaceId) -> Result<()> {
     let path = Path::new("/dev").join(controller);
     let file = File::open(&path).map_err(|error| Error::os(NAME, &path, error))?;
     let call = DeviceCall::NvmeName(file.as_fd(), namespace, id.bytes());

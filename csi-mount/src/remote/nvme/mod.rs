@@ -6,15 +6,13 @@
 //! | `tree.rs` | what the kernel says: controllers and the paths to namespaces |
 //! | `decide.rs` | which portals need a connection, which path is usable, what is disconnected |
 //! | `attach.rs` | the steps of an attach and of a refresh |
-//! | `maps.rs` | namespaces whose paths are disks of their own, because native multipath is off |
 //! | `tls_key.rs`, `tls.rs` | keys of TLS: what the kernel's keyring gets, and when |
 //! | `connect.rs` | the calls that can hang: connect, disconnect, the size that the target reports |
 
-pub(super) mod attach;
-pub(super) mod connect;
+mod attach;
+mod connect;
 pub(super) mod decide;
-pub(super) mod maps;
 pub(super) mod target;
 pub(super) mod tls;
 mod tls_key;
-pub(super) mod tree;
+mod tree;

@@ -9,8 +9,9 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use super::tls_key::TlsKey;
+use crate::device::expected::ExpectedDevice;
+use crate::error::{Error, ErrorKind, Result};
 use crate::sys::nvme_identify::NvmeName;
-use crate::{Error, ErrorKind, ExpectedDevice, Result};
 
 const READ: &str = "read an NVMe target";
 /// How long an attach waits for the namespace by default.
@@ -104,12 +105,12 @@ fn digits(text: &str, length: usize) -> Result<String> {
     let is_valid = digits.len() == length
         && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
         && digits.bytes().any(|digit| digit != b'0');
-    match is_valid {
-        true => Ok(digits),
-        false => {
-            Err(invalid(format!("{text:?} is not the name of a namespace, of {length} hexadecimal digits")))
-        }
+    if !is_valid {
+        return Err(invalid(format!(
+            "{text:?} is not the name of a namespace, of {length} hexadecimal digits"
+        )));
     }
+    Ok(digits)
 }
 
 /// The name under which this node connects. All drivers of a node must use the same: the kernel refuses two
@@ -155,10 +156,10 @@ impl NvmeHost {
 fn valid_nqn(nqn: &str) -> Result<String> {
     let is_valid =
         (1..=MAX_NQN).contains(&nqn.len()) && nqn.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
-    match is_valid {
-        true => Ok(nqn.to_owned()),
-        false => Err(invalid(format!("{nqn:?} is not an NQN"))),
+    if !is_valid {
+        return Err(invalid(format!("{nqn:?} is not an NQN")));
     }
+    Ok(nqn.to_owned())
 }
 
 /// How a subsystem is reached: the kernel's name for it.
@@ -333,10 +334,10 @@ impl NvmeTarget {
         let valid = |key: &str| {
             let is_valid = key.starts_with("DHHC-1:")
                 && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-:+/=".contains(&byte));
-            match is_valid {
-                true => Ok(Zeroizing::new(key.to_owned())),
-                false => Err(invalid("a DH-HMAC-CHAP key does not have the form DHHC-1:…")),
+            if !is_valid {
+                return Err(invalid("a DH-HMAC-CHAP key does not have the form DHHC-1:…"));
             }
+            Ok(Zeroizing::new(key.to_owned()))
         };
         self.keys.host = Some(valid(key)?);
         self.keys.controller = controller_key.map(valid).transpose()?;
@@ -363,8 +364,12 @@ impl NvmeTarget {
     }
 
     pub(in crate::remote) fn disk(&self) -> NvmeDisk {
-        let (nqn, host_nqn) = (self.nqn.clone(), self.host.nqn.clone());
-        NvmeDisk { transport: self.transport, nqn, host_nqn, namespace: self.namespace.clone() }
+        NvmeDisk {
+            transport: self.transport,
+            nqn: self.nqn.clone(),
+            host_nqn: self.host.nqn.clone(),
+            namespace: self.namespace.clone(),
+        }
     }
 
     /// What identifies the disk, for [`StagePlan::expect`](crate::flow::block::StagePlan::expect): the stage

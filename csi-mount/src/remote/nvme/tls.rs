@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::target::NvmeTarget;
 use super::tls_key::TlsPsk;
+use crate::error::{Error, ErrorKind, Result};
 use crate::sys::keyring::{self, Serial};
-use crate::{Error, ErrorKind, Result};
 
 const ADD: &str = "put the TLS key of NVMe into the keyring";
 const REMOVE: &str = "take the TLS key of NVMe out of the keyring";
@@ -57,7 +57,7 @@ pub(super) fn provide(target: &NvmeTarget) -> Result<Option<i32>> {
     Ok(Some(serial.number()))
 }
 
-/// Takes the key with this name out of the keyring. None is a success.
+/// Removes the key from the keyring. Succeeds if there is no such key.
 pub(in crate::remote) fn remove(identity: &str) -> Result<()> {
     let Some(keyring) = nvme_keyring(REMOVE)? else { return Ok(()) };
     match find(REMOVE, identity, keyring)? {

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256, Sha384};
 use zeroize::Zeroizing;
 
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 const PREFIX: &str = "NVMeTLSkey-1:";
 /// The length of the CRC-32 after the key.
@@ -62,7 +62,8 @@ impl Hash {
         let extracted = self.hmac(&[0; 48][..self.length()], &[key]);
         let label = format!("tls13 {label}");
         let length = (self.length() as u16).to_be_bytes();
-        let (label_length, context_length) = ([label.len() as u8], [context.len() as u8]);
+        let label_length = [label.len() as u8];
+        let context_length = [context.len() as u8];
         let parts: [&[u8]; 6] =
             [&length, &label_length, label.as_bytes(), &context_length, context.as_bytes(), &[1]];
         self.hmac(&extracted, &parts)

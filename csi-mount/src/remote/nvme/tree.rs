@@ -8,7 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use super::target::{Name, NamespaceId, NvmeDisk, dashed};
-use crate::{DeviceNumber, Error, Result};
+use crate::error::Result;
+use crate::remote::ask::{entries, text};
+use crate::sys::ids::DeviceNumber;
 
 /// The controllers of this node, read at one time.
 #[derive(Debug, Default)]
@@ -92,20 +94,8 @@ impl NvmePath {
 impl Tree {
     /// Reads `class/nvme` below this root. A controller that goes away meanwhile is left out.
     pub(in crate::remote) fn read(sys: &Path) -> Result<Self> {
-        let class = sys.join("class/nvme");
-        let entries = match fs::read_dir(&class) {
-            // The module is not loaded.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
-            other => other.map_err(|error| Error::os("list the NVMe controllers in", &class, error))?,
-        };
-        let mut controllers = Vec::new();
-        for entry in entries {
-            let path =
-                entry.map_err(|error| Error::os("list the NVMe controllers in", &class, error))?.path();
-            controllers.extend(controller(sys, &path));
-        }
-        controllers.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(Self { controllers })
+        let entries = entries("list the NVMe controllers in", &sys.join("class/nvme"))?;
+        Ok(Self { controllers: entries.iter().filter_map(|path| controller(sys, path)).collect() })
     }
 
     /// The controllers of the disk's subsystem over its transport, at whatever portal.
@@ -178,10 +168,6 @@ fn portal(address: &str) -> Option<SocketAddr> {
         |name: &str| address.split(',').filter_map(|part| part.split_once('=')).find(|(key, _)| *key == name);
     let ip: IpAddr = value("traddr")?.1.parse().ok()?;
     Some(SocketAddr::new(ip, value("trsvcid")?.1.parse().ok()?))
-}
-
-fn text(path: &Path) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Ceph's `CryptoKey`: a type, a time, a length, and the secret. It is never printed, and wiped from memory.
 #[derive(Clone)]

@@ -4,13 +4,12 @@
 //! |---|---|
 //! | `target.rs` | what a driver says: the image, the monitors, the user |
 //! | `key.rs` | the user's key, as the kernel's keyring takes it |
-//! | `tree.rs` | the mappings that the kernel has |
-//! | `decide.rs` | which of them is the volume's |
-//! | `attach.rs`, `detach.rs` | the steps: map, read a new size; unmap |
+//! | `mapping.rs` | the mappings that the kernel has, and which of them is the volume's |
+//! | `map.rs` | the calls that can hang: map, unmap |
+//! | `attach.rs` | the steps of an attach, a refresh and a detach |
 
-pub(super) mod attach;
-pub(super) mod decide;
-pub(super) mod detach;
+mod attach;
 mod key;
+mod map;
+mod mapping;
 pub(super) mod target;
-pub(super) mod tree;

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::key::Key;
-use crate::{Error, ErrorKind, ExpectedDevice, Result};
+use crate::device::expected::ExpectedDevice;
+use crate::error::{Error, ErrorKind, Result};
 
 /// How long the kernel waits for the cluster before a read or write fails: as long as open-iscsi's default.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -63,7 +64,8 @@ impl RbdPool {
         if fsid.len() != 36 || !fsid.bytes().all(is_part) {
             return Err(invalid(format!("{fsid:?} is not the fsid of a cluster")));
         }
-        let (fsid, name) = (fsid.to_ascii_lowercase(), checked("a pool", name)?);
+        let fsid = fsid.to_ascii_lowercase();
+        let name = checked("a pool", name)?;
         Ok(Self { fsid, name, id, namespace: String::new() })
     }
 
@@ -113,7 +115,8 @@ impl RbdTarget {
     /// does not accept.
     pub fn new(pool: RbdPool, image: &str, image_id: &str) -> Result<Self> {
         let RbdPool { fsid, name, id, namespace } = pool;
-        let (image, image_id) = (checked("an image", image)?, checked("an image's id", image_id)?);
+        let image = checked("an image", image)?;
+        let image_id = checked("an image's id", image_id)?;
         let disk = RbdDisk { fsid, pool_id: id, pool: name, namespace, image_id, image };
         Ok(Self {
             disk,

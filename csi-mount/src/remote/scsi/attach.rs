@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::confirm::confirm;
-use super::decide::{Lun, View, common_size};
-use super::maps::{self, Finder};
-use super::rescan::rescan;
-use super::unit::{Nexus, Unit};
-use super::{Foreign, LogicalUnit, detach};
+use super::commands::{confirm, rescan};
+use super::decide::View;
+use super::unit::{self, Nexus, Unit};
+use super::{ForeignUnit, LogicalUnit};
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind, Result};
 use crate::remote::ask;
 use crate::remote::attach::{PAUSES, REFRESH, REFRESH_LIMIT, failed};
 use crate::remote::multipath::Multipath;
-use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+use crate::remote::paths::{self, DiskState, Finder};
 
 const SCAN: &str = "scan for a logical unit with";
 /// How long a target has to answer a scan.
@@ -23,27 +23,32 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Waits for the disk, and opens it.
 pub(in crate::remote) fn wait_for(
-    sys: &Path,
     name: &str,
     unit: &dyn LogicalUnit,
     limit: Duration,
     finder: &mut Finder<'_>,
 ) -> Result<BlockDevice> {
-    let (lun, id, target) = (unit.lun(), unit.id(), unit.target());
-    let (start, mut pause) = (Instant::now(), PAUSES[0]);
+    let lun = unit.lun();
+    let id = unit.id();
+    let target = unit.target_name();
+    let start = Instant::now();
+    let mut pause = PAUSES[0];
     let mut next_scan = start;
     // The connections whose unit was scanned here, so that it is known who it is.
-    let (mut scanned, mut is_asked) = (BTreeSet::new(), false);
+    let mut scanned = BTreeSet::new();
+    let mut is_asked = false;
     loop {
-        let view = View::read(sys, unit)?;
-        if !is_asked && !view.disks().usable.is_empty() {
-            ask_again(sys, unit)?;
+        let view = View::read(unit)?;
+        if !is_asked && !view.disks().usable().is_empty() {
+            ask_again(unit)?;
             is_asked = true;
             continue;
         }
-        let (kind, reason) = match finder.lun(&view)? {
-            Lun::Usable(number) => match confirm(&View::read(sys, unit)?) {
-                Ok(()) => match open(sys, number, unit, finder)? {
+        let (kind, reason) = match look(finder, &view)? {
+            DiskState::Usable(number) => match confirm(&View::read(unit)?) {
+                Ok(()) => match paths::open(number, || {
+                    Ok(look(finder, &View::read(unit)?)? == DiskState::Usable(number))
+                })? {
                     Some(device) => return Ok(device),
                     None => (ErrorKind::NotFound, "its disk has no size yet, or went away".to_owned()),
                 },
@@ -54,15 +59,23 @@ pub(in crate::remote) fn wait_for(
                     (error.kind(), error.to_string())
                 }
             },
-            Lun::SeveralDisks(several) => {
+            DiskState::SeveralDisks(several) => {
                 let reason = format!("the kernel made several disks of it: {}", several.join(", "));
                 return Err(failed(ErrorKind::WrongDevice, name, reason));
             }
-            Lun::Unusable(states) => {
+            DiskState::Unusable(states) => {
                 (ErrorKind::Unresponsive, format!("no path to {id} can be used: {states}"))
             }
-            Lun::Other(other) if unit.foreign() == Foreign::Stay => {
-                if !replace_stale(sys, unit, &view)? {
+            DiskState::Other(other) => {
+                let is_another_volume = match unit.foreign() {
+                    ForeignUnit::Keep => !replace_stale(unit, &view)?,
+                    // What the kernel remembers of an earlier volume, or what the target has there now.
+                    ForeignUnit::Delete => {
+                        view.others().try_for_each(|(_, unit)| unit::delete(unit))?;
+                        view.others().any(|(nexus, _)| scanned.contains(&nexus.name))
+                    }
+                };
+                if is_another_volume {
                     let reason = format!("the LUN {lun} of {target} is {other}, not {id}");
                     return Err(failed(ErrorKind::NotFound, name, reason)
                         .hint("check which number the target gives the volume for this initiator"));
@@ -70,20 +83,7 @@ pub(in crate::remote) fn wait_for(
                 next_scan = Instant::now();
                 (ErrorKind::NotFound, format!("the LUN {lun} was {other}"))
             }
-            // What the kernel remembers of an earlier volume, or what the target has there now.
-            Lun::Other(other) => {
-                for (_, unit) in view.others() {
-                    detach::delete(unit)?;
-                }
-                if view.others().any(|(nexus, _)| scanned.contains(&nexus.name)) {
-                    let reason = format!("the LUN {lun} of {target} is {other}, not {id}");
-                    return Err(failed(ErrorKind::NotFound, name, reason)
-                        .hint("check which number the target gives the volume for this initiator"));
-                }
-                next_scan = Instant::now();
-                (ErrorKind::NotFound, format!("the LUN {lun} was {other}"))
-            }
-            Lun::Absent => (ErrorKind::NotFound, format!("{target} has no LUN {lun} for this node")),
+            DiskState::Absent => (ErrorKind::NotFound, format!("{target} has no LUN {lun} for this node")),
         };
         if start.elapsed() > limit {
             return Err(failed(kind, name, format!("{reason}: waited {limit:?}"))
@@ -91,9 +91,9 @@ pub(in crate::remote) fn wait_for(
         }
         if Instant::now() >= next_scan {
             next_scan = Instant::now() + SCAN_INTERVAL;
-            let view = View::read(sys, unit)?;
+            let view = View::read(unit)?;
             for nexus in view.to_scan() {
-                scan(sys, nexus, lun)?;
+                scan(unit.sys(), nexus, lun)?;
                 scanned.insert(nexus.name.clone());
             }
             // Those that took no commands when they were scanned.
@@ -108,17 +108,21 @@ pub(in crate::remote) fn wait_for(
 
 /// Asks units with other names again who they are, and deletes those that are this unit now: the kernel remembers
 /// an earlier volume. Maps over them go first, if nothing uses them. Returns whether none is another volume's.
-fn replace_stale(sys: &Path, unit: &dyn LogicalUnit, before: &View) -> Result<bool> {
+fn replace_stale(unit: &dyn LogicalUnit, before: &View) -> Result<bool> {
     before.others().filter(|(nexus, _)| nexus.is_live).for_each(|(nexus, other)| ask_one(nexus, other));
-    let now = View::read(sys, unit)?;
+    let now = View::read(unit)?;
     if now.others().next().is_some() {
         return Ok(false);
     }
     let stale: Vec<_> = before.others().map(|(_, other)| other).collect();
-    let named = stale.iter().filter_map(|other| Some((other.number?, other.wwid.as_deref()?)));
-    Multipath::new(sys).take_away_unused(&named.collect::<Vec<_>>())?;
-    stale.into_iter().try_for_each(detach::delete)?;
+    let numbered = stale.iter().filter_map(|other| Some((other.number?, other.wwid.clone())));
+    Multipath::new(unit.sys()).remove_unused_maps(&numbered.collect::<Vec<_>>())?;
+    stale.into_iter().try_for_each(unit::delete)?;
     Ok(true)
+}
+
+fn look(finder: &mut Finder<'_>, view: &View) -> Result<DiskState> {
+    finder.look(view.state(), &view.disks())
 }
 
 /// Lets the kernel look for this unit, and for no other one.
@@ -128,10 +132,10 @@ fn scan(sys: &Path, nexus: &Nexus, lun: u64) -> Result<()> {
     ask::write(SCAN, &switch, address.as_bytes(), SCAN_LIMIT)
 }
 
-/// Lets the kernel ask each path that works who it is and how large it is. A path that does not answer is left
-/// as it was.
-pub(in crate::remote) fn ask_again(sys: &Path, unit: &dyn LogicalUnit) -> Result<()> {
-    let view = View::read(sys, unit)?;
+/// Rescans each path that works: the kernel re-reads its identity and size. A path that does not answer is left as it
+/// was.
+pub(in crate::remote) fn ask_again(unit: &dyn LogicalUnit) -> Result<()> {
+    let view = View::read(unit)?;
     let working = view.paths().filter(|(nexus, path)| nexus.is_live && path.is_running());
     working.for_each(|(nexus, path)| ask_one(nexus, path));
     Ok(())
@@ -149,41 +153,25 @@ fn ask_one(nexus: &Nexus, path: &Unit) {
     }
 }
 
-/// Opens a disk, and asks again whether it is the unit. None if it has no size yet, or is another disk now.
-fn open(
-    sys: &Path,
-    number: DeviceNumber,
-    unit: &dyn LogicalUnit,
-    finder: &mut Finder<'_>,
-) -> Result<Option<BlockDevice>> {
-    let device = match BlockDevice::from_number(number) {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => {
-            return Ok(None);
-        }
-        device => device?,
-    };
-    let now = finder.lun(&View::read(sys, unit)?)?;
-    let is_same = now == Lun::Usable(number) && device.size()? > 0;
-    Ok(is_same.then_some(device))
-}
-
 /// The size that the target reports through each live path.
-pub(in crate::remote) fn refresh(sys: &Path, name: &str, unit: &dyn LogicalUnit) -> Result<u64> {
+pub(super) fn refresh(unit: &dyn LogicalUnit, name: &str) -> Result<u64> {
     let start = Instant::now();
     loop {
         let mut not_ready = None;
-        for (nexus, path) in View::read(sys, unit)?.paths().filter(|(nexus, _)| nexus.is_live) {
+        for (nexus, path) in View::read(unit)?.paths().filter(|(nexus, _)| nexus.is_live) {
             if !rescan(path)? {
                 not_ready = Some(format!("the path through {} takes no commands now", nexus.name));
             }
         }
-        let view = View::read(sys, unit)?;
+        let view = View::read(unit)?;
         confirm(&view)?;
         let live = view.paths().filter(|(nexus, _)| nexus.is_live);
-        let problem = match (not_ready, common_size(live.map(|(_, path)| path))) {
+        let problem = match (not_ready, paths::common_size(live.map(|(_, path)| path.size))) {
             (Some(problem), _) | (None, Err(problem)) => problem,
             (None, Ok(size)) => {
-                maps::resize(sys, unit, size)?;
+                if let Some(wwid) = view.disks().wwid() {
+                    Multipath::new(unit.sys()).resize(wwid, size)?;
+                }
                 return Ok(size);
             }
         };

@@ -1,26 +1,9 @@
 //! The decisions about units and paths, as functions of what the kernel says.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-
 use super::unit::{Nexus, Unit};
 use super::{LogicalUnit, LunId};
-use crate::{DeviceNumber, Result};
-
-/// The state of a logical unit on this node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::remote) enum Lun {
-    /// No connection shows a unit with its number.
-    Absent,
-    /// A unit with its number has other names; this is its description.
-    Other(String),
-    /// It has no path that can be used now, with the reason.
-    Unusable(String),
-    /// A path can be used.
-    Usable(DeviceNumber),
-    /// Several connections make several disks of it.
-    SeveralDisks(Vec<String>),
-}
+use crate::error::Result;
+use crate::remote::paths::{DiskPath, DiskState, Paths};
 
 /// The connections of an attachment, read at one time.
 #[derive(Debug)]
@@ -31,19 +14,13 @@ pub(in crate::remote) struct View {
 }
 
 impl View {
-    pub(in crate::remote) fn read(sys: &Path, unit: &dyn LogicalUnit) -> Result<Self> {
-        Ok(Self { connections: unit.connections(sys)?, lun: unit.lun(), id: unit.id().clone() })
+    pub(in crate::remote) fn read(unit: &dyn LogicalUnit) -> Result<Self> {
+        Ok(Self { connections: unit.nexuses()?, lun: unit.lun(), id: unit.id().clone() })
     }
 
     /// The page that has the unit's name, in the unit's directory.
     pub(super) fn page(&self) -> &'static str {
         self.id.page()
-    }
-
-    /// The connections that show no disk of the unit, though they are live.
-    pub(super) fn without_disk(&self) -> impl Iterator<Item = &Nexus> {
-        let is_disk = |unit: &Unit| unit.lun == self.lun && unit.number.is_some() && unit.size > 0;
-        self.asked().filter(move |nexus| nexus.is_live && !nexus.units.iter().any(is_disk))
     }
 
     /// The connections where the number is the attachment's.
@@ -63,30 +40,37 @@ impl View {
         units.filter(|(_, unit)| unit.lun == self.lun && !unit.has(&self.id))
     }
 
-    /// Whether and how the unit can be used.
-    pub(in crate::remote) fn state(&self) -> Lun {
+    /// Whether and how the unit can be used, without a map.
+    pub(in crate::remote) fn state(&self) -> DiskState {
         if let Some((_, other)) = self.others().next() {
-            return Lun::Other(other.description());
+            return DiskState::Other(other.description());
         }
-        let paths: Vec<_> = self.paths().collect();
-        let disks: BTreeSet<&str> = paths.iter().filter_map(|(_, unit)| unit.disk.as_deref()).collect();
         // A path that was only found does not show that the number is right.
-        if !paths.iter().any(|(nexus, _)| nexus.is_asked) {
-            return Lun::Absent;
+        if !self.paths().any(|(nexus, _)| nexus.is_asked) {
+            return DiskState::Absent;
         }
-        if disks.len() > 1 {
-            return Lun::SeveralDisks(disks.into_iter().map(str::to_owned).collect());
-        }
-        let usable = paths.iter().filter(|(nexus, unit)| nexus.is_live && unit.is_running());
-        match usable.filter_map(|(_, unit)| unit.number.filter(|_| unit.size > 0)).next() {
-            Some(number) => Lun::Usable(number),
-            None => {
-                let states = paths.iter().map(|(nexus, unit)| {
-                    let disk = unit.disk.as_deref().unwrap_or("without a disk");
-                    format!("{} is {}, its unit {} ({disk})", nexus.name, nexus.state, unit.state)
-                });
-                Lun::Unusable(states.collect::<Vec<_>>().join("; "))
+        self.disks().state()
+    }
+
+    /// The paths, as disks of their own.
+    pub(in crate::remote) fn disks(&self) -> Paths {
+        let path = |(nexus, unit): (&Nexus, &Unit)| {
+            let disk = unit.disk.as_deref().unwrap_or("without a disk");
+            DiskPath {
+                disk: unit.disk.clone(),
+                number: unit.number,
+                wwid: unit.wwid.clone(),
+                is_usable: nexus.is_live && unit.is_running() && unit.size > 0,
+                state: format!("{} is {}, its unit {} ({disk})", nexus.name, nexus.state, unit.state),
             }
+        };
+        let list: Vec<DiskPath> = self.paths().map(path).collect();
+        let is_disk = |unit: &Unit| unit.lun == self.lun && unit.number.is_some() && unit.size > 0;
+        let without = self.asked().filter(|nexus| nexus.is_live && !nexus.units.iter().any(is_disk));
+        Paths {
+            exist: list.iter().any(|path| path.number.is_some()),
+            without: without.map(|nexus| nexus.name.clone()).collect(),
+            list,
         }
     }
 
@@ -100,17 +84,5 @@ impl View {
     /// data is lost anyway.
     pub(in crate::remote) fn are_paths_dead(&self) -> bool {
         !self.paths().any(|(nexus, unit)| nexus.is_live && unit.is_running())
-    }
-}
-
-/// The sizes of the paths must agree. Returns the common one.
-pub(in crate::remote) fn common_size<'t>(
-    units: impl Iterator<Item = &'t Unit>,
-) -> std::result::Result<u64, String> {
-    let sizes: BTreeSet<u64> = units.map(|unit| unit.size).collect();
-    match sizes.iter().collect::<Vec<_>>()[..] {
-        [size] if *size > 0 => Ok(*size),
-        [] => Err("no path is live".to_owned()),
-        _ => Err(format!("its paths have different sizes in bytes, or none: {sizes:?}")),
     }
 }

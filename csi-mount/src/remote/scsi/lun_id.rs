@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use crate::device::expected::ExpectedDevice;
 use crate::device::sysfs::{bare_wwn, is_same_wwn};
-use crate::{Error, ErrorKind, ExpectedDevice, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 const READ: &str = "read the name of a logical unit";
 /// No name of SCSI is longer.
@@ -33,10 +34,10 @@ impl LunId {
     /// [`InvalidInput`](ErrorKind::InvalidInput) if it is empty, has control characters, or only zeros.
     pub fn wwid(text: &str) -> Result<Self> {
         let text = valid(text, "world-wide name")?;
-        match bare_wwn(&text).bytes().any(|letter| letter != b'0') {
-            true => Ok(Self(Name::Wwid(text))),
-            false => Err(invalid(format!("{text:?} is not a world-wide name"))),
+        if bare_wwn(&text).bytes().all(|letter| letter == b'0') {
+            return Err(invalid(format!("{text:?} is not a world-wide name")));
         }
+        Ok(Self(Name::Wwid(text)))
     }
 
     /// The unit's serial number (VPD page 80).
@@ -101,10 +102,10 @@ impl fmt::Display for LunId {
 fn valid(text: &str, what: &str) -> Result<String> {
     let text = text.trim();
     let is_valid = (1..=MAX).contains(&text.len()) && !text.chars().any(char::is_control);
-    match is_valid {
-        true => Ok(text.to_owned()),
-        false => Err(invalid(format!("{text:?} is not a {what}"))),
+    if !is_valid {
+        return Err(invalid(format!("{text:?} is not a {what}")));
     }
+    Ok(text.to_owned())
 }
 
 #[cfg(test)]

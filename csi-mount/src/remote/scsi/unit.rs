@@ -1,14 +1,18 @@
-//! What the kernel says about logical units, and about the connections that show them.
+//! What the kernel says about logical units, and about the connections that show them; and the deletion of units.
 //!
 //! All reads are of attributes that the kernel answers from memory. The names of a unit are those of its last
 //! scan or rescan.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::LunId;
-use crate::DeviceNumber;
 use crate::device::sysfs::scsi_serial;
+use crate::error::{Error, ErrorKind, Result};
+use crate::remote::ask::{self, text};
+use crate::remote::detach::{POLL_INTERVAL, claim, while_busy};
+use crate::sys::ids::DeviceNumber;
 
 /// The nodes to which commands are sent, by the unit's address.
 pub(super) const NODES: &str = "/dev/bsg";
@@ -87,10 +91,11 @@ pub(in crate::remote) struct Target {
     pub(in crate::remote) units: Vec<Unit>,
 }
 
-/// Reads the directory of a target, `target3:0:1`. None if it is none.
+/// Reads a SCSI target's directory (`target3:0:1`). Returns `None` for any other directory.
 pub(in crate::remote) fn target(sys: &Path, place: &Path) -> Option<Target> {
     let mut address = place.file_name()?.to_str()?.strip_prefix("target")?.split(':').skip(1);
-    let (channel, number) = (address.next()?.parse().ok()?, address.next()?.parse().ok()?);
+    let channel = address.next()?.parse().ok()?;
+    let number = address.next()?.parse().ok()?;
     let found = fs::read_dir(place).into_iter().flatten().flatten();
     let mut units: Vec<Unit> = found.filter_map(|entry| unit(sys, entry.path())).collect();
     units.sort_by_key(|unit| unit.lun);
@@ -149,8 +154,25 @@ fn designators(page: &[u8]) -> Vec<String> {
     names
 }
 
-pub(in crate::remote) fn text(path: &Path) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+const DELETE: &str = "delete a path with";
+const DELETE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Deletes a unit, if it is no disk that somebody uses. What the target has stays as it is.
+pub(super) fn delete(unit: &Unit) -> Result<()> {
+    let held = while_busy(|| unit.number.map(claim).transpose())?;
+    let switch = unit.place.join("delete");
+    let end = Instant::now() + DELETE_LIMIT;
+    let deleted = ask::write(DELETE, &switch, b"1", DELETE_LIMIT);
+    drop(held);
+    deleted?;
+    while unit.place.exists() {
+        if Instant::now() > end {
+            let reason = format!("it still exists after {DELETE_LIMIT:?}");
+            return Err(Error::new(ErrorKind::Unresponsive, DELETE, reason).at(switch));
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -7,33 +7,35 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use nix::errno::Errno;
 use nix::libc;
 
-use super::question::{MountElsewhere, Open, Question};
-use super::{ANSWER, Answer, CLOSED};
+use super::child_call::{ChildCall, MountElsewhere, Open};
+use super::{ANSWER, CLOSED, ChildReply};
+use crate::sys::descriptor::send_descriptor;
 use crate::sys::features::{self, Feature, OPENAT2};
 use crate::sys::ioctl::{self, LoopStatus};
 use crate::sys::new_mount::{self, MountMethod, NewMount};
-use crate::sys::pass_descriptor;
 
 /// Makes only raw system calls: another thread can have held any lock at the time of the fork.
-pub(super) fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
+pub(super) fn in_child(question: ChildCall<'_>, socket: c_int, parent: libc::pid_t) -> ! {
     let (needed, named): (Option<c_int>, &[c_int]) = match question {
-        Question::Open(Open { directory, .. }) => (directory.map(|fd| fd.as_raw_fd()), &[]),
-        Question::Usage(fd)
-        | Question::Health(fd)
-        | Question::WaitForThaw(fd)
-        | Question::SetPermissions(fd, ..)
-        | Question::UnmountElsewhere(MountElsewhere { namespace: fd, .. })
-        | Question::Unmount(fd, ..) => (Some(fd.as_raw_fd()), &[]),
-        Question::Mount(NewMount { method: MountMethod::Context { context, .. }, named }) => {
+        ChildCall::Open(Open { directory, .. }) => (directory.map(|fd| fd.as_raw_fd()), &[]),
+        ChildCall::Usage(fd)
+        | ChildCall::Health(fd)
+        | ChildCall::WaitForThaw(fd)
+        | ChildCall::ShutDown(fd)
+        | ChildCall::Trim(fd, ..)
+        | ChildCall::SetPermissions(fd, ..)
+        | ChildCall::UnmountElsewhere(MountElsewhere { namespace: fd, .. })
+        | ChildCall::Unmount(fd, ..) => (Some(fd.as_raw_fd()), &[]),
+        ChildCall::Mount(NewMount { method: MountMethod::Context { context, .. }, named }) => {
             (Some(context.as_raw_fd()), named)
         }
-        Question::Mount(NewMount { method: MountMethod::Path { .. }, named }) => (None, named),
-        Question::LoopStatus(_) => (None, &[]),
+        ChildCall::Mount(NewMount { method: MountMethod::Path { .. }, named }) => (None, named),
+        ChildCall::LoopStatus(_) => (None, &[]),
         #[cfg(feature = "remote")]
-        Question::Device(call) => (Some(call.descriptor()), &[]),
+        ChildCall::Device(call) => (Some(call.descriptor()), &[]),
     };
     // An unmount must finish its writes even if the thread that asked for it ends.
-    let is_bound = !matches!(question, Question::Unmount(..));
+    let is_bound = !matches!(question, ChildCall::Unmount(..));
     // SAFETY: plain integers. The parent's descriptors must not stay open in a child that can get stuck.
     unsafe {
         if is_bound {
@@ -48,34 +50,39 @@ pub(super) fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_
         libc::send(socket, [0_u8; CLOSED].as_ptr().cast(), CLOSED, libc::MSG_NOSIGNAL);
     }
     let (answer, fd) = match question {
-        Question::Open(place) => match open(place) {
-            Ok(fd) => (Answer::default(), Some(fd)),
-            Err(number) => (Answer { error: number, ..Answer::default() }, None),
+        ChildCall::Open(place) => match open(place) {
+            Ok(fd) => (ChildReply::default(), Some(fd)),
+            Err(number) => (ChildReply { error: number, ..ChildReply::default() }, None),
         },
-        Question::Usage(fd) => (usage(fd), None),
-        Question::Health(fd) => (Answer { stat_error: stat(fd), ..usage(fd) }, None),
-        Question::Unmount(directory, name, flags) => (unmount(directory, name, flags), None),
-        Question::Mount(NewMount { method, .. }) => match new_mount::make(method) {
-            Ok(fd) => (Answer::default(), fd),
+        ChildCall::Usage(fd) => (usage(fd), None),
+        ChildCall::Health(fd) => (ChildReply { stat_error: stat(fd), ..usage(fd) }, None),
+        ChildCall::Unmount(directory, name, flags) => (unmount(directory, name, flags), None),
+        ChildCall::Mount(NewMount { method, .. }) => match new_mount::make(method) {
+            Ok(fd) => (ChildReply::default(), fd),
             Err(refusal) => {
-                (Answer { error: refusal.error, setting: refusal.setting, ..Answer::default() }, None)
+                (ChildReply { error: refusal.error, setting: refusal.setting, ..ChildReply::default() }, None)
             }
         },
-        Question::LoopStatus(node) => (loop_status(node), None),
-        Question::UnmountElsewhere(place) => {
+        ChildCall::LoopStatus(node) => (loop_status(node), None),
+        ChildCall::UnmountElsewhere(place) => {
             let error = unmount_elsewhere(place).err().unwrap_or(0);
-            (Answer { error, ..Answer::default() }, None)
+            (ChildReply { error, ..ChildReply::default() }, None)
         }
-        Question::WaitForThaw(directory) => (wait_for_thaw(directory), None),
+        ChildCall::WaitForThaw(directory) => (wait_for_thaw(directory), None),
+        ChildCall::ShutDown(root) => {
+            let error = shut_down(root).err().unwrap_or(0);
+            (ChildReply { error, ..ChildReply::default() }, None)
+        }
+        ChildCall::Trim(root, start, length) => (trim(root, start, length), None),
         #[cfg(feature = "remote")]
-        Question::Device(call) => (call.make(), None),
-        Question::SetPermissions(directory, link, mode) => (set_permissions(directory, link, mode), None),
+        ChildCall::Device(call) => (call.make(), None),
+        ChildCall::SetPermissions(directory, link, mode) => (set_permissions(directory, link, mode), None),
     };
-    let bytes: *const Answer = &raw const answer;
+    let bytes: *const ChildReply = &raw const answer;
     // SAFETY: `answer` is live and ANSWER bytes long, without padding; _exit runs nothing of the parent's.
     unsafe {
         match fd {
-            Some(fd) => pass_descriptor::send(socket, bytes.cast(), ANSWER, fd),
+            Some(fd) => send_descriptor(socket, bytes.cast(), ANSWER, fd),
             None => libc::send(socket, bytes.cast(), ANSWER, libc::MSG_NOSIGNAL),
         };
         libc::_exit(0)
@@ -126,7 +133,8 @@ fn open(place: Open<'_>) -> Result<c_int, u64> {
             if place.resolve == 0 {
                 libc::openat(directory, place.path.as_ptr(), flags)
             } else {
-                let (how, size) = (&raw const how, size_of::<OpenHow>());
+                let how = &raw const how;
+                let size = size_of::<OpenHow>();
                 libc::syscall(OPENAT2, directory, place.path.as_ptr(), how, size) as c_int
             }
         };
@@ -139,7 +147,7 @@ fn open(place: Open<'_>) -> Result<c_int, u64> {
     }
 }
 
-pub(super) fn usage(fd: BorrowedFd<'_>) -> Answer {
+pub(super) fn usage(fd: BorrowedFd<'_>) -> ChildReply {
     let mut found = MaybeUninit::<libc::statfs64>::zeroed();
     // SAFETY: the buffer is live and of the call's type.
     let error = error_of(unsafe { libc::fstatfs64(fd.as_raw_fd(), found.as_mut_ptr()) });
@@ -148,7 +156,7 @@ pub(super) fn usage(fd: BorrowedFd<'_>) -> Answer {
     let found = unsafe { found.assume_init() };
     // The counts are in fragments if the filesystem has them.
     let block_size = if found.f_frsize > 0 { found.f_frsize } else { found.f_bsize };
-    Answer {
+    ChildReply {
         error,
         block_size: block_size as u64,
         blocks: found.f_blocks,
@@ -156,11 +164,11 @@ pub(super) fn usage(fd: BorrowedFd<'_>) -> Answer {
         blocks_available: found.f_bavail,
         inodes: found.f_files,
         inodes_free: found.f_ffree,
-        ..Answer::default()
+        ..ChildReply::default()
     }
 }
 
-fn set_permissions(directory: BorrowedFd<'_>, link: &CStr, mode: u32) -> Answer {
+fn set_permissions(directory: BorrowedFd<'_>, link: &CStr, mode: u32) -> ChildReply {
     const BITS: u32 = 0o7777;
     let mut found = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the buffer is live and of the call's type.
@@ -169,39 +177,89 @@ fn set_permissions(directory: BorrowedFd<'_>, link: &CStr, mode: u32) -> Answer 
     // another.
     let is_right = unsafe { found.assume_init() }.st_mode & BITS == mode & BITS;
     if error != 0 || is_right {
-        return Answer { error, ..Answer::default() };
+        return ChildReply { error, ..ChildReply::default() };
     }
     // `fchmod` refuses an `O_PATH` descriptor.
     // SAFETY: the link is a C string that the parent keeps.
     let result = unsafe { libc::chmod(link.as_ptr(), mode & BITS) };
-    Answer { error: error_of(result), ..Answer::default() }
+    ChildReply { error: error_of(result), ..ChildReply::default() }
 }
 
 /// The kernel asks for write access before it looks up the name. Nothing changes: no directory has this name.
-fn wait_for_thaw(directory: BorrowedFd<'_>) -> Answer {
+fn wait_for_thaw(directory: BorrowedFd<'_>) -> ChildReply {
     const UNUSED_NAME: &CStr =
         c"csi-mount asks whether this filesystem is frozen; no directory has this name";
     // SAFETY: the name is a C string, the descriptor is open until the child exits.
     let result = unsafe { libc::unlinkat(directory.as_raw_fd(), UNUSED_NAME.as_ptr(), libc::AT_REMOVEDIR) };
-    Answer { error: error_of(result), ..Answer::default() }
+    ChildReply { error: error_of(result), ..ChildReply::default() }
+}
+
+/// The root is an `O_PATH` descriptor. An XFS that shut down does not even open it.
+fn shut_down(root: BorrowedFd<'_>) -> Result<(), u64> {
+    let directory = match open_for_ioctl(root) {
+        Err(number) if number == libc::EIO as u64 => return Ok(()),
+        opened => opened?,
+    };
+    if is_shut_down(directory) {
+        return Ok(());
+    }
+    // SAFETY: takes a descriptor, which is open.
+    match error_of(unsafe { libc::syncfs(directory.as_raw_fd()) }) {
+        0 => {}
+        number => return Err(number),
+    }
+    ioctl::shut_down(directory).map_err(|error| error as i32 as u64)?;
+    // XFS reports a success also where its device could not be frozen, and it was not shut down.
+    if is_shut_down(directory) { Ok(()) } else { Err(libc::EBUSY as u64) }
+}
+
+/// Opens a directory for more than `O_PATH` allows. It stays open until the child exits.
+fn open_for_ioctl<'a>(root: BorrowedFd<'_>) -> Result<BorrowedFd<'a>, u64> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the name is a C string, and `root` is open.
+    let fd = unsafe { libc::openat(root.as_raw_fd(), c".".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(Errno::last_raw() as u64);
+    }
+    // SAFETY: it was just opened, and nothing in the child closes it.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+fn trim(root: BorrowedFd<'_>, start: u64, length: u64) -> ChildReply {
+    let freed = open_for_ioctl(root)
+        .and_then(|directory| ioctl::trim(directory, start, length).map_err(|error| error as i32 as u64));
+    match freed {
+        Ok(blocks) => ChildReply { blocks, ..ChildReply::default() },
+        Err(error) => ChildReply { error, ..ChildReply::default() },
+    }
+}
+
+/// Whether the filesystem refuses to work: each `fsync(2)` of a directory fails (ext4, btrfs), or its `fstat(2)`
+/// (XFS). An error of an earlier write is reported once only.
+fn is_shut_down(directory: BorrowedFd<'_>) -> bool {
+    let fails = || {
+        // SAFETY: takes a descriptor, which is open.
+        error_of(unsafe { libc::fsync(directory.as_raw_fd()) }) == libc::EIO as u64
+    };
+    stat(directory) == libc::EIO as u64 || (fails() && fails())
 }
 
 /// The open comes first and can hang as well: it reads the partition table of a new device.
-fn loop_status(node: &CStr) -> Answer {
+fn loop_status(node: &CStr) -> ChildReply {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOFOLLOW;
     // SAFETY: the path is a C string that the parent keeps.
     let fd = unsafe { libc::open(node.as_ptr(), flags) };
     if fd < 0 {
-        return Answer { error: Errno::last_raw() as u64, ..Answer::default() };
+        return ChildReply { error: Errno::last_raw() as u64, ..ChildReply::default() };
     }
     // SAFETY: it was just opened, and is open until the child exits.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     match ioctl::loop_status(fd) {
         Ok(info) => {
             let sequence = ioctl::disk_sequence(fd).unwrap_or(0);
-            Answer { loop_status: LoopStatus { info, sequence }.to_words(), ..Answer::default() }
+            ChildReply { loop_status: LoopStatus { info, sequence }.to_words(), ..ChildReply::default() }
         }
-        Err(error) => Answer { error: error as i32 as u64, ..Answer::default() },
+        Err(error) => ChildReply { error: error as i32 as u64, ..ChildReply::default() },
     }
 }
 
@@ -210,7 +268,8 @@ pub(super) fn stat(fd: BorrowedFd<'_>) -> u64 {
     /// `STATX_BASIC_STATS`
     const BASIC_STATS: libc::c_uint = 0x7ff;
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC | libc::AT_NO_AUTOMOUNT;
-    let (fd, path) = (fd.as_raw_fd(), c"".as_ptr());
+    let fd = fd.as_raw_fd();
+    let path = c"".as_ptr();
     // As large as `struct statx`. The content is not used.
     let mut found = [0_u64; 32];
     // SAFETY: the path is a C string, the buffer live and as large as what the kernel writes.
@@ -218,7 +277,7 @@ pub(super) fn stat(fd: BorrowedFd<'_>) -> u64 {
     error_of(result as c_int)
 }
 
-fn unmount(directory: BorrowedFd<'_>, name: &CStr, flags: c_int) -> Answer {
+fn unmount(directory: BorrowedFd<'_>, name: &CStr, flags: c_int) -> ChildReply {
     // SAFETY: the name is a C string that the parent keeps. The child's working directory is its own.
     let error = unsafe {
         match error_of(libc::fchdir(directory.as_raw_fd())) {
@@ -226,7 +285,7 @@ fn unmount(directory: BorrowedFd<'_>, name: &CStr, flags: c_int) -> Answer {
             error => error,
         }
     };
-    Answer { error, ..Answer::default() }
+    ChildReply { error, ..ChildReply::default() }
 }
 
 /// Does nothing and returns `ESTALE` if a different mount is there.
@@ -273,9 +332,10 @@ fn mount_at(name: &CStr) -> Result<u64, u64> {
     // SAFETY: all zeros is a valid value of this struct of integers, and the kernel overwrote it with
     // another.
     let found = unsafe { found.assume_init() };
-    match found.stx_attributes & MOUNT_ROOT != 0 && found.stx_mask & MOUNT_ID != 0 {
-        true => Ok(found.stx_mnt_id),
-        false => Err(libc::ESTALE as u64),
+    if found.stx_attributes & MOUNT_ROOT != 0 && found.stx_mask & MOUNT_ID != 0 {
+        Ok(found.stx_mnt_id)
+    } else {
+        Err(libc::ESTALE as u64)
     }
 }
 

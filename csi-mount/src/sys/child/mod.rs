@@ -1,7 +1,7 @@
 //! Runs one system call that might never return in a child process that can be abandoned.
 
 mod calls;
-mod question;
+mod child_call;
 
 use std::io::{self, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
@@ -23,7 +23,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use super::descriptor_copies::Copies;
 use super::features::{self, Feature};
 use super::ioctl::LoopStatus;
-pub(crate) use question::{MountElsewhere, Open, Question};
+pub(crate) use child_call::{ChildCall, MountElsewhere, Open};
 
 /// How long to wait for a child to close what it inherited. It makes a few system calls that cannot wait.
 const CLOSE_TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ const REAP_TIME_LIMIT: Duration = Duration::from_millis(100);
 /// What the child found; zeros for what was not asked.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct ChildReply {
     /// The error number of the call (of `fstatfs`), or 0.
     pub(crate) error: u64,
     /// The error number of the `statx`, or 0.
@@ -53,7 +53,7 @@ pub(crate) struct Answer {
     pub(crate) loop_status: [u64; LoopStatus::WORDS],
 }
 
-const ANSWER: usize = size_of::<Answer>();
+const ANSWER: usize = size_of::<ChildReply>();
 /// The length of the message that says that the child has closed what it inherited.
 const CLOSED: usize = 1;
 
@@ -114,14 +114,14 @@ impl Stuck {
 }
 
 /// The answer of a filesystem that answers from memory, without a child process.
-pub(crate) fn usage_from_memory(fd: BorrowedFd<'_>) -> Answer {
-    Answer { stat_error: calls::stat(fd), ..calls::usage(fd) }
+pub(crate) fn usage_from_memory(fd: BorrowedFd<'_>) -> ChildReply {
+    ChildReply { stat_error: calls::stat(fd), ..calls::usage(fd) }
 }
 
 impl Child {
     /// Starts the child, in a process group of its own. When this returns, it has no descriptors of this process
     /// but those that it needs.
-    pub(crate) fn start(question: Question<'_>) -> io::Result<Self> {
+    pub(crate) fn start(question: ChildCall<'_>) -> io::Result<Self> {
         let kind = SocketType::SEQPACKET;
         let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         let parent = nix::unistd::getpid();
@@ -147,7 +147,7 @@ impl Child {
     }
 
     /// Waits for the answer; `TimedOut` if there is none before the deadline.
-    pub(crate) fn answer(&self, deadline: Instant) -> io::Result<(Answer, Option<OwnedFd>)> {
+    pub(crate) fn answer(&self, deadline: Instant) -> io::Result<(ChildReply, Option<OwnedFd>)> {
         loop {
             self.wait_for_message(deadline)?;
             if let Some(answer) = self.receive()? {
@@ -172,7 +172,7 @@ impl Child {
     }
 
     /// The next message; none if it only says that the child has closed what it inherited.
-    fn receive(&self) -> io::Result<Option<(Answer, Option<OwnedFd>)>> {
+    fn receive(&self) -> io::Result<Option<(ChildReply, Option<OwnedFd>)>> {
         let mut bytes = [0; ANSWER];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -192,7 +192,7 @@ impl Child {
             u64::from_ne_bytes(number)
         });
         let mut next = || numbers.next().unwrap_or_default();
-        let answer = Answer {
+        let answer = ChildReply {
             error: next(),
             stat_error: next(),
             setting: next(),

@@ -6,13 +6,33 @@ use std::path::{Path, PathBuf};
 
 use super::SimulatedNode;
 use super::state::{Content, Disk, HOST, Node, Root, State, canonical, fail};
-use crate::machine::DeviceSteps;
-use crate::{DeviceNumber, DeviceUse, Error, ErrorKind, LoopOptions, LoopPath, Result};
+use crate::device::block_device::DeviceUse;
+use crate::device::expected::ExpectedDevice;
+use crate::device::loop_device::LoopOptions;
+use crate::device::loop_device::node::LoopPath;
+use crate::device::sysfs::{DeviceIdentity, Rescan};
+use crate::device::users::DeviceUser;
+use crate::device::wait::DiskSource;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::ids::DeviceNumber;
 
 impl State {
     pub(super) fn node(&self, operation: &'static str, path: &Path) -> Result<&Node> {
-        let missing = || Error::new(ErrorKind::NotFound, operation, "no such device").at(path);
-        self.nodes.get(path).ok_or_else(missing)
+        let path = self.device(path);
+        self.nodes.get(path).ok_or_else(|| {
+            // A device of the real system is none of this node.
+            let (kind, reason) = if !path.starts_with("/dev") && self.exists(path) {
+                (ErrorKind::InvalidInput, "not a block device")
+            } else {
+                (ErrorKind::NotFound, "no such device")
+            };
+            Error::new(kind, operation, reason).at(path)
+        })
+    }
+
+    /// The device node that a link leads to, or the path itself.
+    pub(super) fn device<'p>(&'p self, path: &'p Path) -> &'p Path {
+        self.links.get(path).map_or(path, PathBuf::as_path)
     }
 
     /// The device node at which a volume's content is: of a filesystem, or bound there.
@@ -43,12 +63,19 @@ impl State {
         Ok(disk)
     }
 
+    /// Adds a node with the next free number, which is also the end of its name.
     pub(super) fn add_node(&mut self, name: &str, node: Node) -> (PathBuf, DeviceNumber) {
         let minor = self.next();
         let path = PathBuf::from(format!("/dev/{name}{minor}"));
         let number = DeviceNumber::new(if name == "loop" { 7 } else { 259 }, minor);
         self.nodes.insert(path.clone(), Node { number, ..node });
         (path, number)
+    }
+
+    /// The device node of the attached disk with this serial number.
+    pub(super) fn node_with_serial(&self, serial: &str) -> Option<PathBuf> {
+        let mut nodes = self.nodes.iter();
+        nodes.find(|(_, node)| node.identity.has_serial(serial)).map(|(path, _)| path.clone())
     }
 
     /// Whether a filesystem of this device is mounted somewhere.
@@ -72,62 +99,157 @@ impl State {
     }
 }
 
-impl DeviceSteps for SimulatedNode {
-    fn number(&self, device: &Path) -> Result<DeviceNumber> {
-        Ok(self.begin()?.node("open device", device)?.number)
+/// A device of a simulated node that was found.
+pub(crate) struct FoundDevice {
+    pub(super) path: PathBuf,
+    number: DeviceNumber,
+    size: u64,
+}
+
+impl DiskSource for SimulatedNode {
+    type Disk = FoundDevice;
+
+    fn disks(&self) -> Result<Vec<(DeviceNumber, DeviceIdentity)>> {
+        let state = self.state();
+        state.refuse_crashed()?;
+        Ok(state.nodes.values().map(|node| (node.number, node.identity.clone())).collect())
     }
 
-    fn in_use(&self, device: &Path) -> Result<DeviceUse> {
-        let state = self.begin()?;
-        let number = state.node("open device", device)?.number;
-        Ok(if state.is_mounted(number) { DeviceUse::InUse } else { DeviceUse::Free })
+    fn identity(&self, number: DeviceNumber) -> Result<DeviceIdentity> {
+        let found = self.disks()?.into_iter().find(|(other, _)| *other == number);
+        let gone = || Error::new(ErrorKind::NotFound, "find", format!("there is no device {number}"));
+        found.map(|(_, identity)| identity).ok_or_else(gone)
     }
 
-    fn loop_attach(&self, backing: &Path, options: &LoopOptions) -> Result<LoopPath> {
-        let mut state = self.begin()?;
-        let backing = canonical(backing);
-        let is_found = |node: &Node| node.backing.as_ref() == Some(&backing) && node.made_for.is_none();
-        if let Some((path, node)) = state.nodes.iter().find(|(_, node)| is_found(node)) {
-            return Ok(LoopPath::new(path, node.number));
+    fn open(&self, path: &Path) -> Result<Self::Disk> {
+        let state = self.state();
+        state.refuse_crashed()?;
+        let node = state.node("open block device", path)?;
+        Ok(FoundDevice { path: state.device(path).to_owned(), number: node.number, size: node.size })
+    }
+
+    fn open_number(&self, number: DeviceNumber) -> Result<Self::Disk> {
+        let path =
+            self.state().nodes.iter().find(|(_, node)| node.number == number).map(|(path, _)| path.clone());
+        let gone = || Error::new(ErrorKind::NotFound, "find", format!("there is no device {number}"));
+        self.open(&path.ok_or_else(gone)?)
+    }
+
+    fn is_link(&self, path: &Path) -> bool {
+        self.state().links.contains_key(path)
+    }
+
+    fn number(disk: &FoundDevice) -> DeviceNumber {
+        disk.number
+    }
+
+    fn path(disk: &FoundDevice) -> &Path {
+        &disk.path
+    }
+
+    fn size(disk: &FoundDevice) -> Result<u64> {
+        Ok(disk.size)
+    }
+}
+
+pub(crate) fn wait(simulated: &SimulatedNode, expected: &ExpectedDevice) -> Result<PathBuf> {
+    drop(simulated.begin()?);
+    Ok(expected.wait_in(simulated, None)?.path)
+}
+
+pub(crate) fn wait_at(simulated: &SimulatedNode, expected: &ExpectedDevice, path: &Path) -> Result<PathBuf> {
+    drop(simulated.begin()?);
+    Ok(expected.wait_in(simulated, Some(path))?.path)
+}
+
+pub(crate) fn find(simulated: &SimulatedNode, expected: &ExpectedDevice) -> Result<Option<PathBuf>> {
+    drop(simulated.begin()?);
+    Ok(expected.find_in(simulated)?.map(|device| device.path))
+}
+
+pub(crate) fn identity(simulated: &SimulatedNode, device: &Path) -> Result<DeviceIdentity> {
+    Ok(simulated.begin()?.node("open block device", device)?.identity.clone())
+}
+
+pub(crate) fn size(simulated: &SimulatedNode, device: &Path) -> Result<u64> {
+    Ok(simulated.begin()?.node("open block device", device)?.size)
+}
+
+/// A simulated disk reports a new size by itself, as virtio does.
+pub(crate) fn rescan(simulated: &SimulatedNode, device: &Path) -> Result<Rescan> {
+    simulated.begin()?.node("open block device", device).map(|_| Rescan::NotNeeded)
+}
+
+pub(crate) fn number(simulated: &SimulatedNode, device: &Path) -> Result<DeviceNumber> {
+    Ok(simulated.begin()?.node("open device", device)?.number)
+}
+
+pub(crate) fn in_use(simulated: &SimulatedNode, device: &Path) -> Result<DeviceUse> {
+    let state = simulated.begin()?;
+    let number = state.node("open device", device)?.number;
+    Ok(if state.is_mounted(number) { DeviceUse::InUse } else { DeviceUse::Free })
+}
+
+pub(crate) fn users(simulated: &SimulatedNode, device: &Path) -> Result<Vec<DeviceUser>> {
+    let in_use = in_use(simulated, device)? == DeviceUse::InUse;
+    Ok(in_use.then_some(DeviceUser::Unknown).into_iter().collect())
+}
+
+pub(crate) fn disk_sequence(simulated: &SimulatedNode, device: &Path) -> Result<Option<u64>> {
+    simulated.begin()?.node("open device", device).map(|_| None)
+}
+
+pub(crate) fn loop_attach(
+    simulated: &SimulatedNode,
+    backing: &Path,
+    options: &LoopOptions,
+) -> Result<LoopPath> {
+    let mut state = simulated.begin()?;
+    let backing = canonical(backing);
+    let is_found = |node: &Node| node.backing.as_ref() == Some(&backing) && node.made_for.is_none();
+    if let Some((path, node)) = state.nodes.iter().find(|(_, node)| is_found(node)) {
+        return Ok(LoopPath::new(path, node.number));
+    }
+    let disk = state.image(&backing)?;
+    state.step()?;
+    let node = Node {
+        number: DeviceNumber::new(7, 0),
+        disk,
+        size: state.disks[disk].size,
+        is_read_only: options.is_read_only(),
+        backing: Some(backing),
+        made_for: None,
+        identity: DeviceIdentity::default(),
+    };
+    let (path, number) = state.add_node("loop", node);
+    Ok(LoopPath::new(path, number))
+}
+
+pub(crate) fn loop_devices(simulated: &SimulatedNode, backing: &Path) -> Result<Vec<LoopPath>> {
+    let state = simulated.begin()?;
+    let backing = canonical(backing);
+    let found = state.nodes.iter().filter(|(_, node)| node.backing.as_ref() == Some(&backing));
+    Ok(found.map(|(path, node)| LoopPath::new(path, node.number)).collect())
+}
+
+pub(crate) fn loop_refresh(simulated: &SimulatedNode, backing: &Path) -> Result<()> {
+    simulated.begin()?.size_again(&canonical(backing))
+}
+
+pub(crate) fn loop_detach(simulated: &SimulatedNode, backing: &Path) -> Result<usize> {
+    let mut state = simulated.begin()?;
+    let backing = canonical(backing);
+    let found: Vec<PathBuf> = (state.nodes.iter())
+        .filter(|(_, node)| node.backing.as_ref() == Some(&backing))
+        .map(|(path, _)| path.clone())
+        .collect();
+    for path in &found {
+        let number = state.node("detach", path)?.number;
+        if state.is_mounted(number) || state.is_published(path) {
+            return fail(ErrorKind::Busy, "detach", path, "it is in use");
         }
-        let disk = state.image(&backing)?;
         state.step()?;
-        let node = Node {
-            number: DeviceNumber::new(7, 0),
-            disk,
-            size: state.disks[disk].size,
-            is_read_only: options.is_read_only(),
-            backing: Some(backing),
-            made_for: None,
-        };
-        let (path, number) = state.add_node("loop", node);
-        Ok(LoopPath::new(path, number))
+        state.nodes.remove(path);
     }
-
-    fn loop_devices(&self, backing: &Path) -> Result<Vec<LoopPath>> {
-        let (state, backing) = (self.begin()?, canonical(backing));
-        let found = state.nodes.iter().filter(|(_, node)| node.backing.as_ref() == Some(&backing));
-        Ok(found.map(|(path, node)| LoopPath::new(path, node.number)).collect())
-    }
-
-    fn loop_refresh(&self, backing: &Path) -> Result<()> {
-        self.begin()?.size_again(&canonical(backing))
-    }
-
-    fn loop_detach(&self, backing: &Path) -> Result<usize> {
-        let (mut state, backing) = (self.begin()?, canonical(backing));
-        let found: Vec<PathBuf> = (state.nodes.iter())
-            .filter(|(_, node)| node.backing.as_ref() == Some(&backing))
-            .map(|(path, _)| path.clone())
-            .collect();
-        for path in &found {
-            let number = state.node("detach", path)?.number;
-            if state.is_mounted(number) || state.is_published(path) {
-                return fail(ErrorKind::Busy, "detach", path, "it is in use");
-            }
-            state.step()?;
-            state.nodes.remove(path);
-        }
-        Ok(found.len())
-    }
+    Ok(found.len())
 }

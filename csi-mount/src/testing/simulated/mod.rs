@@ -1,13 +1,13 @@
 //! A node in memory: devices, filesystems, mounts and their files, and faults on demand.
 
-mod block;
-mod devices;
-mod directories;
-mod ephemeral;
-mod fuse;
-mod mounts;
+pub(crate) mod block;
+pub(crate) mod devices;
+pub(crate) mod directories;
+pub(crate) mod ephemeral;
+pub(crate) mod fuse;
+pub(crate) mod mounts;
 mod places;
-mod shared;
+pub(crate) mod shared;
 mod state;
 
 use std::io;
@@ -16,41 +16,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::libc;
 
-use crate::{DeviceNumber, ErrorKind, MountAttributes, MountHealth, Result};
+use super::disks::FakeDisk;
+use crate::device::sysfs::DeviceIdentity;
+use crate::error::{ErrorKind, Result};
+use crate::mounted::health::MountHealth;
+use crate::sys::attributes::MountAttributes;
+use crate::sys::ids::DeviceNumber;
 use state::{Content, Disk, Node, Root, State};
 
-/// A node that needs neither root nor a kernel: a [`Machine`](crate::Machine) for the tests of a driver.
+/// A node that needs neither root nor a kernel: a [`Host`](crate::Host) for the tests of a driver.
 ///
 /// It keeps devices, mounts, owner marks and files in memory, and answers repeats and conflicts with the same
-/// kinds of errors as [`Kernel`](crate::Kernel): the same tests run on both. A clone is the same node, so a
+/// kinds of errors as the kernel: the same tests run on both. A clone is the same node, so a
 /// test keeps one and gives the other to the plugin. Of the real system it reads paths that exist, such as
 /// the driver's own directories and image files. It writes there only below a directory that is published
 /// ([`write`](Self::write)), and deletes only what the driver deletes.
 ///
 /// ```
 /// use csi_mount::testing::SimulatedNode;
-/// use csi_mount::{ErrorKind, Filesystem, IdMap, Machine, MountAttributes, Owner, VolumePlace};
+/// use csi_mount::{ErrorKind, Filesystem, IdMap, MountAttributes, Owner, OwnedPath};
 /// use csi_mount::flow::block::StagePlan;
 ///
 /// # fn main() -> csi_mount::Result<()> {
 /// let node = SimulatedNode::new();
+/// let host = node.host();
 /// let disk = node.add_disk(64 << 20);
 /// node.create_dir("/staging");
-/// let place = |path: &str| VolumePlace::new(path, Owner::new("disks.example.org", "vol-1"));
+/// let place = |path: &str| OwnedPath::new(path, Owner::new("disks.example.org", "vol-1"));
 ///
 /// node.fail_next(ErrorKind::Unresponsive);
 /// let plan = StagePlan::new(Filesystem::Ext4);
-/// assert_eq!(node.block().stage(&disk, &place("/staging"), &plan).unwrap_err().kind(), ErrorKind::Unresponsive);
-/// node.block().stage(&disk, &place("/staging"), &plan)?;
-/// node.block().publish("/staging".as_ref(), &place("/target"), MountAttributes::empty(), IdMap::new())?;
+/// assert_eq!(host.block().stage(&disk, &place("/staging"), &plan).unwrap_err().kind(), ErrorKind::Unresponsive);
+/// host.block().stage(&disk, &place("/staging"), &plan)?;
+/// host.block().publish("/staging".as_ref(), &place("/target"), MountAttributes::empty(), IdMap::new())?;
 /// node.write("/target/file", "data").unwrap();
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// Not simulated: encrypted devices ([`Unsupported`](ErrorKind::Unsupported)), owners and groups of files,
-/// propagation between mount namespaces, waiting for an [`ExpectedDevice`](crate::ExpectedDevice), and
-/// `ready`-time output of FUSE daemons. The content of a disk image is not in the image file, so a copy of
+/// Not simulated: encrypted devices ([`Unsupported`](ErrorKind::Unsupported)), multipath, owners and groups of
+/// files, propagation between mount namespaces, and `ready`-time output of FUSE daemons. The content of a disk image is not in the image file, so a copy of
 /// the file is blank.
 #[derive(Debug, Clone, Default)]
 pub struct SimulatedNode(Arc<Mutex<State>>);
@@ -78,11 +83,81 @@ impl SimulatedNode {
         state.disks.push(Disk { size, content: Content::Blank });
         let disk = state.disks.len() - 1;
         let number = DeviceNumber::new(0, 0);
-        let node = Node { number, disk, size, is_read_only: false, backing: None, made_for: None };
+        let identity = DeviceIdentity::default();
+        let node = Node { number, disk, size, is_read_only: false, backing: None, made_for: None, identity };
         state.add_node("sim", node).0
     }
 
-    /// Takes the device away, as when a cable is pulled: its filesystems are dead.
+    /// Attaches the disk with this serial number, as a cloud does, and returns the path of its device node. A disk that
+    /// was attached before has its content; a new one is blank. One that is attached gets this size in bytes.
+    pub fn attach_disk(&self, serial: &str, size: u64) -> PathBuf {
+        let attached = self.state().node_with_serial(serial);
+        if let Some(path) = attached {
+            self.resize_disk(&path, size);
+            return path;
+        }
+        let name = format!("sim{}", self.state().next());
+        self.attach(&FakeDisk::virtio(&name).serial(serial).size(size))
+    }
+
+    /// Attaches a disk with these properties, and returns the path of its device node. A disk that was attached before
+    /// has its content: it is known by its world-wide name, NGUID, EUI-64, serial number or, without all of them, its
+    /// name.
+    ///
+    /// # Panics
+    /// If a device of this name is attached, and for a multipath device.
+    pub fn attach(&self, disk: &FakeDisk) -> PathBuf {
+        let path = Path::new("/dev").join(disk.name());
+        let identity = disk.identity();
+        let mut state = self.state();
+        assert!(!state.nodes.contains_key(&path), "{} is attached already", path.display());
+        let next = state.disks.len();
+        let index = *state.attached.entry(disk.known_as().to_owned()).or_insert(next);
+        if index == next {
+            state.disks.push(Disk { size: 0, content: Content::Blank });
+        }
+        state.disks[index].size = disk.bytes();
+        let node = Node {
+            number: DeviceNumber::new(252, state.next()),
+            disk: index,
+            size: disk.bytes(),
+            is_read_only: false,
+            backing: None,
+            made_for: None,
+            identity,
+        };
+        state.nodes.insert(path.clone(), node);
+        path
+    }
+
+    /// Whether nothing was ever written to the device, as storage with thin provisioning knows it.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn is_blank(&self, device: impl AsRef<Path>) -> bool {
+        let state = self.state();
+        state.disks[state.nodes[device.as_ref()].disk].content == Content::Blank
+    }
+
+    /// Makes or changes a link to a device, as udev does: `/dev/disk/by-id/virtio-disk-1` to `/dev/vdb`.
+    pub fn link(&self, link: impl Into<PathBuf>, device: impl Into<PathBuf>) {
+        self.state().links.insert(link.into(), device.into());
+    }
+
+    /// Gives a disk another size in bytes, which its device reports at once.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn resize_disk(&self, device: impl AsRef<Path>, size: u64) {
+        let mut state = self.state();
+        let node = state.nodes.get_mut(device.as_ref()).expect("the device exists");
+        node.size = size;
+        let disk = node.disk;
+        state.disks[disk].size = size;
+    }
+
+    /// Takes the device away, as when the cloud detaches a disk or a cable is pulled: filesystems that are still
+    /// mounted are dead.
     pub fn remove_disk(&self, device: impl AsRef<Path>) {
         let mut state = self.state();
         if let Some(node) = state.nodes.remove(device.as_ref()) {
@@ -119,13 +194,15 @@ impl SimulatedNode {
     /// would wait without limit, the error of a dead filesystem, and those of the real system below a
     /// directory that is published.
     pub fn write(&self, path: impl AsRef<Path>, bytes: impl Into<Vec<u8>>) -> io::Result<()> {
-        let (path, bytes) = (path.as_ref(), bytes.into());
+        let path = path.as_ref();
+        let bytes = bytes.into();
         let mut state = self.state();
         let Some((mount, rest)) = state.through(path) else {
             state.host_files.insert(path.to_owned(), bytes);
             return Ok(());
         };
-        let (root, is_read_only) = (mount.root.clone(), mount.attributes.contains(MountAttributes::RDONLY));
+        let root = mount.root.clone();
+        let is_read_only = mount.attributes.contains(MountAttributes::RDONLY);
         answers(&state, path)?;
         if is_read_only {
             return Err(os(libc::EROFS));

@@ -6,12 +6,18 @@ use nix::libc;
 
 use super::SimulatedNode;
 use super::state::{HOST, LARGE, Mount, Root, State, Superblock, fail};
-use crate::machine::MountQuestions;
-use crate::{
-    DeviceNumber, Error, ErrorKind, Finding, MountAttributes, MountEntry, MountHealth, MountId, MountPoint,
-    MountState, NodeNeed, OwnerId, ProtectedPaths, Result, SelfCheck, Stats, SuperOptions, Usage, Verdict,
-    VolumePlace,
-};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounted::health::MountHealth;
+use crate::mounted::stats::{FilesystemUsage, Stats};
+use crate::place::owned_path::OwnedPath;
+use crate::place::owner::OwnerId;
+use crate::place::protected::ProtectedPaths;
+use crate::preflight::{NodeNeed, Preflight, PreflightFinding, Verdict};
+use crate::sys::attributes::MountAttributes;
+use crate::sys::ids::{DeviceNumber, MountId};
+use crate::sys::super_options::SuperOptions;
+use crate::table::facts::{MountPoint, MountState};
+use crate::table::mountinfo::MountEntry;
 
 /// The filesystem of the device nodes.
 const DEVICES: DeviceNumber = DeviceNumber::new(0, 2);
@@ -33,9 +39,10 @@ impl State {
         const OPERATION: &str = "read the usage of";
         let found = self.through(path).and_then(|(mount, _)| self.superblock(mount));
         let Some(found) = found else {
-            return match self.exists(path) {
-                true => Ok(Stats::new(Usage::new(LARGE, 0, LARGE), None)),
-                false => Err(Error::new(ErrorKind::NotFound, OPERATION, "it does not exist").at(path)),
+            return if self.exists(path) {
+                Ok(Stats::new(FilesystemUsage::new(LARGE, 0, LARGE), None))
+            } else {
+                Err(Error::new(ErrorKind::NotFound, OPERATION, "it does not exist").at(path))
             };
         };
         match found.health {
@@ -48,7 +55,7 @@ impl State {
             _ => {
                 let used = self.used(found);
                 let available = if found.is_full { 0 } else { found.capacity.saturating_sub(used) };
-                Ok(Stats::new(Usage::new(found.capacity, used, available), None))
+                Ok(Stats::new(FilesystemUsage::new(found.capacity, used, available), None))
             }
         }
     }
@@ -97,69 +104,76 @@ impl State {
     }
 }
 
-impl MountQuestions for SimulatedNode {
-    fn table(&self) -> Result<Vec<MountEntry>> {
-        Ok(self.begin()?.table())
-    }
+pub(crate) fn table(simulated: &SimulatedNode) -> Result<Vec<MountEntry>> {
+    Ok(simulated.begin()?.table())
+}
 
-    fn state(&self, path: &Path) -> Result<MountState> {
-        let state = self.begin()?;
-        let Some(mount) = state.top(path) else {
-            return Ok(if state.exists(path) { MountState::NotMounted } else { MountState::Absent });
+pub(crate) fn state(simulated: &SimulatedNode, path: &Path) -> Result<MountState> {
+    let state = simulated.begin()?;
+    let Some(mount) = state.top(path) else {
+        return Ok(if state.exists(path) { MountState::NotMounted } else { MountState::Absent });
+    };
+    let id = MountId::new(mount.id);
+    let device = state.table().iter().find(|entry| entry.id == id).map(|entry| entry.device);
+    Ok(MountState::Mounted(MountPoint::new(id, device.unwrap_or(DeviceNumber::new(0, 0)))))
+}
+
+pub(crate) fn health(simulated: &SimulatedNode, path: &Path) -> Result<MountHealth> {
+    Ok(simulated.begin()?.health(path))
+}
+
+pub(crate) fn health_of_filesystem(simulated: &SimulatedNode, path: &Path) -> Result<MountHealth> {
+    let state = simulated.begin()?;
+    match state.through(path).and_then(|(mount, _)| state.superblock(mount)) {
+        Some(found) => Ok(found.health),
+        None if state.exists(path) => Ok(MountHealth::Healthy),
+        None => fail(ErrorKind::NotFound, "check the health of", path, "it does not exist"),
+    }
+}
+
+pub(crate) fn stats(simulated: &SimulatedNode, path: &Path) -> Result<Stats> {
+    simulated.begin()?.stats(path)
+}
+
+pub(crate) fn marked_owner(simulated: &SimulatedNode, path: &Path) -> Result<Option<OwnerId>> {
+    Ok(simulated.begin()?.marked_owner(path).cloned())
+}
+
+pub(crate) fn refuse_foreign(simulated: &SimulatedNode, place: &OwnedPath) -> Result<()> {
+    simulated.begin()?.require_own("use", place)
+}
+
+pub(crate) fn adopt(simulated: &SimulatedNode, place: &OwnedPath) -> Result<bool> {
+    simulated.begin()?.adopt(place)
+}
+
+pub(crate) fn has_lost_daemon(simulated: &SimulatedNode, path: &Path) -> Result<bool> {
+    let lost = [MountHealth::Dead(libc::ENOTCONN), MountHealth::Dead(libc::ECONNREFUSED)];
+    Ok(lost.contains(&simulated.begin()?.health(path)))
+}
+
+pub(crate) fn check_protected(
+    _simulated: &SimulatedNode,
+    protected: &ProtectedPaths,
+    path: &Path,
+) -> Result<()> {
+    protected.check_text(path)
+}
+
+pub(crate) fn preflight(simulated: &SimulatedNode, _roots: &[PathBuf], needs: &[NodeNeed]) -> Preflight {
+    let state = simulated.state();
+    let filesystems = needs.iter().filter_map(|need| match need {
+        NodeNeed::Filesystem(filesystem) => Some(*filesystem),
+        _ => None,
+    });
+    let finding = |tool: &&str| {
+        let (verdict, detail) = if state.missing_tools.contains(*tool) {
+            (Verdict::Broken, "it is not installed")
+        } else {
+            (Verdict::Fine, "")
         };
-        let id = MountId::new(mount.id);
-        let device = state.table().iter().find(|entry| entry.id == id).map(|entry| entry.device);
-        Ok(MountState::Mounted(MountPoint::new(id, device.unwrap_or(DeviceNumber::new(0, 0)))))
-    }
-
-    fn health(&self, path: &Path) -> Result<MountHealth> {
-        Ok(self.begin()?.health(path))
-    }
-
-    fn health_of_filesystem(&self, path: &Path) -> Result<MountHealth> {
-        let state = self.begin()?;
-        match state.through(path).and_then(|(mount, _)| state.superblock(mount)) {
-            Some(found) => Ok(found.health),
-            None if state.exists(path) => Ok(MountHealth::Healthy),
-            None => fail(ErrorKind::NotFound, "check the health of", path, "it does not exist"),
-        }
-    }
-
-    fn stats(&self, path: &Path) -> Result<Stats> {
-        self.begin()?.stats(path)
-    }
-
-    fn marked_owner(&self, path: &Path) -> Result<Option<OwnerId>> {
-        Ok(self.begin()?.marked_owner(path).cloned())
-    }
-
-    fn refuse_foreign(&self, place: &VolumePlace) -> Result<()> {
-        self.begin()?.require_own("use", place)
-    }
-
-    fn has_lost_daemon(&self, path: &Path) -> Result<bool> {
-        let lost = [MountHealth::Dead(libc::ENOTCONN), MountHealth::Dead(libc::ECONNREFUSED)];
-        Ok(lost.contains(&self.begin()?.health(path)))
-    }
-
-    fn check_protected(&self, protected: &ProtectedPaths, path: &Path) -> Result<()> {
-        protected.check_text(path)
-    }
-
-    fn self_check(&self, _roots: &[PathBuf], needs: &[NodeNeed]) -> SelfCheck {
-        let state = self.state();
-        let filesystems = needs.iter().filter_map(|need| match need {
-            NodeNeed::Filesystem(filesystem) => Some(*filesystem),
-            _ => None,
-        });
-        let finding = |tool: &&str| {
-            let (verdict, detail) = match state.missing_tools.contains(*tool) {
-                true => (Verdict::Broken, "it is not installed"),
-                false => (Verdict::Fine, ""),
-            };
-            Finding { subject: (*tool).to_owned(), verdict, detail: detail.to_owned() }
-        };
-        let tools = filesystems.flat_map(|filesystem| filesystem.tools().iter());
-        SelfCheck::from_findings(tools.map(finding).collect())
-    }
+        PreflightFinding { subject: (*tool).to_owned(), verdict, detail: detail.to_owned() }
+    };
+    let tools = filesystems.flat_map(|filesystem| filesystem.tools().iter());
+    Preflight::from_findings(tools.map(finding).collect())
 }

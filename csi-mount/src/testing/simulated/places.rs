@@ -4,14 +4,18 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::state::{Mount, Root, State, canonical, resolved};
-use crate::{
-    Error, ErrorKind, Evidence, MountAttributes, MountHealth, Outcome, OwnerId, Removed, Result, Unmounted,
-    VolumePlace,
-};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounted::health::MountHealth;
+use crate::mounting::attach::Outcome;
+use crate::mounting::unmount::Unmounted;
+use crate::place::owned_path::OwnedPath;
+use crate::place::owner::{Evidence, OwnerId};
+use crate::place::target::Removed;
+use crate::sys::attributes::MountAttributes;
 
 impl State {
     /// Makes the place if it does not exist, as a directory or a file; returns whether it did.
-    pub(super) fn make(&mut self, place: &VolumePlace, is_file: bool) -> Result<bool> {
+    pub(super) fn make(&mut self, place: &OwnedPath, is_file: bool) -> Result<bool> {
         const OPERATION: &str = "make";
         let path = place.path();
         let fail = |kind, reason: &str| Err(Error::new(kind, OPERATION, reason).at(path));
@@ -21,28 +25,51 @@ impl State {
         if self.exists(path) {
             let is_node = matches!(self.top(path), Some(Mount { root: Root::Node(_), .. }));
             let is_directory = self.is_directory(path) && !is_node;
-            return match is_directory != is_file {
-                true => Ok(false),
-                false => fail(ErrorKind::InvalidInput, "something else exists there already"),
+            return if is_directory != is_file {
+                Ok(false)
+            } else {
+                fail(ErrorKind::InvalidInput, "something else exists there already")
             };
         }
         if !path.parent().is_some_and(|parent| self.is_directory(parent)) {
             return fail(ErrorKind::NotFound, "its parent directory does not exist");
         }
         self.step()?;
-        match is_file {
-            true => self.places.insert(path.to_owned()),
-            false => self.directories.insert(path.to_owned()),
+        if is_file {
+            self.places.insert(path.to_owned())
+        } else {
+            self.directories.insert(path.to_owned())
         };
         self.step()?;
         self.marks.insert(path.to_owned(), (place.owner().id.clone(), None));
         Ok(true)
     }
 
+    /// What keeps an unmounted place from being removed, if anything.
+    fn content(&self, path: &Path) -> Option<&'static str> {
+        let is_inside = |other: &PathBuf| other != path && other.starts_with(path);
+        let mut inside = self.directories.iter().chain(&self.places).chain(self.host_files.keys());
+        if self.top(path).is_some() {
+            return None;
+        }
+        if self.host_files.get(path).is_some_and(|bytes| !bytes.is_empty()) {
+            return Some("the file is not empty");
+        }
+        inside.any(is_inside).then_some("the directory is not empty")
+    }
+
+    /// Refuses to publish over content.
+    pub(super) fn refuse_content(&self, target: &OwnedPath) -> Result<()> {
+        match self.content(target.path()) {
+            Some(content) => Err(Error::new(ErrorKind::Busy, "publish", content).at(target.path())),
+            None => Ok(()),
+        }
+    }
+
     /// Mounts at an existing place, or finds that it was done.
     pub(super) fn attach(
         &mut self,
-        place: &VolumePlace,
+        place: &OwnedPath,
         root: Root,
         attributes: MountAttributes,
     ) -> Result<Outcome> {
@@ -76,7 +103,7 @@ impl State {
     /// Makes the place and mounts there; a failure removes what was made.
     pub(super) fn make_and_attach(
         &mut self,
-        place: &VolumePlace,
+        place: &OwnedPath,
         root: Root,
         attributes: MountAttributes,
     ) -> Result<Outcome> {
@@ -92,10 +119,11 @@ impl State {
     pub(super) fn bind(
         &mut self,
         staged: (Root, MountAttributes),
-        target: &VolumePlace,
+        target: &OwnedPath,
         added: MountAttributes,
     ) -> Result<Outcome> {
         let (root, attributes) = staged;
+        self.refuse_content(target)?;
         self.make_and_attach(target, root, attributes.combined_with(added))
     }
 
@@ -129,7 +157,7 @@ impl State {
     pub(super) fn publish_staged(
         &mut self,
         staging: &Path,
-        target: &VolumePlace,
+        target: &OwnedPath,
         attributes: MountAttributes,
     ) -> Result<Outcome> {
         let staged = self.require_staged(staging, attributes)?;
@@ -147,15 +175,16 @@ impl State {
         self.marks.get(path).map(|(owner, _)| owner)
     }
 
-    pub(super) fn unmark(&mut self, place: &VolumePlace) {
+    pub(super) fn unmark(&mut self, place: &OwnedPath) {
         if self.marked_owner(place.path()).is_some_and(|found| found.is_same(&place.owner().id)) {
             self.marks.remove(place.path());
         }
     }
 
     /// Refuses a mount that is not known to be the place's owner's.
-    pub(super) fn require_own(&self, operation: &'static str, place: &VolumePlace) -> Result<()> {
-        let (path, owner) = (place.path(), place.owner());
+    pub(super) fn require_own(&self, operation: &'static str, place: &OwnedPath) -> Result<()> {
+        let path = place.path();
+        let owner = place.owner();
         let refuse = |why: &str| Err(Error::new(ErrorKind::NotOwned, operation, why).at(path));
         let Some(top) = self.top(path) else { return Ok(()) };
         match self.marks.get(path) {
@@ -173,10 +202,28 @@ impl State {
         if owner.is_gone && !owner.roots.iter().any(|root| path.starts_with(root)) {
             return refuse("the volume no longer exists");
         }
-        match self.mounts.iter().any(|mount| mount.path == top.path && mount.root != top.root) {
-            true => refuse("something else lies beneath the volume's own mount"),
-            false => Ok(()),
+        if self.mounts.iter().any(|mount| mount.path == top.path && mount.root != top.root) {
+            refuse("something else lies beneath the volume's own mount")
+        } else {
+            Ok(())
         }
+    }
+
+    /// Marks what is mounted at the place as its owner's. Returns whether that was not known before.
+    pub(super) fn adopt(&mut self, place: &OwnedPath) -> Result<bool> {
+        const OPERATION: &str = "adopt";
+        let path = place.path();
+        let Some(root) = self.top(path).map(|top| top.root.clone()) else { return Ok(false) };
+        match self.marks.get(path) {
+            Some((marked, _)) if !marked.is_same(&place.owner().id) => {
+                let reason = format!("the path belongs to {marked}");
+                return Err(Error::new(ErrorKind::AlreadyMounted, OPERATION, reason).at(path));
+            }
+            Some((_, mounted)) if mounted.as_ref() == Some(&root) => return Ok(false),
+            _ => {}
+        }
+        self.marks.insert(path.to_owned(), (place.owner().id.clone(), Some(root)));
+        self.require_own(OPERATION, place).map(|()| true)
     }
 
     fn proves(&self, evidence: &Evidence, top: &Mount) -> bool {
@@ -198,7 +245,7 @@ impl State {
     pub(super) fn unmount(
         &mut self,
         operation: &'static str,
-        place: &VolumePlace,
+        place: &OwnedPath,
         by_force: bool,
     ) -> Result<Unmounted> {
         self.require_own(operation, place)?;
@@ -220,7 +267,7 @@ impl State {
     }
 
     /// Unmounts what has lost its server or daemon.
-    pub(super) fn unmount_if_lost(&mut self, place: &VolumePlace) -> Result<()> {
+    pub(super) fn unmount_if_lost(&mut self, place: &OwnedPath) -> Result<()> {
         use nix::libc::{ECONNREFUSED, ENOTCONN, ESTALE};
         match self.health(place.path()) {
             MountHealth::Dead(ENOTCONN | ESTALE | ECONNREFUSED) => {
@@ -230,20 +277,21 @@ impl State {
         }
     }
 
-    pub(super) fn unpublish(&mut self, target: &VolumePlace, by_force: bool) -> Result<Removed> {
+    pub(super) fn unpublish(&mut self, target: &OwnedPath, by_force: bool) -> Result<Removed> {
         let unmounted = self.unmount("unpublish", target, by_force)?;
         self.remove(target, unmounted != Unmounted::NotMounted)
     }
 
-    pub(super) fn unstage(&mut self, staging: &VolumePlace) -> Result<Unmounted> {
+    pub(super) fn unstage(&mut self, staging: &OwnedPath) -> Result<Unmounted> {
         let unmounted = self.unmount("unstage", staging, true)?;
         self.unmark(staging);
         Ok(unmounted)
     }
 
     /// Removes the place if it was made for the owner's volume.
-    pub(super) fn remove(&mut self, place: &VolumePlace, was_unmounted: bool) -> Result<Removed> {
-        let (path, owner) = (place.path(), place.owner());
+    pub(super) fn remove(&mut self, place: &OwnedPath, was_unmounted: bool) -> Result<Removed> {
+        let path = place.path();
+        let owner = place.owner();
         let fail = |reason: &str| Err(Error::new(ErrorKind::Busy, "remove", reason).at(path));
         if !self.exists(path) {
             self.marks.remove(path);
@@ -252,10 +300,8 @@ impl State {
         if self.top(path).is_some() {
             return fail("something is mounted on it");
         }
-        let is_inside = |other: &PathBuf| other != path && other.starts_with(path);
-        let mut inside = self.directories.iter().chain(&self.places).chain(self.host_files.keys());
-        if inside.any(is_inside) {
-            return fail("the directory is not empty");
+        if let Some(content) = self.content(path) {
+            return fail(content);
         }
         let is_own = match self.marks.get(path) {
             Some((marked, _)) => marked.is_same(&owner.id),

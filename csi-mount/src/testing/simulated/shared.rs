@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use super::SimulatedNode;
 use super::state::{Files, LARGE, Root, State, Superblock, fail, options_text};
+use crate::error::{ErrorKind, Result};
 use crate::flow::shared::SharedSource;
-use crate::machine::SharedSteps;
-use crate::{ErrorKind, MountAttributes, Outcome, Removed, Result, Unmounted, VolumePlace};
+use crate::mounting::attach::Outcome;
+use crate::mounting::unmount::Unmounted;
+use crate::place::owned_path::OwnedPath;
+use crate::place::target::Removed;
+use crate::sys::attributes::MountAttributes;
 
 impl State {
     /// The files of a server or daemon, which outlive each mount of it.
@@ -23,21 +27,14 @@ impl State {
     }
 }
 
-impl SharedSteps for SimulatedNode {
-    fn mount(
-        &self,
-        place: &VolumePlace,
-        source: &SharedSource,
-        attributes: MountAttributes,
-    ) -> Result<Outcome> {
-        let mut state = self.begin()?;
-        let source = source.clone().with_attributes(attributes);
-        let is_new = state.make(place, false)?;
-        state.unmount_if_lost(place)?;
+impl State {
+    fn mount_shared(&mut self, place: &OwnedPath, source: &SharedSource) -> Result<Outcome> {
+        let is_new = self.make(place, false)?;
+        self.unmount_if_lost(place)?;
         let name = OsString::from(&source.source);
-        let mounted = match state.top(place.path()).map(|mount| mount.root.clone()) {
-            Some(Root::Filesystem(index)) if state.superblocks[index].source == name => {
-                state.refuse_unresponsive("mount", place.path())?;
+        let mounted = match self.top(place.path()).map(|mount| mount.root.clone()) {
+            Some(Root::Filesystem(index)) if self.superblocks[index].source == name => {
+                self.refuse_unresponsive("mount", place.path())?;
                 Some(index)
             }
             Some(_) => {
@@ -46,27 +43,51 @@ impl SharedSteps for SimulatedNode {
             None => None,
         };
         let index = mounted.unwrap_or_else(|| {
-            let files = state.served(&name);
+            let files = self.served(&name);
             let found = Superblock::new(&source.fs_type, name, files, LARGE);
-            state.add_superblock(Superblock { options: options_text(&source.options), ..found })
+            self.add_superblock(Superblock { options: options_text(&source.options), ..found })
         });
-        state.attach(place, Root::Filesystem(index), source.options.attributes()).inspect_err(|_| {
+        self.attach(place, Root::Filesystem(index), source.options.attributes()).inspect_err(|_| {
             if is_new {
                 // The error of the mount is the one to report.
-                let _ = state.remove(place, false);
+                let _ = self.remove(place, false);
             }
         })
     }
+}
 
-    fn publish(&self, staging: &Path, target: &VolumePlace, attributes: MountAttributes) -> Result<Outcome> {
-        self.begin()?.publish_staged(staging, target, attributes)
-    }
+pub(crate) fn stage(
+    simulated: &SimulatedNode,
+    staging: &OwnedPath,
+    source: &SharedSource,
+) -> Result<Outcome> {
+    simulated.begin()?.mount_shared(staging, source)
+}
 
-    fn unpublish(&self, target: &VolumePlace, _limit: Duration) -> Result<Removed> {
-        self.begin()?.unpublish(target, true)
-    }
+pub(crate) fn publish_directly(
+    simulated: &SimulatedNode,
+    target: &OwnedPath,
+    source: &SharedSource,
+    attributes: MountAttributes,
+) -> Result<Outcome> {
+    let mut state = simulated.begin()?;
+    state.refuse_content(target)?;
+    state.mount_shared(target, &source.clone().with_attributes(attributes))
+}
 
-    fn unstage(&self, staging: &VolumePlace, _limit: Duration) -> Result<Unmounted> {
-        self.begin()?.unstage(staging)
-    }
+pub(crate) fn publish(
+    simulated: &SimulatedNode,
+    staging: &Path,
+    target: &OwnedPath,
+    attributes: MountAttributes,
+) -> Result<Outcome> {
+    simulated.begin()?.publish_staged(staging, target, attributes)
+}
+
+pub(crate) fn unpublish(simulated: &SimulatedNode, target: &OwnedPath, _limit: Duration) -> Result<Removed> {
+    simulated.begin()?.unpublish(target, true)
+}
+
+pub(crate) fn unstage(simulated: &SimulatedNode, staging: &OwnedPath, _limit: Duration) -> Result<Unmounted> {
+    simulated.begin()?.unstage(staging)
 }

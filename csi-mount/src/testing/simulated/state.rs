@@ -5,10 +5,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{
-    DeviceNumber, Error, ErrorKind, Filesystem, FsOption, MountAttributes, MountHealth, MountOptions,
-    OwnerId, Result,
-};
+use crate::device::sysfs::DeviceIdentity;
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::kind::Filesystem;
+use crate::mounted::health::MountHealth;
+use crate::mounting::options::{FsOption, MountOptions};
+use crate::place::owner::OwnerId;
+use crate::sys::attributes::MountAttributes;
+use crate::sys::ids::DeviceNumber;
 
 /// The filesystem of the node itself.
 pub(super) const HOST: DeviceNumber = DeviceNumber::new(0, 1);
@@ -34,7 +38,6 @@ pub(super) struct Disk {
     pub(super) content: Content,
 }
 
-/// A device node.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) number: DeviceNumber,
@@ -46,6 +49,8 @@ pub(super) struct Node {
     pub(super) backing: Option<PathBuf>,
     /// The target that a read-only loop device was made for.
     pub(super) made_for: Option<PathBuf>,
+    /// What a disk reports about itself. A loop device over it reports nothing.
+    pub(super) identity: DeviceIdentity,
 }
 
 /// A filesystem that was mounted.
@@ -85,11 +90,8 @@ impl Superblock {
 /// What a mount shows at its root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Root {
-    /// A directory of the node.
     Directory(PathBuf),
-    /// The filesystem with this index.
     Filesystem(usize),
-    /// A device node.
     Node(PathBuf),
 }
 
@@ -112,7 +114,11 @@ pub(super) struct State {
     pub(super) permissions: BTreeMap<(Option<usize>, PathBuf), u32>,
     pub(super) disks: Vec<Disk>,
     pub(super) images: BTreeMap<(u64, u64, PathBuf), usize>,
+    /// The disks that have been attached, by what they are known by.
+    pub(super) attached: BTreeMap<String, usize>,
     pub(super) nodes: BTreeMap<PathBuf, Node>,
+    /// Links to device nodes.
+    pub(super) links: BTreeMap<PathBuf, PathBuf>,
     pub(super) files: Vec<Files>,
     pub(super) superblocks: Vec<Superblock>,
     pub(super) mounts: Vec<Mount>,
@@ -149,10 +155,11 @@ impl State {
         }
     }
 
-    fn refuse_crashed(&self) -> Result<()> {
-        match self.is_crashed {
-            true => Err(Error::new(ErrorKind::Io, "simulate", "the process was killed")),
-            false => Ok(()),
+    pub(super) fn refuse_crashed(&self) -> Result<()> {
+        if self.is_crashed {
+            Err(Error::new(ErrorKind::Io, "simulate", "the process was killed"))
+        } else {
+            Ok(())
         }
     }
 

@@ -9,18 +9,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use clap::{Args as _, Command, FromArgMatches as _};
 use csi_core::client::{Client, VolumeUse};
 use csi_core::proto::v1;
 use csi_core::testing::serve;
-use csi_core::{DriverArgs, Plugin, Spec};
-use csi_mount::testing::private_mount_namespace;
-use csi_mount::{Mount, Target};
+use csi_core::{Plugin, Spec};
 use test_support::ceph::outside::Outside;
 use test_support::ceph::{Ceph, Cluster, IMAGE_NODE, IMAGE_PROVISIONER, IMAGES, NODE, PROVISIONER};
+use test_support::driver::{on_tmpfs, parse};
+use test_support::process::{fuse_daemons, kill};
+pub(crate) use test_support::requests::{map, of_snapshot, of_volume};
 use tonic::{Code, Status};
 use v1::volume_capability::access_mode::Mode;
-use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 pub(crate) use ceph::CephClient;
 
@@ -38,17 +37,9 @@ pub(crate) fn driver(monitor: &str, client: CephClient, attached: &Path) -> Plug
         CephClient::Kernel => "kernel",
         CephClient::Rbd => "rbd",
     };
-    let command = ceph::CephArgs::augment_args(DriverArgs::augment_args(Command::new("ceph")));
     let attached = attached.to_str().unwrap();
-    let flags = ["ceph", "--node-id=node-1", "--monitors", monitor, "--client", name];
-    let matches =
-        command.get_matches_from(flags.into_iter().chain(["--pool", IMAGES, "--attached", attached]));
-    let (driver, ceph) = (DriverArgs::from_arg_matches(&matches), ceph::CephArgs::from_arg_matches(&matches));
-    ceph::plugin(&driver.unwrap(), &ceph.unwrap()).spec(Spec::V1_13)
-}
-
-pub(crate) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+    let ceph = ["--monitors", monitor, "--client", name, "--pool", IMAGES, "--attached", attached];
+    ceph::plugin(&parse(&["--node-id=node-1"]), &parse(&ceph)).spec(Spec::V1_13)
 }
 
 pub(crate) fn secrets(user: &str, key: &str) -> BTreeMap<String, String> {
@@ -71,13 +62,10 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Runs a test in a mount namespace of its own, and checks that it leaves no mount and no process.
 pub(crate) fn on_bed(which: CephClient, test: impl AsyncFnOnce(&Bed) + Send) {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // On a tmpfs of the namespace. Only its empty mount point is deleted, so a mistake with a mount in it can't
-    // reach other files. The cluster's files are in a tree of their own, in which nothing is mounted.
-    let directory = tempfile::tempdir().unwrap().keep();
+    // The cluster's files are in a tree of their own, in which nothing is mounted.
     let files = tempfile::tempdir().unwrap();
-    private_mount_namespace(|| {
-        let _no_daemons = NoDaemons(&directory);
-        Mount::new("tmpfs", "test").at(&Target::new(&directory).unwrap()).unwrap();
+    on_tmpfs(async |directory| {
+        let _no_daemons = NoDaemons(directory);
         let begun = Instant::now();
         let ceph: Box<dyn Cluster> = match which {
             CephClient::Fuse => Box::new(Ceph::start(files.path())),
@@ -91,17 +79,13 @@ pub(crate) fn on_bed(which: CephClient, test: impl AsyncFnOnce(&Bed) + Send) {
             }
         };
         println!("the cluster is ready after {:.0?}", begun.elapsed());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let client = serve(driver(&ceph.monitor().to_string(), which, files.path()), &directory).await;
-            let [provisioner, node] = users.map(|user| secrets(user, &ceph.key(user)));
-            let directory = directory.clone();
-            let bed = Bed { ceph, client: client.deadline(LIMIT), which, directory, provisioner, node };
-            test(&bed).await;
-            bed.nothing_is_left();
-        });
+        let client = serve(driver(&ceph.monitor().to_string(), which, files.path()), directory).await;
+        let [provisioner, node] = users.map(|user| secrets(user, &ceph.key(user)));
+        let directory = directory.to_owned();
+        let bed = Bed { ceph, client: client.deadline(LIMIT), which, directory, provisioner, node };
+        test(&bed).await;
+        bed.nothing_is_left();
     });
-    fs::remove_dir(&directory).unwrap();
 }
 
 /// Kills the daemons of a failed test.
@@ -110,17 +94,9 @@ struct NoDaemons<'a>(&'a Path);
 impl Drop for NoDaemons<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            for pid in daemons(self.0) {
-                let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
-            }
+            kill(&fuse_daemons(self.0));
         }
     }
-}
-
-pub(crate) enum From<'a> {
-    Nothing,
-    Snapshot(&'a str),
-    Volume(&'a str),
 }
 
 impl Bed {
@@ -132,24 +108,24 @@ impl Bed {
     }
 
     /// Creates a volume, and waits until the cluster has copied its content.
-    pub(crate) async fn create(&self, name: &str, bytes: i64, from: From<'_>) -> Answer<v1::Volume> {
-        let source = match from {
-            From::Nothing => None,
-            From::Snapshot(id) => Some(Type::Snapshot(SnapshotSource { snapshot_id: id.to_owned() })),
-            From::Volume(id) => Some(Type::Volume(VolumeSource { volume_id: id.to_owned() })),
-        };
+    pub(crate) async fn create(
+        &self,
+        name: &str,
+        bytes: i64,
+        source: Option<v1::VolumeContentSource>,
+    ) -> Answer<v1::Volume> {
         let request = v1::CreateVolumeRequest {
             name: name.to_owned(),
             capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
             volume_capabilities: vec![self.capability()],
             secrets: self.provisioner.clone(),
-            volume_content_source: source.map(|source| v1::VolumeContentSource { r#type: Some(source) }),
+            volume_content_source: source,
             ..Default::default()
         };
         let end = Instant::now() + LIMIT;
         loop {
-            match self.client.controller().create_volume(request.clone()).await {
-                Ok(answer) => return Ok(answer.into_inner().volume.unwrap()),
+            match self.client.call(request.clone()).await {
+                Ok(answer) => return Ok(answer.volume.unwrap()),
                 Err(status) if status.code() != Code::Aborted || Instant::now() > end => return Err(status),
                 Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
             }
@@ -159,7 +135,7 @@ impl Bed {
     pub(crate) async fn delete(&self, volume_id: &str) -> Answer<()> {
         let secrets = self.provisioner.clone();
         let request = v1::DeleteVolumeRequest { volume_id: volume_id.to_owned(), secrets };
-        self.client.controller().delete_volume(request).await.map(drop)
+        self.client.call(request).await.map(drop)
     }
 
     pub(crate) async fn expand(&self, volume_id: &str, bytes: i64) -> Answer<i64> {
@@ -169,7 +145,7 @@ impl Bed {
             secrets: self.provisioner.clone(),
             ..Default::default()
         };
-        let answer = self.client.controller().controller_expand_volume(request).await?.into_inner();
+        let answer = self.client.call(request).await?;
         assert_eq!(answer.node_expansion_required, self.which == CephClient::Rbd);
         Ok(answer.capacity_bytes)
     }
@@ -181,13 +157,13 @@ impl Bed {
             secrets: self.provisioner.clone(),
             ..Default::default()
         };
-        Ok(self.client.controller().create_snapshot(request).await?.into_inner().snapshot.unwrap())
+        Ok(self.client.call(request).await?.snapshot.unwrap())
     }
 
     pub(crate) async fn delete_snapshot(&self, snapshot_id: &str) -> Answer<()> {
         let secrets = self.provisioner.clone();
         let request = v1::DeleteSnapshotRequest { snapshot_id: snapshot_id.to_owned(), secrets };
-        self.client.controller().delete_snapshot(request).await.map(drop)
+        self.client.call(request).await.map(drop)
     }
 
     /// A volume on the node, with a staging directory.
@@ -209,7 +185,7 @@ impl Bed {
         let is_below = |one: &Path| one.starts_with(&self.directory) && one != self.directory;
         let left: Vec<_> = table.iter().filter(|one| is_below(&one.mount_point)).collect();
         assert!(left.is_empty(), "{left:?}");
-        assert_eq!(daemons(&self.directory), [0; 0], "no daemon is left");
+        assert_eq!(fuse_daemons(&self.directory), [0; 0], "no daemon is left");
     }
 
     /// The keys of both users are in no argument and no environment of a process, and not in the mount table.
@@ -240,13 +216,13 @@ impl Use<'_> {
     pub(crate) async fn stage(&self) -> Answer<()> {
         let mut request = self.volume.node_stage_volume();
         request.secrets = self.secrets.clone();
-        self.bed.client.node().node_stage_volume(request).await.map(drop)
+        self.bed.client.call(request).await.map(drop)
     }
 
     pub(crate) async fn publish_at(&self, target: &Path) -> Answer<()> {
         let mut request = self.volume.node_publish_volume(target);
         request.secrets = self.secrets.clone();
-        self.bed.client.node().node_publish_volume(request).await.map(drop)
+        self.bed.client.call(request).await.map(drop)
     }
 
     pub(crate) async fn bring(&self) {
@@ -256,22 +232,13 @@ impl Use<'_> {
 
     /// The node's part of an expansion.
     pub(crate) async fn expand(&self, bytes: i64) -> Answer<()> {
-        let request = v1::NodeExpandVolumeRequest {
-            volume_id: self.volume.volume_id.clone(),
-            volume_path: self.target.display().to_string(),
-            staging_target_path: self.staging.display().to_string(),
-            volume_capability: Some(self.volume.capability.clone()),
-            capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
-            ..Default::default()
-        };
-        self.bed.client.node().node_expand_volume(request).await.map(drop)
+        self.bed.client.call(self.volume.node_expand_volume(&self.target, bytes)).await.map(drop)
     }
 
     /// The size in bytes.
     pub(crate) async fn stats(&self) -> Answer<i64> {
         let request = self.volume.node_get_volume_stats(&self.target);
-        let answer = self.bed.client.node().node_get_volume_stats(request).await?.into_inner();
-        Ok(answer.usage[0].total)
+        Ok(self.bed.client.call(request).await?.usage[0].total)
     }
 
     /// The reasons why the volume is not healthy.
@@ -281,22 +248,17 @@ impl Use<'_> {
             volume_publish_path: self.target.display().to_string(),
             staging_target_path: self.staging.display().to_string(),
         };
-        let answer = self.bed.client.node().node_get_volume_health(request).await?.into_inner();
+        let answer = self.bed.client.call(request).await?;
         let entries = answer.volume_health.unwrap().health_statuses;
         Ok(entries.into_iter().map(|entry| entry.reason).collect())
     }
 
     pub(crate) async fn unpublish_at(&self, target: &Path) -> Answer<()> {
-        self.bed
-            .client
-            .node()
-            .node_unpublish_volume(self.volume.node_unpublish_volume(target))
-            .await
-            .map(drop)
+        self.volume.unpublish(&self.bed.client, &[target]).await
     }
 
     pub(crate) async fn unstage(&self) -> Answer<()> {
-        self.bed.client.node().node_unstage_volume(self.volume.node_unstage_volume()).await.map(drop)
+        self.volume.unstage(&self.bed.client).await
     }
 
     pub(crate) async fn take_away(&self) {
@@ -304,16 +266,4 @@ impl Use<'_> {
         self.unstage().await.unwrap();
         fs::remove_dir(&self.staging).unwrap();
     }
-}
-
-/// The processes that serve a place below this directory.
-fn daemons(directory: &Path) -> Vec<u32> {
-    let mark = format!("CSI_MOUNT_FUSE_AT={}/", directory.display());
-    let all = fs::read_dir("/proc").unwrap();
-    let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let is_marked = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(mark.as_bytes()))
-    };
-    numbers.filter(is_marked).collect()
 }

@@ -7,35 +7,29 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::time::Instant;
 
-use csi_conformance::{Kit, Pairs};
+use csi_conformance::Pairs;
 use test_support::ceph::Daemon;
+use test_support::driver;
 use tonic::{Code, Status};
 
 use super::*;
 
 /// The test kit.
 pub(crate) async fn conforms(bed: &Bed) {
-    let endpoint = format!("unix://{}", bed.directory.join("csi.sock").display()).parse().unwrap();
-    let [staging, target] = ["kit-staging", "kit-target"].map(|name| bed.directory.join(name));
-    for place in [&staging, &target] {
-        fs::create_dir(place).unwrap();
-    }
     let user = |secrets: &BTreeMap<String, String>| {
         format!("userID={}\nuserKey={}\n", secrets["userID"], secrets["userKey"])
     };
-    let (provisioner, node) = (user(&bed.provisioner), user(&bed.node));
+    let provisioner = user(&bed.provisioner);
+    let node = user(&bed.node);
     let text = format!("{provisioner}[NodeStageVolume]\n{node}[NodePublishVolume]\n{node}");
-    let kit =
-        Kit::new(endpoint).strict().staging(staging).target(target).secrets(Pairs::parse(&text).unwrap());
-    // The controller is slow in an emulated machine, and is the same with each client of CephFS.
-    let (kit, least) = match bed.which {
-        CephClient::Fuse => (kit, 70),
-        CephClient::Kernel | CephClient::Rbd => (kit.only("Node"), 20),
-    };
-    let report = kit.run().await.unwrap();
-    println!("{}", report.text());
-    report.assert_ok();
-    assert!(report.passed() >= least, "{}", report.summary());
+    let secrets = Pairs::parse(&text).unwrap();
+    match bed.which {
+        CephClient::Fuse => driver::conforms(&bed.directory, |kit| kit.secrets(secrets), 70).await,
+        // The controller is slow in an emulated machine, and is the same with each client of CephFS.
+        CephClient::Kernel | CephClient::Rbd => {
+            driver::conforms(&bed.directory, |kit| kit.secrets(secrets).only("Node"), 20).await;
+        }
+    }
     let left = bed.ceph.command(&["config-key", "ls"]).unwrap();
     assert!(!left.contains("csi/"), "{left}");
     match bed.which {
@@ -49,8 +43,8 @@ pub(crate) async fn conforms(bed: &Bed) {
 
 /// Sizes, growth, snapshots and clones.
 pub(crate) async fn lives(bed: &Bed) {
-    let volume = bed.create("v", 8 * MIB, From::Nothing).await.unwrap();
-    assert_eq!(bed.create("v", 8 * MIB, From::Nothing).await.unwrap(), volume);
+    let volume = bed.create("v", 8 * MIB, None).await.unwrap();
+    assert_eq!(bed.create("v", 8 * MIB, None).await.unwrap(), volume);
     let used = bed.used(&volume);
     for _ in 0..2 {
         used.bring().await;
@@ -77,12 +71,12 @@ pub(crate) async fn lives(bed: &Bed) {
     let seen = names.last().unwrap();
     assert_eq!(fs::read(seen.join("file")).unwrap(), b"first", "{}", seen.display());
 
-    let restored = bed.create("restored", 80 * MIB, From::Snapshot("s")).await.unwrap();
-    let copied = bed.create("copied", 64 * MIB, From::Volume("v")).await.unwrap();
+    let restored = bed.create("restored", 80 * MIB, of_snapshot("s")).await.unwrap();
+    let copied = bed.create("copied", 64 * MIB, of_volume("v")).await.unwrap();
     used.take_away().await;
     // The snapshot does not need its volume.
     bed.delete("v").await.unwrap();
-    let later = bed.create("later", 64 * MIB, From::Snapshot("s")).await.unwrap();
+    let later = bed.create("later", 64 * MIB, of_snapshot("s")).await.unwrap();
     for (volume, content, size) in [(&restored, "first", 80), (&copied, "second", 64), (&later, "first", 64)]
     {
         let used = bed.used(volume);
@@ -101,8 +95,8 @@ pub(crate) async fn lives(bed: &Bed) {
 
 /// Images: sizes, growth, snapshots and copies, and a raw one.
 pub(crate) async fn images_live(bed: &Bed) {
-    let volume = bed.create("v", 64 * MIB, From::Nothing).await.unwrap();
-    assert_eq!(bed.create("v", 64 * MIB, From::Nothing).await.unwrap(), volume);
+    let volume = bed.create("v", 64 * MIB, None).await.unwrap();
+    assert_eq!(bed.create("v", 64 * MIB, None).await.unwrap(), volume);
     let used = bed.used(&volume);
     for _ in 0..2 {
         used.bring().await;
@@ -119,8 +113,8 @@ pub(crate) async fn images_live(bed: &Bed) {
     let snapshot = bed.snapshot("s", "v").await.unwrap();
     assert!(snapshot.ready_to_use && snapshot.size_bytes == 128 * MIB);
     write(&used.target.join("file"), b"second").unwrap();
-    let restored = bed.create("restored", 160 * MIB, From::Snapshot("s")).await.unwrap();
-    let copied = bed.create("copied", 128 * MIB, From::Volume("v")).await.unwrap();
+    let restored = bed.create("restored", 160 * MIB, of_snapshot("s")).await.unwrap();
+    let copied = bed.create("copied", 128 * MIB, of_volume("v")).await.unwrap();
     // Beside the origin, which is still mounted.
     for (volume, content) in [(&restored, "first"), (&copied, "second")] {
         let used = bed.used(volume);
@@ -137,7 +131,7 @@ pub(crate) async fn images_live(bed: &Bed) {
     }
     bed.delete("v").await.unwrap();
 
-    let volume = bed.create("raw", 64 * MIB, From::Nothing).await.unwrap();
+    let volume = bed.create("raw", 64 * MIB, None).await.unwrap();
     let used = bed.used_as(&volume, v1::VolumeCapability::block(Mode::SingleNodeWriter));
     for content in [b"one", b"two"] {
         used.bring().await;
@@ -161,7 +155,7 @@ pub(crate) async fn images_live(bed: &Bed) {
 
 /// A wrong key, a user without rights, no such directory, no monitor.
 pub(crate) async fn refuses(bed: &Bed) {
-    let volume = bed.create("v", 8 * MIB, From::Nothing).await.unwrap();
+    let volume = bed.create("v", 8 * MIB, None).await.unwrap();
     let mut used = bed.used(&volume);
     let wrong = "AQBgmRxlAAAAABAAHf1YsTmDP7P5Q7kKzuxq9A==";
     for (user, key, path, part) in [
@@ -198,14 +192,15 @@ pub(crate) async fn refuses(bed: &Bed) {
         (map(&[]), Code::Unauthenticated),
     ] {
         request.secrets = secrets;
-        let error = bed.client.controller().delete_volume(request.clone()).await.unwrap_err();
+        let error = bed.client.call(request.clone()).await.unwrap_err();
         println!("delete | {:?}: {}", error.code(), error.message());
         assert!(error.code() == code && !format!("{error:?}").contains(wrong), "{error}");
     }
     bed.ceph.kill(Daemon::Monitor);
     used.secrets = bed.node.clone();
     used.volume.volume_context = volume.volume_context.clone();
-    let (begun, staged) = (Instant::now(), used.stage().await.unwrap_err());
+    let begun = Instant::now();
+    let staged = used.stage().await.unwrap_err();
     println!(
         "{:?} | no monitor | {:?} {:.1?}: {}",
         bed.which,
@@ -224,9 +219,10 @@ pub(crate) async fn refuses(bed: &Bed) {
 /// A daemon of the cluster is stopped or killed under a volume that is in use. Every step ends. Then the daemon
 /// comes back, and the volume is used again.
 pub(crate) async fn outlives(bed: &Bed, daemon: Daemon, is_killed: bool) {
-    let volume = bed.create("v", 64 * MIB, From::Nothing).await.unwrap();
-    let other = bed.create("w", 8 * MIB, From::Nothing).await.unwrap();
-    let (used, other) = (bed.used(&volume), bed.used(&other));
+    let volume = bed.create("v", 64 * MIB, None).await.unwrap();
+    let other = bed.create("w", 8 * MIB, None).await.unwrap();
+    let used = bed.used(&volume);
+    let other = bed.used(&other);
     used.bring().await;
     write(&used.target.join("file"), b"file").unwrap();
     let second = bed.directory.join("target-second");

@@ -1,10 +1,11 @@
 //! PUBLISH_UNPUBLISH_VOLUME and PUBLISH_READONLY. All nodes have the data, so attaching only decides which
 //! node may use it.
 
-use csi_core::{
-    AccessMode, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, Error, NodeId,
-    PublishUnpublishVolume, Published, Result, VolumeId, async_trait,
+use csi_core::controller::{
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, PublishUnpublishVolume, Published,
 };
+use csi_core::types::{AccessMode, NodeId};
+use csi_core::{Error, Result, VolumeId, async_trait};
 
 use crate::host::{Driver, Host};
 use crate::node::READONLY;
@@ -14,7 +15,8 @@ use crate::records::{AttachedAs, VolumeRecord};
 impl PublishUnpublishVolume for Driver {
     async fn publish_volume(&self, request: ControllerPublishVolumeRequest) -> Result<Published> {
         self.with(move |host| {
-            let (id, node) = (&request.volume_id, &request.node_id);
+            let id = &request.volume_id;
+            let node = &request.node_id;
             let Some(record) = host.volumes.find(id.as_str())? else {
                 return Err(Error::VolumeNotFound(id.clone()));
             };
@@ -22,7 +24,8 @@ impl PublishUnpublishVolume for Driver {
                 return Err(Error::NodeNotFound(node.clone()));
             }
             if !record.kind.supports(&request.volume_capability) {
-                let (kind, asked) = (record.kind.name(), &request.volume_capability);
+                let kind = record.kind.name();
+                let asked = &request.volume_capability;
                 return Err(Error::Unsupported(
                     format!("volume_capability: is {asked}, but the volume is of kind {kind}").into(),
                 ));
@@ -49,7 +52,7 @@ impl PublishUnpublishVolume for Driver {
 impl Host {
     /// Detaches the volume from `node`, or from all nodes. A deleted volume is attached nowhere.
     fn detach(&self, id: &VolumeId, node: Option<&NodeId>) -> Result<()> {
-        let Some(record) = self.volumes.get(id.as_str()) else { return Ok(()) };
+        let Some(record) = self.volumes.find(id.as_str())? else { return Ok(()) };
         let leaves = |name: &str| node.is_none_or(|node| node.as_str() == name);
         let leaving: Vec<String> = record.attached.keys().filter(|name| leaves(name)).cloned().collect();
         if leaving.is_empty() {
@@ -85,16 +88,17 @@ impl AttachedAs {
 
 fn attach(record: &mut VolumeRecord, node: &NodeId, wanted: AttachedAs) -> Result<()> {
     if let Some(found) = record.attached.get(node.as_str()) {
-        return match *found == wanted {
-            true => Ok(()),
-            false => Err(Error::Incompatible(
+        return if *found == wanted {
+            Ok(())
+        } else {
+            Err(Error::Incompatible(
                 format!(
                     "it is already attached to {node}, as {}{}",
                     found.capability,
                     if found.readonly { ", read-only" } else { "" }
                 )
                 .into(),
-            )),
+            ))
         };
     }
     match record.attached.iter().find(|(_, found)| found.excludes(&wanted)) {

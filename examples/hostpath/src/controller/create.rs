@@ -1,15 +1,18 @@
-//! CREATE_DELETE_VOLUME and CLONE_VOLUME.
+//! CREATE_DELETE_VOLUME and CLONE_VOLUME, and GET_CAPACITY, which promises only what CreateVolume can create.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use csi_core::controller::{Capacity, CreateRecord, GetCapacity, GetCapacityRequest};
+use csi_core::mount::Filesystem;
+use csi_core::types::{ContentSource, Place, TopologyRequirement};
 use csi_core::{
-    ContentSource, CreateDeleteVolume, CreateRecord, CreateVolumeRequest, DeleteVolumeRequest, Error, Place,
-    Result, Volume, VolumeCapability, VolumeId, async_trait,
+    CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest, Error, Result, TypedRequest as _, Volume,
+    VolumeCapability, VolumeId, async_trait,
 };
 
-use crate::content::{self, Fill};
+use crate::content::{self, Fill, Held};
 use crate::damage;
 use crate::host::{Driver, Host};
 use crate::kind::Kind;
@@ -18,13 +21,17 @@ use crate::quiesce::Consistency;
 use crate::records::VolumeRecord;
 use crate::store::new_id;
 
-const MIB: u64 = 1 << 20;
+/// The fields of a request that choose the kind of a volume.
+pub(super) const CLASS_FIELDS: [&str; 2] = ["parameters[kind]", "volume_capabilities"];
+
+/// The size of a volume is a multiple of this many bytes.
+pub(super) const GRANULARITY: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 #[async_trait]
 impl CreateDeleteVolume for Driver {
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
-        self.with(move |host| match host.volumes.by_name(request.name.as_str()) {
+        self.with(move |host| match host.volumes.by_name(request.name.as_str())? {
             Some((id, record)) => {
                 record.created.check(&request)?;
                 record.volume(&id)
@@ -40,7 +47,7 @@ impl CreateDeleteVolume for Driver {
             let Some(record) = host.volumes.find(id)? else {
                 return Err(Error::VolumeNotFound(request.volume_id));
             };
-            host.refuse_in_use(id, &record)?;
+            host.refuse_in_use(request.host(), id, &record)?;
             host.volumes.remove(id)?;
             host.pools.release(&record.pool, record.created.capacity_bytes());
             Ok(())
@@ -64,10 +71,13 @@ impl Host {
         let (parameters, mutable) = Parameters::of(request, &self.accepted_parameters)?;
         let origin = request.volume_content_source.as_ref().map(|source| self.origin(source)).transpose()?;
         let asked = parameters.kind.or(origin.as_ref().map(|origin| origin.kind));
-        let kind = self.choose_kind(asked, &request.volume_capabilities)?;
+        let kind = self.choose_kind(asked, &request.volume_capabilities, CLASS_FIELDS)?;
         if origin.as_ref().is_some_and(|origin| origin.kind != kind) {
             return Err(Error::invalid("parameters[kind]", "is not the kind of the source"));
         }
+        // Before the copy, which can take long; the copy itself is checked again.
+        let held = origin.as_ref().map_or(Ok(Held::Nothing), |origin| content::held(kind, &origin.place))?;
+        check_held(request, held)?;
         let bytes = size(request, kind, origin.as_ref())?;
         self.sizes.check(bytes)?;
         let pool = parameters.pool.as_deref();
@@ -86,6 +96,7 @@ impl Host {
                     let id = new_id()?;
                     let mut volume = Volume::new(VolumeId::new(&id)?, bytes);
                     volume.accessible_topology.clone_from(&place.value.places);
+                    volume.fs_type = fs_type(request, kind, held);
                     let record = VolumeRecord {
                         name: request.name.as_str().to_owned(),
                         kind,
@@ -96,7 +107,7 @@ impl Host {
                         filesystem: request.volume_capabilities.iter().all(VolumeCapability::is_mount),
                     };
                     let volume = record.volume(&id)?;
-                    self.make(id, record, bytes, origin.as_ref())?;
+                    self.make(id, record, bytes, origin.as_ref(), request)?;
                     room.keep();
                     return Ok(volume);
                 }
@@ -105,17 +116,26 @@ impl Host {
         Err(full.unwrap_or_else(|| Error::Internal("no place to put the volume".into())))
     }
 
-    fn make(&self, id: String, record: VolumeRecord, bytes: u64, origin: Option<&Origin>) -> Result<()> {
-        let (kind, fill) = (record.kind, Fill::thick(record.mutable.is_thick()));
+    fn make(
+        &self,
+        id: String,
+        record: VolumeRecord,
+        bytes: u64,
+        origin: Option<&Origin>,
+        request: &CreateVolumeRequest,
+    ) -> Result<()> {
+        let kind = record.kind;
+        let fill = Fill::thick(record.mutable.is_thick());
         let made = self.volumes.make(id, record, |place| match origin {
             None => content::make(kind, place, bytes, fill),
             Some(origin) => {
                 let volume = origin.volume.as_ref();
                 let still = volume
-                    .map(|(id, record)| self.quiesce(id.as_str(), record, Consistency::Crash))
+                    .map(|(id, record)| self.quiesce(request.host(), id.as_str(), record, Consistency::Crash))
                     .transpose()?;
                 content::copy(kind, &origin.place, place)?;
                 drop(still);
+                check_held(request, content::held(kind, place)?)?;
                 if volume.is_some_and(|(_, record)| record.mutable.is_thick()) {
                     content::unshare(kind, place)?;
                 }
@@ -157,9 +177,65 @@ impl Host {
     }
 }
 
+/// Refuses to mount a copy of content that can't be mounted so.
+fn check_held(request: &CreateVolumeRequest, held: Held) -> Result<()> {
+    match held {
+        Held::Nothing => Ok(()),
+        Held::Filesystem(filesystem) => request.check_source_fs_type(Some(filesystem.name())),
+        Held::Other if request.volume_capabilities.iter().any(VolumeCapability::is_mount) => {
+            let reason = "holds data that is no filesystem of this driver: its copy can only be a raw device";
+            Err(Error::invalid("volume_content_source", reason))
+        }
+        Held::Other => Ok(()),
+    }
+}
+
+/// The filesystem of the new volume: what its source holds, else what it is to be mounted as.
+fn fs_type(request: &CreateVolumeRequest, kind: Kind, held: Held) -> Option<String> {
+    let mounted = request.volume_capabilities.iter().find(|capability| capability.is_mount());
+    match (held, kind) {
+        (Held::Filesystem(filesystem), _) => Some(filesystem.name().to_owned()),
+        (_, Kind::Directory) => None,
+        _ => mounted.map(|mounted| mounted.fs_type().unwrap_or(Filesystem::Ext4.name()).to_owned()),
+    }
+}
+
 /// Chooses a size in the requested range, not below the source's size and the filesystem's minimum.
 fn size(request: &CreateVolumeRequest, kind: Kind, origin: Option<&Origin>) -> Result<u64> {
     let source = origin.map_or(0, |origin| origin.bytes);
     let least = kind.least(&request.volume_capabilities).max(source);
-    request.capacity_range.at_least(least).choose(GIB.max(source), MIB)
+    request.capacity_range.at_least(least).choose(GIB.max(source), GRANULARITY)
+}
+
+#[async_trait]
+impl GetCapacity for Driver {
+    async fn capacity(&self, request: GetCapacityRequest) -> Result<Capacity> {
+        // What CreateVolume would refuse has no capacity.
+        let Ok(parameters) = request.parameters.parse::<Parameters>() else { return Ok(Capacity::default()) };
+        let Ok(kind) = self.choose_kind(parameters.kind, &request.volume_capabilities, CLASS_FIELDS) else {
+            return Ok(Capacity::default());
+        };
+        let here = request.accessible_topology.map(|place| TopologyRequirement::new([place], []));
+        let mut pools = BTreeMap::new();
+        let places = self.pools.places(parameters.pool.as_deref(), "");
+        // A pool that has several places is counted once.
+        for place in Place::candidates(&places, here.as_ref(), 0).unwrap_or_default() {
+            pools.insert(&place.value.name, whole(place.available_bytes.unwrap_or(0)));
+        }
+        let most = pools.values().copied().max().unwrap_or(0).min(whole(self.sizes.most));
+        let least = kind.least(&request.volume_capabilities);
+        if most < least {
+            return Ok(Capacity::default());
+        }
+        // Promised but unwritten space counts as free on the disk; space that other programs use does not.
+        let free = self.with(|host| host.free_bytes()).await?;
+        let capacity = Capacity::new(free.min(pools.values().sum())).minimum_volume_size(least);
+        // A thin volume can be larger than the free space, so that is not reported as its maximum.
+        Ok(if most <= free { capacity.maximum_volume_size(most) } else { capacity })
+    }
+}
+
+/// The bytes that volumes can have, whose sizes are multiples of the granularity.
+fn whole(bytes: u64) -> u64 {
+    bytes / GRANULARITY * GRANULARITY
 }

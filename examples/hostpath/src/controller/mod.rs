@@ -1,10 +1,7 @@
 //! The controller's capabilities, one per file.
 
 mod attach;
-mod capacity;
 mod create;
-mod expand;
-mod health;
 mod list;
 mod modify;
 mod snapshots;
@@ -40,20 +37,24 @@ impl Host {
         all.into_iter().filter(|kind| *kind == Kind::Directory || self.features.has(Feature::Stage))
     }
 
-    /// Chooses the kind of a volume: the requested kind, or else the first one that supports all `uses`.
-    pub(crate) fn choose_kind(&self, asked: Option<Kind>, uses: &[VolumeCapability]) -> Result<Kind> {
+    /// Chooses the kind of a volume: the requested kind, or else the first one that supports all `uses`. An
+    /// error names the request's field: that of the kind, or that of the uses.
+    pub(crate) fn choose_kind(
+        &self,
+        asked: Option<Kind>,
+        uses: &[VolumeCapability],
+        [kind_field, uses_field]: [&str; 2],
+    ) -> Result<Kind> {
         let serves = |kind: &Kind| uses.iter().all(|one| kind.supports(one));
         match asked {
             Some(kind) if self.kinds().any(|one| one == kind) && serves(&kind) => Ok(kind),
             Some(kind) => {
                 let reason =
                     format!("is {}, which does not support one of the requested capabilities", kind.name());
-                Err(Error::invalid("parameters[kind]", reason))
+                Err(Error::invalid(kind_field, reason))
             }
             None => self.kinds().find(serves).ok_or_else(|| {
-                Error::Unsupported(
-                    "volume_capabilities: no kind of volume supports all of them".to_owned().into(),
-                )
+                Error::Unsupported(format!("{uses_field}: no kind of volume supports this use").into())
             }),
         }
     }

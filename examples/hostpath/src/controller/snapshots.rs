@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use csi_core::{
-    CreateDeleteSnapshot, CreateSnapshotRequest, DeleteSnapshotRequest, Error, GetSnapshot,
-    GetSnapshotRequest, GroupSnapshotId, ListSnapshots, ListSnapshotsRequest, Page, Pager, Place, Result,
-    Snapshot, SnapshotId, TopologyRequirement, VolumeId, async_trait,
+use csi_core::controller::{
+    CreateSnapshotRequest, DeleteSnapshotRequest, GetSnapshot, GetSnapshotRequest, ListSnapshots,
+    ListSnapshotsRequest, Page, Pager,
 };
+use csi_core::types::{GroupSnapshotId, Place, Snapshot, SnapshotId, TopologyRequirement};
+use csi_core::{CreateDeleteSnapshot, Error, Result, TypedRequest as _, VolumeId, async_trait};
 use serde::Deserialize;
 
 use crate::content;
@@ -33,11 +34,12 @@ impl CreateDeleteSnapshot for Driver {
     async fn create_snapshot(&self, request: CreateSnapshotRequest) -> Result<Snapshot> {
         let _: SnapshotParameters = request.parameters.parse()?;
         self.with(move |host| {
-            if let Some((id, record)) = host.snapshots.by_name(request.name.as_str()) {
+            if let Some((id, record)) = host.snapshots.by_name(request.name.as_str())? {
                 return record.snapshot(&id);
             }
             let source = host.source(&request.source_volume_id)?;
-            let still = host.quiesce(request.source_volume_id.as_str(), &source, Consistency::Crash)?;
+            let source_id = request.source_volume_id.as_str();
+            let still = host.quiesce(request.host(), source_id, &source, Consistency::Crash)?;
             let required = request.accessibility_requirements.as_ref();
             let cut =
                 host.cut(&request.source_volume_id, &source, Some(request.name.as_str()), None, required)?;
@@ -76,10 +78,7 @@ impl Cut {
     /// Gives the snapshot of a thick volume its own blocks, so that the volume's next write allocates
     /// nothing. Runs after the volume is thawed.
     pub(crate) fn unshare(&self, source: &VolumeRecord) -> Result<()> {
-        match source.mutable.is_thick() {
-            true => content::unshare(source.kind, self.made.place()),
-            false => Ok(()),
-        }
+        if source.mutable.is_thick() { content::unshare(source.kind, self.made.place()) } else { Ok(()) }
     }
 }
 
@@ -132,7 +131,7 @@ impl Host {
             name: name.map(str::to_owned),
             kind: source.kind,
             pool: pool.name.clone(),
-            taken: csi_core::SnapshotRecord::new(&snapshot),
+            taken: csi_core::controller::SnapshotRecord::new(&snapshot),
         };
         let from = self.volumes.place(volume.as_str());
         let made = self
@@ -157,8 +156,7 @@ impl ListSnapshots for Driver {
             let passing = found.filter(|(id, record)| passes(id, record));
             pager.page(passing.map(|(id, record)| (id.to_owned(), (id.to_owned(), record))))
         })?;
-        let entries = page.entries.into_iter().map(|(id, record)| record.snapshot(&id));
-        Ok(Page::new(entries.collect::<Result<_>>()?, page.next_token))
+        page.try_map(|(id, record)| record.snapshot(&id))
     }
 }
 

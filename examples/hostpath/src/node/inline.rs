@@ -1,14 +1,25 @@
 //! Inline ephemeral volumes: created at publish, deleted at unpublish.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use csi_core::mount::{LoopDevice, MountEntry, Target, mounts, unmount};
-use csi_core::{
-    CreateRecord, CreateVolumeRequest, Error, Node as _, NodeId, NodePublishVolumeRequest,
-    NodeStageVolumeRequest, NodeUnstageVolumeRequest, Quantity, Result, StageUnstageVolume as _, Volume,
-    VolumeId, blocking, mounted_from, proto::v1,
+use csi_core::controller::CreateRecord;
+use csi_core::kubernetes::Quantity;
+use csi_core::mount::{Host, LoopDevice, MountEntry, Target, mounts, unmount};
+use csi_core::node::{
+    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnstageVolumeRequest, StageUnstageVolume as _,
 };
+use csi_core::node_plugins::mounted_from;
+use csi_core::proto::v1;
+use csi_core::types::NodeId;
+use csi_core::{
+    CreateVolumeRequest, Error, IoContext as _, Node as _, Result, TypedRequest as _, Volume, VolumeId,
+    blocking,
+};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::{HostNode, check_use};
 use crate::Feature;
@@ -22,9 +33,21 @@ use crate::store::Store;
 const MIB: u64 = 1 << 20;
 const DEFAULT_SIZE: u64 = 512 * MIB;
 
-/// The directory of a node's inline volumes. Each node that has the data directory has its own.
+/// The directory of a node's inline volumes. Each node that has the data directory has its own, which it keeps
+/// locked while it runs.
 pub(super) fn directory(driver: &Driver) -> PathBuf {
     driver.data.join("inline").join(file_name(&driver.node.node_id))
+}
+
+/// Locks a node's directory: shared by the processes that have this node id, such as the old and the new one of
+/// an update; exclusively by a process that takes a volume out of it. `None` if other processes hold it.
+pub(super) fn lock(directory: &Path, how: FlockOperation) -> Result<Option<File>> {
+    let file = File::open(directory).at("open", directory)?;
+    match flock(&file, how) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error).at("lock", directory),
+    }
 }
 
 /// A file name for a node id, which can hold any character. Different ids have different names.
@@ -54,8 +77,9 @@ pub(super) fn open(root: PathBuf) -> Result<Store<InlineRecord>> {
 }
 
 fn undo_publish(store: &Store<InlineRecord>, id: &str, kind: Kind) -> Result<()> {
-    let (place, staging) = (store.place(id), staging_in(&store.place(id)));
-    if is_used(kind, &place)? {
+    let place = store.place(id);
+    let staging = staging_in(&store.place(id));
+    if is_used(&Host::kernel(), kind, &place)? {
         return Ok(());
     }
     tracing::warn!("removes inline volume {id}, whose publish did not finish");
@@ -67,10 +91,11 @@ fn undo_publish(store: &Store<InlineRecord>, id: &str, kind: Kind) -> Result<()>
 }
 
 /// Whether a workload uses the volume. The staging mount does not count.
-fn is_used(kind: Kind, place: &Path) -> Result<bool> {
-    let (content, staging) = (kind.content(place), staging_in(place));
+fn is_used(host: &Host, kind: Kind, place: &Path) -> Result<bool> {
+    let content = kind.content(place);
+    let staging = staging_in(place);
     match kind {
-        Kind::Directory => Ok(!mounted_from(&content)?.is_empty()),
+        Kind::Directory => Ok(!mounted_from(host, &content)?.is_empty()),
         Kind::Image => {
             let Some(device) = LoopDevice::find(&content)?.into_iter().next() else { return Ok(false) };
             let elsewhere = |entry: &MountEntry| entry.is_on(device.number()) && entry.mount_point != staging;
@@ -85,13 +110,45 @@ fn staging_in(place: &Path) -> PathBuf {
 }
 
 impl HostNode {
+    /// Takes over the inline volume with this id, if the directory of another node id has it. The orchestrator
+    /// asks only the node that has the volume, so that id is a former one of this node.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] while a process with the other node id runs.
+    pub(super) fn adopt_inline(&self, id: &VolumeId) -> Result<()> {
+        let Ok(name) = id.as_file_name() else { return Ok(()) };
+        let own = directory(&self.driver);
+        let all = self.driver.data.join("inline");
+        if !self.driver.serves_node || self.inline_store.find(name)?.is_some() {
+            return Ok(());
+        }
+        for entry in std::fs::read_dir(&all).at("list", &all)? {
+            let other = entry.at("list", &all)?.path();
+            let place = other.join(name);
+            if other == own || !place.try_exists().at("look for", &place)? {
+                continue;
+            }
+            let Some(lock) = lock(&other, FlockOperation::NonBlockingLockExclusive)? else {
+                return Err(Error::Unavailable(
+                    format!("{} belongs to a node whose driver runs: ask that node", place.display()).into(),
+                ));
+            };
+            tracing::warn!("takes over {}: this node had another id before", place.display());
+            self.inline_store.take_over(&place, name)?;
+            drop(lock);
+        }
+        Ok(())
+    }
+
     pub(super) async fn publish_inline(&self, request: NodePublishVolumeRequest) -> Result<()> {
         if !self.driver.features.has(Feature::Inline) {
             let reason = "requests an inline volume, which this driver does not support";
             return Err(Error::invalid("volume_context[csi.storage.k8s.io/ephemeral]", reason));
         }
+        let host = request.host().clone();
         let volume_id = request.volume_id.clone();
         let id = volume_id.as_file_name().map_err(|_| Error::invalid("volume_id", "can't be a file name"))?;
+        self.adopt_inline(&volume_id)?;
         let record = match self.inline_store.find(id)? {
             Some(record) => InlineRecord::clone(&record),
             None => self.make_inline(&request)?,
@@ -105,7 +162,7 @@ impl HostNode {
                 record.published = true;
                 Ok(())
             })?;
-        } else if let Err(left) = self.end_inline(&volume_id).await {
+        } else if let Err(left) = self.end_inline(&host, &volume_id).await {
             // After a final error the orchestrator does not unpublish the volume.
             tracing::warn!(
                 "inline volume {id}, whose publish failed, can't be removed before the next start: {left}"
@@ -127,9 +184,10 @@ impl HostNode {
     }
 
     fn make_inline(&self, request: &NodePublishVolumeRequest) -> Result<InlineRecord> {
-        let asked: Inline = request.volume_context.parse_known()?;
+        let asked: Inline = request.volume_context.parse()?;
         let uses = std::slice::from_ref(&request.volume_capability);
-        let kind = self.driver.choose_kind(asked.kind, uses)?;
+        let kind =
+            self.driver.choose_kind(asked.kind, uses, ["volume_context[kind]", "volume_capability"])?;
         let bytes =
             asked.size.map_or(DEFAULT_SIZE, Quantity::bytes).max(kind.least(uses)).next_multiple_of(MIB);
         self.driver.sizes.check(bytes)?;
@@ -157,17 +215,30 @@ impl HostNode {
         Ok(record)
     }
 
-    /// Deletes an inline volume that is no longer published anywhere.
-    pub(super) async fn end_inline(&self, id: &VolumeId) -> Result<()> {
-        let Some(record) = self.inline_store.get(id.as_str()) else { return Ok(()) };
-        let (kind, place) = (record.volume.kind, self.inline_store.place(id.as_str()));
-        if blocking(move || is_used(kind, &place)).await? {
+    /// Deletes an inline volume that is no longer published anywhere. The content shows its kind, so that one without
+    /// a readable record is deleted too.
+    pub(super) async fn end_inline(&self, host: &Host, id: &VolumeId) -> Result<()> {
+        if id.as_file_name().is_err() {
+            return Ok(());
+        }
+        let place = self.inline_store.place(id.as_str());
+        let found = place.clone();
+        if !blocking(move || Ok(found.try_exists()?)).await? {
+            return Ok(());
+        }
+        let content = place.clone();
+        let Some(kind) = blocking(move || Ok(Kind::of_content(&content))).await? else {
+            return self.inline_store.remove(id.as_str());
+        };
+        let of_call = host.clone();
+        if blocking(move || is_used(&of_call, kind, &place)).await? {
             return Ok(());
         }
         if kind == Kind::Image {
             let staging_target_path = self.staging_of(id).display().to_string();
             let unstage = v1::NodeUnstageVolumeRequest { volume_id: id.to_string(), staging_target_path };
-            self.inline.devices.unstage_volume(NodeUnstageVolumeRequest::try_from(unstage)?).await?;
+            let unstage = NodeUnstageVolumeRequest::try_from(unstage)?.with_host(host);
+            self.inline.devices.unstage_volume(unstage).await?;
         }
         self.inline_store.remove(id.as_str())
     }
@@ -185,16 +256,17 @@ impl HostNode {
         if request.volume_context.is_ephemeral() {
             wire.staging_target_path = self.staging_of(&request.volume_id).display().to_string();
         }
-        wire.try_into()
+        Ok(NodePublishVolumeRequest::try_from(wire)?.with_host(request.host()))
     }
 }
 
 fn staging(request: &NodePublishVolumeRequest) -> Result<NodeStageVolumeRequest> {
     let wire = request.raw().clone();
-    NodeStageVolumeRequest::try_from(v1::NodeStageVolumeRequest {
+    let stage = NodeStageVolumeRequest::try_from(v1::NodeStageVolumeRequest {
         volume_id: wire.volume_id,
         staging_target_path: wire.staging_target_path,
         volume_capability: wire.volume_capability,
         ..Default::default()
-    })
+    })?;
+    Ok(stage.with_host(request.host()))
 }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use csi_core::mount::flow::block::StagePlan;
-use csi_core::mount::{DeviceAccess, LoopOptions, Machine as _};
+use csi_core::mount::{DeviceAccess, LoopOptions};
 use csi_core::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, Error, NodeInfo, Result,
-    VolumeCapability, VolumeId, async_trait, blocking, machine, stage_plan,
+    VolumeCapability, VolumeId, async_trait, blocking, stage_plan,
 };
 
 use super::READONLY;
@@ -36,7 +36,8 @@ pub(super) struct Content {
 impl Volumes {
     pub(super) fn new(driver: &Driver, root: PathBuf) -> Self {
         let content = Arc::new(Content { node: driver.node.clone(), root });
-        let (devices, directories) = (Arc::clone(&content), Arc::clone(&content));
+        let devices = Arc::clone(&content);
+        let directories = Arc::clone(&content);
         Self { content, devices: BlockNode::new(devices), directories: DirectoryNode::new(directories) }
     }
 
@@ -77,23 +78,28 @@ impl BlockDevices for Content {
         let is_read_only = volume.publish_context.get(READONLY).is_some();
         let access = if is_read_only { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
         let options = LoopOptions::new().access(access);
-        self.with(&volume.volume_id, move |image| match image.try_exists()? {
-            true => Ok(machine().devices().loop_attach(image, &options)?.path),
-            false => Err(Error::Unavailable(format!("{} no longer exists", image.display()).into())),
+        let host = volume.host().clone();
+        self.with(&volume.volume_id, move |image| {
+            if !image.try_exists()? {
+                return Err(Error::Unavailable(format!("{} no longer exists", image.display()).into()));
+            }
+            Ok(host.devices().loop_attach(image, &options)?.path)
         })
         .await
     }
 
     async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
         // Also that of an image that was deleted while attached.
-        let find = |image: &Path| {
-            Ok(machine().devices().loop_devices(image)?.into_iter().next().map(|found| found.path))
+        let host = volume.host().clone();
+        let find = move |image: &Path| {
+            Ok(host.devices().loop_devices(image)?.into_iter().next().map(|found| found.path))
         };
         self.with(&volume.volume_id, find).await
     }
 
     async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
-        let (place, plan) = (self.place(&volume.volume_id)?, stage_plan(capability)?);
+        let place = self.place(&volume.volume_id)?;
+        let plan = stage_plan(capability)?;
         blocking(move || Ok(if content::was_staged(&place)? { plan.never_format() } else { plan })).await
     }
 
@@ -103,11 +109,13 @@ impl BlockDevices for Content {
     }
 
     async fn refresh(&self, volume: &Attachment) -> Result<()> {
-        self.with(&volume.volume_id, |image| Ok(machine().devices().loop_refresh(image)?)).await
+        let host = volume.host().clone();
+        self.with(&volume.volume_id, move |image| Ok(host.devices().loop_refresh(image)?)).await
     }
 
     async fn detach(&self, volume: &Attachment) -> Result<()> {
-        self.with(&volume.volume_id, |image| Ok(machine().devices().loop_detach(image).map(drop)?)).await
+        let host = volume.host().clone();
+        self.with(&volume.volume_id, move |image| Ok(host.devices().loop_detach(image).map(drop)?)).await
     }
 }
 

@@ -13,12 +13,13 @@ use std::io;
 use std::ops::Bound;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use csi_core::mount::Target;
-use csi_core::{Error, IoContext as _, Records, Result};
-use serde::Serialize;
+use csi_core::records::Records;
+use csi_core::{Error, IoContext as _, Result};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use id::new_id;
 
@@ -38,20 +39,38 @@ pub(crate) trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 's
 pub(crate) struct Store<T> {
     root: PathBuf,
     entries: RwLock<Entries<T>>,
-    /// Ids of objects on the disk whose records could not be read when the store was opened.
-    unreadable: BTreeSet<String>,
+    /// Objects that are no longer visible, but whose content could not be removed completely.
+    half_deleted: Mutex<BTreeMap<String, Arc<T>>>,
 }
 
 #[derive(Debug)]
 struct Entries<T> {
     by_id: BTreeMap<String, Arc<Entry<T>>>,
     by_name: HashMap<String, String>,
+    /// Objects on the disk whose records could not be read when the store was opened, and why.
+    unreadable: BTreeMap<String, String>,
+    /// Objects whose deletion could not be completed when the store was opened.
+    undeleted: BTreeSet<String>,
 }
 
 impl<T> Default for Entries<T> {
     fn default() -> Self {
-        Self { by_id: BTreeMap::new(), by_name: HashMap::new() }
+        Self {
+            by_id: BTreeMap::new(),
+            by_name: HashMap::new(),
+            unreadable: BTreeMap::new(),
+            undeleted: BTreeSet::new(),
+        }
     }
+}
+
+/// A record on the disk. The id shows a record that is not its object's.
+#[derive(Serialize, Deserialize)]
+struct Stored<T> {
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(flatten)]
+    record: T,
 }
 
 #[derive(Debug)]
@@ -77,37 +96,43 @@ impl<T: Record> Store<T> {
     /// # Errors
     /// Those of the disk. An unreadable record is not an error: its object stays on the disk, invisible.
     pub(crate) fn open(root: PathBuf) -> Result<Self> {
+        let mut entries = Entries::default();
         for name in [NEW, OLD] {
             let directory = root.join(name);
             // Access to the content is controlled where it is published, so this directory is private.
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).at("create", &directory)?;
             for entry in fs::read_dir(&directory).at("list", &directory)? {
-                remove_directory(&entry.at("list", &directory)?.path());
+                let entry = entry.at("list", &directory)?;
+                if !remove_directory(&entry.path()) && name == OLD {
+                    entries.undeleted.extend(entry.file_name().into_string().ok());
+                }
             }
         }
-        let mut entries = Entries::default();
-        let mut unreadable = BTreeSet::new();
         for entry in fs::read_dir(&root).at("list", &root)? {
             let name = entry.at("list", &root)?.file_name();
             let Some(id) = name.to_str().filter(|id| !id.starts_with('.')) else { continue };
-            let why = match read_record::<T>(&root.join(id)) {
-                Ok(Some(record)) => {
-                    entries.insert(id.to_owned(), record);
-                    continue;
-                }
-                Ok(None) => "it has none".to_owned(),
-                Err(error) => error.to_string(),
-            };
             let place = root.join(id);
-            tracing::error!("{} is ignored, because its record can't be read: {why}", place.display());
-            unreadable.insert(id.to_owned());
+            match read_record::<T>(&place) {
+                Ok(Some(record)) => entries.insert(id.to_owned(), record),
+                Ok(None) => {}
+                Err(why) => {
+                    tracing::error!(
+                        "{} is ignored, because its record can't be read: {why}",
+                        place.display()
+                    );
+                    entries.unreadable.insert(id.to_owned(), why.to_string());
+                }
+            }
+            if let Ok(directory) = File::open(&place) {
+                record_in::<T>(Ok(directory), &place)?.remove_unfinished()?;
+            }
         }
-        Ok(Self { root, entries: RwLock::new(entries), unreadable })
+        Ok(Self { root, entries: RwLock::new(entries), half_deleted: Mutex::default() })
     }
 
     /// A store of a directory that another process writes to. Only its [places](Self::place) are known.
     pub(crate) fn of_another_process(root: PathBuf) -> Self {
-        Self { root, entries: RwLock::default(), unreadable: BTreeSet::new() }
+        Self { root, entries: RwLock::default(), half_deleted: Mutex::default() }
     }
 
     /// The path of the object, whether it exists or not.
@@ -121,27 +146,42 @@ impl<T: Record> Store<T> {
         self.read().by_id.get(id).map(|entry| entry.record())
     }
 
-    /// Returns the object; `None` only if it does not exist. Use this where its absence matters.
+    /// Returns the object; `None` only if it does not exist. Use this where its absence matters: an object
+    /// that could not be deleted completely still exists.
     ///
     /// # Errors
-    /// When it is on the disk, but its record could not be read when the store was opened.
+    /// When it is on the disk, but its record could not be read, or its deletion not be completed, when the
+    /// store was opened.
     pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<T>>> {
-        match self.get(id) {
-            None if self.unreadable.contains(id) => Err(Error::Internal(
-                format!(
-                    "{} can't be read: repair it, and start the driver again",
-                    self.place(id).join("record.json").display()
-                )
-                .into(),
-            )),
-            found => Ok(found),
+        let entries = self.read();
+        if let Some(entry) = entries.by_id.get(id) {
+            return Ok(Some(entry.record()));
         }
+        if let Some(why) = entries.unreadable.get(id) {
+            return Err(Error::Internal(format!("{why}. Then start the driver again").into()));
+        }
+        if entries.undeleted.contains(id) {
+            let old = self.root.join(OLD).join(id);
+            let text = format!("{} can't be removed: remove it, and start the driver again", old.display());
+            return Err(Error::Internal(text.into()));
+        }
+        Ok(self.half_deleted().get(id).cloned())
     }
 
-    pub(crate) fn by_name(&self, name: &str) -> Option<(String, Arc<T>)> {
+    /// Returns the object of this name; `None` only if there is none.
+    ///
+    /// # Errors
+    /// When none is found, and the record of an object could not be read: it can be the one.
+    pub(crate) fn by_name(&self, name: &str) -> Result<Option<(String, Arc<T>)>> {
         let entries = self.read();
-        let (id, entry) = entries.by_id.get_key_value(entries.by_name.get(name)?)?;
-        Some((id.clone(), entry.record()))
+        let found = entries.by_name.get(name).and_then(|id| entries.by_id.get_key_value(id));
+        match (found, entries.unreadable.values().next()) {
+            (Some((id, entry)), _) => Ok(Some((id.clone(), entry.record()))),
+            (None, Some(why)) => {
+                Err(Error::Internal(format!("it can be the record of {name}: {why}").into()))
+            }
+            (None, None) => Ok(None),
+        }
     }
 
     /// Calls `visit` with the objects in the range, in the order of their ids.
@@ -177,7 +217,7 @@ impl<T: Record> Store<T> {
         let made = NewObject { place: self.root.join(NEW).join(&id), id, record, kept: false };
         fs::create_dir(&made.place).at("create", &made.place)?;
         fill(&made.place)?;
-        record_in(File::open(&made.place), &made.place)?.put(RECORD, &made.record)?;
+        write_record(&made.place, &made.id, made.record.clone())?;
         Ok(made)
     }
 
@@ -202,30 +242,68 @@ impl<T: Record> Store<T> {
         Ok(())
     }
 
+    /// Takes over an object that a store of this process's former name left at `from`.
+    pub(crate) fn take_over(&self, from: &Path, id: &str) -> Result<()> {
+        let Some(record) = read_record(from)? else { return Ok(()) };
+        self.commit(NewObject { id: id.to_owned(), record, place: from.to_owned(), kept: true })
+    }
+
     /// Changes the record, on the disk and then in memory. If `change` fails, nothing changes. Returns `None`
     /// if the object does not exist.
+    ///
+    /// # Errors
+    /// Those of `change`, of [`find`](Self::find) and of the disk.
     pub(crate) fn update<R>(&self, id: &str, change: impl FnOnce(&mut T) -> Result<R>) -> Result<Option<R>> {
+        self.find(id)?;
         let Some(entry) = self.read().by_id.get(id).cloned() else { return Ok(None) };
         let _update_lock = entry.update_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let mut record = T::clone(&entry.record());
         let answer = change(&mut record)?;
-        let place = self.place(id);
-        record_in(File::open(&place), &place)?.put(RECORD, &record)?;
+        write_record(&self.place(id), id, record.clone())?;
         *entry.record.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(record);
         Ok(Some(answer))
     }
 
-    /// Deletes the object. If the disk fails, the next opening of the store removes the rest.
+    /// Deletes the object, which is no longer visible afterwards. If its content can't be removed completely,
+    /// the same call tries it again.
     pub(crate) fn remove(&self, id: &str) -> Result<()> {
-        let gone = self.root.join(OLD).join(new_id()?);
+        // An object whose record can't be read is deleted too.
+        let record = match self.find(id) {
+            Ok(None) => return Ok(()),
+            Ok(found) => found,
+            Err(_) => None,
+        };
+        let gone = self.root.join(OLD).join(id);
+        let old = Target::new(&gone)?;
+        // From before, of an object with the same id.
+        old.remove_tree()?;
         match fs::rename(self.place(id), &gone) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             renamed => renamed.at("rename", self.place(id))?,
         }
         sync(&self.root)?;
         self.write().forget(id);
-        remove_directory(&gone);
+        if let Err(error) = old.remove_tree() {
+            match record {
+                Some(record) => self.keep_half_deleted(id, record),
+                None => {
+                    self.write().undeleted.insert(id.to_owned());
+                }
+            }
+            return Err(error.into());
+        }
+        self.half_deleted().remove(id);
         Ok(())
+    }
+
+    /// Lets [`find`](Self::find) return an object that is removed, because something that belongs to it is
+    /// left.
+    pub(crate) fn keep_half_deleted(&self, id: &str, record: Arc<T>) {
+        self.half_deleted().insert(id.to_owned(), record);
+    }
+
+    fn half_deleted(&self) -> MutexGuard<'_, BTreeMap<String, Arc<T>>> {
+        self.half_deleted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Entries<T>> {
@@ -247,6 +325,8 @@ impl<T: Record> Entries<T> {
     }
 
     fn forget(&mut self, id: &str) {
+        self.unreadable.remove(id);
+        self.undeleted.remove(id);
         if let Some(name) = self.by_id.remove(id).and_then(|entry| entry.record().name().map(str::to_owned)) {
             self.by_name.remove(&name);
         }
@@ -274,17 +354,40 @@ impl<T> Drop for NewObject<T> {
     }
 }
 
-/// Reads the record of the object at a place from the disk, for a process that does not write there.
+/// Reads the record of the object at a place from the disk, for a process that does not write there; `None` if there
+/// is no object.
+///
+/// # Errors
+/// When the record of an existing object can't be read, or is another object's.
 pub(crate) fn read_record<T: Record>(place: &Path) -> Result<Option<T>> {
-    match File::open(place) {
+    let records = match File::open(place) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Ok(None)
+            return Ok(None);
         }
-        directory => record_in(directory, place)?.get(RECORD),
+        directory => record_in::<T>(directory, place)?,
+    };
+    let refuse = |why: String| {
+        let file = place.join("record.json");
+        let text = format!("{}: {why}; restore the file", file.display());
+        Err(Error::Internal(text.into()))
+    };
+    let id = place.file_name().and_then(|name| name.to_str());
+    match records.get(RECORD)? {
+        Some(Stored { id: Some(other), .. }) if Some(&*other) != id => {
+            refuse(format!("is the record of {other}"))
+        }
+        Some(stored) => Ok(Some(stored.record)),
+        // Not if it was deleted meanwhile.
+        None if place.try_exists().at("look for", place)? => refuse("does not exist".to_owned()),
+        None => Ok(None),
     }
 }
 
-fn record_in<T: Record>(directory: io::Result<File>, place: &Path) -> Result<Records<T>> {
+fn write_record<T: Record>(place: &Path, id: &str, record: T) -> Result<()> {
+    record_in(File::open(place), place)?.put(RECORD, &Stored { id: Some(id.to_owned()), record })
+}
+
+fn record_in<T: Record>(directory: io::Result<File>, place: &Path) -> Result<Records<Stored<T>>> {
     Records::in_directory(directory.at("open", place)?, place)
 }
 
@@ -293,12 +396,13 @@ pub(crate) fn sync(path: &Path) -> Result<()> {
     File::open(path).at("open", path)?.sync_all().at("sync", path)
 }
 
-/// Deletes a directory that is no longer visible. Mounts in it are left alone.
-fn remove_directory(directory: &Path) {
+/// Deletes a directory that is no longer visible. Mounts in it are left alone. False if it stays.
+fn remove_directory(directory: &Path) -> bool {
     let removed = Target::new(directory).and_then(|directory| directory.remove_tree());
-    if let Err(error) = removed {
+    if let Err(error) = &removed {
         tracing::warn!("can't be removed before the next start: {error}");
     }
+    removed.is_ok()
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ pub(crate) struct Life<'a> {
 
 impl<'a> Life<'a> {
     pub(crate) async fn new(run: &'a Run, request: v1::CreateVolumeRequest) -> Result<Life<'a>, Status> {
-        let (client, capability) = (run.client(), request.volume_capabilities[0].clone());
+        let client = run.client();
+        let capability = request.volume_capabilities[0].clone();
         let made = client.call(request).await?.volume.unwrap();
         let staging = run.of("staging").join(&made.volume_id);
         let mut volume = VolumeUse::new(&made.volume_id, capability).staged_at(staging);
@@ -64,6 +65,13 @@ impl<'a> Life<'a> {
         self.publish("one").await
     }
 
+    /// Undoes [`start`](Self::start).
+    pub(crate) async fn stop(&self) -> Result<(), Status> {
+        self.unpublish(&self.target("one")).await?;
+        self.unstage().await?;
+        self.detach("node-1").await
+    }
+
     pub(crate) async fn unpublish(&self, target: &Path) -> Result<(), Status> {
         self.volume.unpublish(&self.node, &[target]).await
     }
@@ -84,11 +92,9 @@ impl<'a> Life<'a> {
         self.client.call(self.volume.delete_volume()).await.map(drop)
     }
 
-    /// Undoes all steps of one target and deletes the volume.
+    /// Undoes [`start`](Self::start), and deletes the volume.
     pub(crate) async fn end(&self) {
-        self.unpublish(&self.target("one")).await.unwrap();
-        self.unstage().await.unwrap();
-        self.detach("node-1").await.unwrap();
+        self.stop().await.unwrap();
         self.delete().await.unwrap();
     }
 
@@ -108,34 +114,25 @@ impl<'a> Life<'a> {
         self.node.call(request).await.map(drop)
     }
 
-    /// The reasons that the controller reports, and those that the node reports.
-    pub(crate) async fn wrong(&self) -> (Vec<String>, Vec<String>) {
+    /// The reasons that the controller reports.
+    pub(crate) async fn wrong_at_controller(&self) -> Vec<String> {
         let request =
             v1::ControllerGetVolumeHealthRequest { volume_id: self.id.clone(), ..Default::default() };
-        let controller = self.client.call(request).await.unwrap();
+        reasons(self.client.call(request).await.unwrap().volume_health)
+    }
+
+    /// The reasons that the controller reports, and those that the node reports.
+    pub(crate) async fn wrong(&self) -> (Vec<String>, Vec<String>) {
         let request = v1::NodeGetVolumeHealthRequest {
             volume_id: self.id.clone(),
             volume_publish_path: self.target("one").to_str().unwrap().to_owned(),
             staging_target_path: self.staging().to_str().unwrap().to_owned(),
         };
         let node = self.node.call(request).await.unwrap();
-        let reasons = |health: Option<v1::VolumeHealth>| {
-            health.unwrap().health_statuses.into_iter().map(|entry| entry.reason).collect()
-        };
-        (reasons(controller.volume_health), reasons(node.volume_health))
+        (self.wrong_at_controller().await, reasons(node.volume_health))
     }
 }
 
-/// A snapshot as the source of a new volume.
-pub(crate) fn of_snapshot(snapshot_id: &str) -> Option<v1::VolumeContentSource> {
-    use v1::volume_content_source::{SnapshotSource, Type};
-    let r#type = Some(Type::Snapshot(SnapshotSource { snapshot_id: snapshot_id.to_owned() }));
-    Some(v1::VolumeContentSource { r#type })
-}
-
-/// A volume as the source of a new volume.
-pub(crate) fn of_volume(volume_id: &str) -> Option<v1::VolumeContentSource> {
-    use v1::volume_content_source::{Type, VolumeSource};
-    let r#type = Some(Type::Volume(VolumeSource { volume_id: volume_id.to_owned() }));
-    Some(v1::VolumeContentSource { r#type })
+fn reasons(health: Option<v1::VolumeHealth>) -> Vec<String> {
+    health.unwrap().health_statuses.into_iter().map(|entry| entry.reason).collect()
 }

@@ -2,24 +2,39 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod life;
+pub(crate) mod requests;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use csi_conformance::{Kit, Pairs};
 use csi_core::Endpoint;
 use csi_core::client::Client;
 use csi_mount::{LoopDevice, Mount, MountOptions, Target, mounts, unmount};
-use csi_proto::v1;
-use tokio::process::{Child, Command};
+use csi_proto::RpcRequest;
+pub(crate) use test_support::driver::in_private;
+use test_support::driver::{Driver, endpoint};
+use tonic::{Code, Status};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Runs a test in a private mount namespace.
-pub(crate) fn in_private(test: impl AsyncFnOnce() + Send) {
-    csi_mount::testing::private_mount_namespace(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(test());
+/// Runs a test on a driver with its data in memory, and checks that the test leaves nothing on the node.
+pub(crate) fn with_driver(flags: &[&str], test: impl AsyncFnOnce(&Run, Driver) + Send) {
+    with_driver_on(|| Run::on_tmpfs(64 << 30), flags, test);
+}
+
+/// The same, with the directories that `run` makes.
+pub(crate) fn with_driver_on(
+    run: impl FnOnce() -> Run + Send,
+    flags: &[&str],
+    test: impl AsyncFnOnce(&Run, Driver) + Send,
+) {
+    in_private(async || {
+        let run = run();
+        let driver = run.start(flags).await;
+        test(&run, driver).await;
+        run.assert_clean();
     });
 }
 
@@ -77,57 +92,54 @@ impl Run {
         self.root().join(name)
     }
 
+    /// A file of a volume or snapshot in its store: `image`, `record.json`.
+    pub(crate) fn stored(&self, store: &str, id: &str, file: &str) -> PathBuf {
+        self.of("data").join(store).join(id).join(file)
+    }
+
     pub(crate) fn endpoint(&self) -> Endpoint {
-        format!("unix://{}", self.of("csi.sock").display()).parse().unwrap()
+        endpoint(&self.of("csi.sock"))
     }
 
     pub(crate) fn client(&self) -> Client {
         Client::new(&self.endpoint())
     }
 
+    /// Makes a call on a connection of its own.
+    pub(crate) async fn call<R: RpcRequest>(&self, request: R) -> Result<R::Answer, Status> {
+        self.client().call(request).await
+    }
+
     /// Starts the driver and waits until it serves.
-    pub(crate) async fn start(&self, flags: &[&str]) -> Child {
-        self.start_at(&self.endpoint(), "node-1", flags).await
+    pub(crate) async fn start(&self, flags: &[&str]) -> Driver {
+        self.start_as(program(), "csi.sock", "node-1", flags).await
     }
 
-    /// Another node with the same data.
-    pub(crate) async fn start_node(&self, id: &str, flags: &[&str]) -> (Child, Endpoint) {
-        let endpoint = format!("unix://{}", self.of(&format!("{id}.sock")).display()).parse().unwrap();
-        let flags: Vec<&str> = flags.iter().copied().chain(["--mode=node"]).collect();
-        (self.start_at(&endpoint, id, &flags).await, endpoint)
-    }
-
-    async fn start_at(&self, endpoint: &Endpoint, id: &str, flags: &[&str]) -> Child {
-        self.start_as(Command::new(env!("CARGO_BIN_EXE_hostpath")), endpoint, id, flags).await
+    /// Another node with the same data. Its socket is named after it.
+    pub(crate) async fn start_node(&self, id: &str, flags: &[&str]) -> Driver {
+        self.start_as(program(), &format!("{id}.sock"), id, &[flags, &["--mode=node"]].concat()).await
     }
 
     /// A node in its own mount namespace: no other process sees its mounts.
-    pub(crate) async fn start_node_apart(&self, id: &str) -> (Child, Endpoint) {
-        let endpoint = format!("unix://{}", self.of(&format!("{id}.sock")).display()).parse().unwrap();
+    pub(crate) async fn start_node_apart(&self, id: &str) -> Driver {
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation=private", env!("CARGO_BIN_EXE_hostpath")]);
-        (self.start_as(command, &endpoint, id, &["--mode=node"]).await, endpoint)
+        command.args(["--mount", "--propagation=private"]).arg(program().get_program());
+        self.start_as(command, &format!("{id}.sock"), id, &["--mode=node"]).await
     }
 
     /// Starts the driver with this command.
     pub(crate) async fn start_as(
         &self,
         mut command: Command,
-        endpoint: &Endpoint,
+        socket: &str,
         id: &str,
         flags: &[&str],
-    ) -> Child {
-        let child = command
-            .args(["--volume-roots", &std::env::temp_dir().display().to_string()])
-            .args(["--endpoint", &endpoint.to_string(), "--node-id", id, "--data"])
-            .arg(self.of("data"))
-            .args(["--log-level", "warn", "--spec", "v1.13"])
-            .args(flags)
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        Client::new(endpoint).ready(Duration::from_secs(60)).await.unwrap();
-        child
+    ) -> Driver {
+        let socket = self.of(socket);
+        command.arg("--volume-roots").arg(std::env::temp_dir()).arg("--endpoint").arg(&socket);
+        command.args(["--node-id", id, "--log-level", "warn", "--spec", "v1.13", "--data"]);
+        command.arg(self.of("data")).args(flags);
+        Driver::start(command, socket).await
     }
 
     pub(crate) fn kit(&self) -> Kit {
@@ -164,6 +176,11 @@ impl Run {
     }
 }
 
+/// The driver's program.
+pub(crate) fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_hostpath"))
+}
+
 impl Drop for Run {
     /// The directory is deleted only if nothing is mounted below it.
     fn drop(&mut self) {
@@ -190,29 +207,14 @@ pub(crate) fn loops_below(root: &Path) -> Vec<String> {
     files.filter(|file| Path::new(file.trim()).starts_with(root)).collect()
 }
 
-/// A capability. An empty filesystem name leaves the choice to the driver; None is a raw device.
-pub(crate) fn capability(filesystem: Option<&str>, mode: i32) -> v1::VolumeCapability {
-    use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-    let access_type = match filesystem {
-        Some(name) => AccessType::Mount(MountVolume { fs_type: name.to_owned(), ..Default::default() }),
-        None => AccessType::Block(BlockVolume {}),
-    };
-    v1::VolumeCapability { access_mode: Some(AccessMode { mode }), access_type: Some(access_type) }
+/// Waits until a write to the volume at this target has ended: its filesystem is not frozen.
+pub(crate) async fn takes_writes(target: &Path) {
+    let file = target.join("written");
+    let write = tokio::task::spawn_blocking(move || std::fs::write(file, "x"));
+    tokio::time::timeout(Duration::from_secs(120), write).await.expect("it is thawed").unwrap().unwrap();
 }
 
-/// A volume of this name and size, for one writer on one node.
-pub(crate) fn wanted(name: &str, filesystem: Option<&str>, bytes: u64) -> v1::CreateVolumeRequest {
-    v1::CreateVolumeRequest {
-        name: name.to_owned(),
-        capacity_range: Some(v1::CapacityRange { required_bytes: bytes as i64, limit_bytes: 0 }),
-        volume_capabilities: vec![capability(filesystem, 1)],
-        ..Default::default()
-    }
-}
-
-/// The ids of all snapshots.
-pub(crate) async fn snapshots(client: &Client) -> Vec<String> {
-    let list =
-        client.controller().list_snapshots(v1::ListSnapshotsRequest::default()).await.unwrap().into_inner();
-    list.entries.into_iter().filter_map(|entry| Some(entry.snapshot?.snapshot_id)).collect()
+/// The code of an answer.
+pub(crate) fn code<T>(answer: Result<T, Status>) -> Code {
+    answer.map_or_else(|refused| refused.code(), |_| Code::Ok)
 }

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex};
 
 use csi_core::mount::{Root, allow_blocking};
 use csi_core::proto::v1;
-use csi_core::{ContentSource, CreateVolumeRequest, Error, Result, VolumeId};
+use csi_core::types::ContentSource;
+use csi_core::{CreateVolumeRequest, Error, Result, VolumeId};
 use tracer::{CUTS, Cut, cut, do_job};
 
 use crate::parameters::Wanted;
@@ -45,7 +46,8 @@ impl Share {
             key: SOURCE.to_owned(),
         });
         let wanted = Wanted::read(&request, &VolumeArgs::default())?;
-        let (root, places) = (self.root(), Mutex::new(()));
+        let root = self.root();
+        let places = Mutex::new(());
         allow_blocking(|| volumes::create(&root, &places, key, &wanted, &request, content.as_ref()).map(drop))
     }
 
@@ -90,14 +92,13 @@ impl Share {
         read("inner/file") && read("same") && read("link")
     }
 
-    /// Checks that nothing is left except partly written records, and `left` in the directory of the volumes.
+    /// Checks that nothing is left except `left` in the directory of the volumes.
     /// Deletes the source first.
     fn assert_tidy(&self, left: &[&str]) {
         self.delete(SOURCE).unwrap();
         let mut own = Vec::new();
         for part in fs::read_dir(self.0.join(".csi-nfs")).unwrap() {
-            let names = fs::read_dir(part.unwrap().path()).unwrap().map(|entry| entry.unwrap().path());
-            own.extend(names.filter(|path| !path.file_name().unwrap().to_str().unwrap().starts_with('.')));
+            own.extend(fs::read_dir(part.unwrap().path()).unwrap().map(|entry| entry.unwrap().path()));
         }
         assert_eq!(own, Vec::<PathBuf>::new());
         let deep = fs::read_dir(self.0.join("deep")).into_iter().flatten();
@@ -323,4 +324,41 @@ fn deleting_a_snapshot() {
         assert!(share.is_copy(&share.0.join(Part::Contents.path(CUT))));
     };
     at_each_point("deleting_a_snapshot", "delete snapshot", prepare, &[retry, made_anew]);
+}
+
+/// No record that can't be read counts as none: each step is refused, and nothing that exists is touched.
+#[test]
+fn damaged_records_are_refused_by_each_step() {
+    let directory = tempfile::tempdir().unwrap();
+    let share = Share(directory.path().to_owned());
+    share.fill();
+    share.create("other", "other", "delete", false).unwrap();
+    share.snapshot().unwrap();
+    let own = |part: &str, name: &str| share.0.join(".csi-nfs").join(part).join(format!("{name}.json"));
+    let other_snapshot = fs::read_to_string(own("snapshots", CUT)).unwrap().replace(CUT, "another");
+    let cases = [
+        (own("volumes", SOURCE), fs::read_to_string(own("volumes", "other")).unwrap()),
+        (own("places", SOURCE), fs::read_to_string(own("places", "other")).unwrap()),
+        (own("snapshots", CUT), other_snapshot),
+    ];
+    for (file, wrong_owner) in cases {
+        let whole = fs::read_to_string(&file).unwrap();
+        for damage in ["", &whole[..whole.len() / 2], "garbage", "{\"version\": 0}", &wrong_owner] {
+            fs::write(&file, damage).unwrap();
+            let refused = if file.parent().unwrap().ends_with("snapshots") {
+                [share.delete_snapshot(), share.snapshot()]
+            } else {
+                [share.delete(SOURCE), share.create(SOURCE, SOURCE, "delete", false)]
+            };
+            for refused in refused {
+                let error = refused.expect_err(damage).to_string();
+                assert!(error.contains(file.to_str().unwrap()), "{error}");
+            }
+            assert_eq!(fs::read_to_string(&file).unwrap(), damage, "it is left for its repair");
+            assert!(share.0.join(SOURCE).join("inner/file").exists(), "{}: {damage}", file.display());
+        }
+        fs::write(&file, whole).unwrap();
+    }
+    share.delete_snapshot().unwrap();
+    share.delete(SOURCE).unwrap();
 }

@@ -76,7 +76,10 @@ fn start(test: &str, words: &[&str]) -> (Child, Pid, BufReader<ChildStderr>) {
 
 /// Traces the thread that runs the job to its end.
 fn trace(thread: Pid, process: Pid, call: u32, how: Cut) -> bool {
-    let (mut is_inside, mut count, mut answer, mut is_cut) = (false, 0, None, false);
+    let mut is_inside = false;
+    let mut count = 0;
+    let mut answer = None;
+    let mut is_cut = false;
     // Waits for this thread only: the caller waits for the process.
     while let Ok(status) = waitpid(thread, Some(WaitPidFlag::__WALL)) {
         let signal = match status {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use csi_core::client::Client;
 use csi_core::proto::v1;
+use test_support::requests::{of_snapshot, of_volume};
 use tonic::Status;
-use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
+use v1::volume_capability::{AccessType, MountVolume, access_mode::Mode};
 
 pub(crate) type Answer<T> = Result<T, Status>;
 
@@ -15,11 +16,7 @@ pub(crate) struct Ask(pub(crate) v1::CreateVolumeRequest);
 
 impl Ask {
     pub(crate) fn new(name: &str) -> Self {
-        use v1::volume_capability::{AccessMode, AccessType, access_mode::Mode};
-        let capability = v1::VolumeCapability {
-            access_mode: Some(AccessMode { mode: Mode::MultiNodeMultiWriter.into() }),
-            access_type: Some(AccessType::Mount(Default::default())),
-        };
+        let capability = v1::VolumeCapability::mount(Mode::MultiNodeMultiWriter);
         let ask = Self(v1::CreateVolumeRequest {
             name: name.to_owned(),
             volume_capabilities: vec![capability],
@@ -34,7 +31,6 @@ impl Ask {
     }
 
     pub(crate) fn options(mut self, options: &[String]) -> Self {
-        use v1::volume_capability::{AccessType, MountVolume};
         let mount = MountVolume { mount_flags: options.to_vec(), ..Default::default() };
         self.0.volume_capabilities[0].access_type = Some(AccessType::Mount(mount));
         self
@@ -51,19 +47,17 @@ impl Ask {
     }
 
     pub(crate) fn of_volume(mut self, volume_id: &str) -> Self {
-        let source = Type::Volume(VolumeSource { volume_id: volume_id.to_owned() });
-        self.0.volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
+        self.0.volume_content_source = of_volume(volume_id);
         self
     }
 
     pub(crate) fn of_snapshot(mut self, snapshot_id: &str) -> Self {
-        let source = Type::Snapshot(SnapshotSource { snapshot_id: snapshot_id.to_owned() });
-        self.0.volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
+        self.0.volume_content_source = of_snapshot(snapshot_id);
         self
     }
 
     pub(crate) async fn create(self, client: &Client) -> Answer<v1::Volume> {
-        Ok(client.controller().create_volume(self.0).await?.into_inner().volume.unwrap())
+        Ok(client.call(self.0).await?.volume.unwrap())
     }
 
     /// The code and message of its refusal.
@@ -75,7 +69,7 @@ impl Ask {
 
 pub(crate) async fn delete(client: &Client, volume: &v1::Volume) -> Answer<()> {
     let request = v1::DeleteVolumeRequest { volume_id: volume.volume_id.clone(), ..Default::default() };
-    client.controller().delete_volume(request).await.map(drop)
+    client.call(request).await.map(drop)
 }
 
 pub(crate) async fn snapshot(client: &Client, name: &str, volume_id: &str) -> Answer<v1::Snapshot> {
@@ -84,10 +78,10 @@ pub(crate) async fn snapshot(client: &Client, name: &str, volume_id: &str) -> An
         name: name.to_owned(),
         ..Default::default()
     };
-    Ok(client.controller().create_snapshot(request).await?.into_inner().snapshot.unwrap())
+    Ok(client.call(request).await?.snapshot.unwrap())
 }
 
 pub(crate) async fn delete_snapshot(client: &Client, snapshot_id: &str) -> Answer<()> {
     let request = v1::DeleteSnapshotRequest { snapshot_id: snapshot_id.to_owned(), ..Default::default() };
-    client.controller().delete_snapshot(request).await.map(drop)
+    client.call(request).await.map(drop)
 }

@@ -6,14 +6,13 @@ pub(crate) mod nfsd;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use csi_core::client::Client;
 use csi_core::mount::Root;
-use csi_core::{Endpoint, Mode, Plugin};
+use csi_core::testing::serve;
+use csi_core::{Mode, Plugin};
 use nfs::VolumeArgs;
-use nfs::try_out::driver_args;
-use tokio::sync::oneshot;
+use test_support::driver::parse;
 
 /// Directories for a test. They are removed on drop, if nothing is mounted in them.
 pub(crate) struct Places(Option<tempfile::TempDir>);
@@ -35,20 +34,16 @@ impl Places {
         self.path().join(name)
     }
 
-    pub(crate) fn endpoint(&self) -> Endpoint {
-        format!("unix://{}", self.of("csi.sock").display()).parse().unwrap()
-    }
-
     /// The driver with the local directory `share` for every share. Only its controller, because nodes mount.
     pub(crate) fn controller(&self, volumes: &VolumeArgs) -> Plugin {
         let share = self.of("share");
         let open = Arc::new(move |_: &_| Ok(Root::open(&share)?));
-        nfs::plugin_with(&driver_args(&self.endpoint()), volumes, open).mode(Mode::Controller)
+        nfs::plugin_with(&parse(&[]), volumes, open).mode(Mode::Controller)
     }
 
     /// The real driver.
     pub(crate) fn driver(&self, volumes: &VolumeArgs) -> Plugin {
-        nfs::plugin(&driver_args(&self.endpoint()), volumes)
+        nfs::plugin(&parse(&[]), volumes)
     }
 }
 
@@ -63,20 +58,8 @@ impl Drop for Places {
     }
 }
 
-/// Serves the plugin while `work` runs.
-pub(crate) async fn with_plugin<T>(
-    plugin: Plugin,
-    places: &Places,
-    work: impl AsyncFnOnce(Client) -> T,
-) -> T {
-    let (stop, stopped) = oneshot::channel::<()>();
-    let endpoint = places.endpoint();
-    let client = Client::new(&endpoint);
-    let serve = async move { plugin.serve_until(&endpoint, async { drop(stopped.await) }).await };
-    let server = tokio::spawn(serve);
-    client.ready(Duration::from_secs(30)).await.unwrap();
-    let result = work(client).await;
-    drop(stop);
-    server.await.unwrap().unwrap();
-    result
+/// Runs a test with a client of the plugin. At its end the plugin is gone.
+pub(crate) fn with_plugin(plugin: Plugin, places: &Places, test: impl AsyncFnOnce(Client)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async { test(serve(plugin, places.path()).await).await });
 }

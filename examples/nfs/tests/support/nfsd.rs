@@ -1,11 +1,18 @@
 //! The kernel's NFS server with an export in memory, for a test of the driver.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
 use csi_mount::{Mount, Target, unmount};
-use nfs::try_out::Class;
 use test_support::nfsd;
+use test_support::tcp_gate::Gate;
+
+/// The settings for new volumes and for mounting their share.
+pub(crate) struct Class {
+    pub(crate) parameters: BTreeMap<String, String>,
+    pub(crate) mount_options: Vec<String>,
+}
 
 /// Serves a directory in memory until it is dropped. Only one can run on a machine.
 pub(crate) struct Nfsd {
@@ -40,11 +47,19 @@ impl Nfsd {
 
     /// Version 3, which has no root of its own: the client mounts a full path of the server.
     pub(crate) fn version_3(&self) -> Class {
-        let port = format!("mountport={}", self.mount_port);
-        class(
-            &format!("{}/share", nfsd::EXPORT),
-            &["nfsvers=3", "proto=tcp", "mountproto=tcp", "port=2049", "nolock", &port],
-        )
+        self.version_3_at(nfsd::PORT, self.mount_port)
+    }
+
+    /// Version 3, through this gate.
+    pub(crate) fn behind(&self, gate: &Gate) -> Class {
+        self.version_3_at(gate.lead_to(nfsd::PORT), gate.lead_to(self.mount_port))
+    }
+
+    fn version_3_at(&self, port: u16, mount_port: u16) -> Class {
+        let port = format!("port={port}");
+        let mount_port = format!("mountport={mount_port}");
+        let options = ["nfsvers=3", "mountproto=tcp", "nolock", &port, &mount_port];
+        class(&format!("{}/share", nfsd::EXPORT), &options)
     }
 }
 

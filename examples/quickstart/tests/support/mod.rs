@@ -74,7 +74,7 @@ impl Place {
 
     /// The same, but waits up to 60 s for cleanup that runs on its own.
     pub(crate) fn until_clean(&self) {
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_secs(120);
         while !self.left().is_empty() {
             assert!(Instant::now() < end, "left: {:#?}", self.left());
             std::thread::sleep(Duration::from_millis(20));
@@ -85,7 +85,7 @@ impl Place {
     pub(crate) fn left(&self) -> Vec<String> {
         let here = self.path().to_str().unwrap();
         let is_here = |text: &str| text.contains(here);
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
         let mut left: Vec<String> = mounts.lines().filter(|line| is_here(line)).map(str::to_owned).collect();
         left.extend(loop_devices(here));
         for entry in fs::read_dir("/proc").unwrap() {

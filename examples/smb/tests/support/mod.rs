@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command, FromArgMatches};
-use csi_core::client::{Client, VolumeUse};
+use csi_core::Plugin;
+use csi_core::client::{Client, Target, VolumeUse};
 use csi_core::proto::v1;
-use csi_core::{DriverArgs, Plugin};
+use test_support::driver::parse;
+pub(crate) use test_support::requests::map;
 use tonic::Status;
 use v1::volume_capability::{AccessType, MountVolume, access_mode::Mode};
 
@@ -15,13 +16,7 @@ pub(crate) type Answer<T> = Result<T, Status>;
 
 /// The driver, configured by flags.
 pub(crate) fn driver() -> Plugin {
-    let command = DriverArgs::augment_args(Command::new("smb"));
-    let matches = command.get_matches_from(["smb", "--node-id=node-1"]);
-    smb::plugin(&DriverArgs::from_arg_matches(&matches).unwrap())
-}
-
-pub(crate) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+    smb::plugin(&parse(&["--node-id=node-1"]))
 }
 
 /// A capability with these mount flags, and with a group.
@@ -65,16 +60,15 @@ impl Use {
     pub(crate) async fn stage(&self, client: &Client) -> Answer<()> {
         let mut request = self.volume.node_stage_volume();
         request.secrets = self.secrets.clone();
-        client.node().node_stage_volume(request).await.map(drop)
+        client.call(request).await.map(drop)
     }
 
     pub(crate) async fn publish(&self, client: &Client) -> Answer<()> {
-        client.node().node_publish_volume(self.volume.node_publish_volume(&self.target)).await.map(drop)
+        self.volume.publish(client, &[Target::new(&self.target)]).await
     }
 
     pub(crate) async fn stats(&self, client: &Client) -> Answer<v1::NodeGetVolumeStatsResponse> {
-        let request = self.volume.node_get_volume_stats(&self.target);
-        client.node().node_get_volume_stats(request).await.map(tonic::Response::into_inner)
+        client.call(self.volume.node_get_volume_stats(&self.target)).await
     }
 
     pub(crate) async fn health(&self, client: &Client) -> Answer<v1::NodeGetVolumeHealthResponse> {
@@ -83,16 +77,15 @@ impl Use {
             volume_publish_path: self.target.display().to_string(),
             staging_target_path: self.staging().display().to_string(),
         };
-        client.node().node_get_volume_health(request).await.map(tonic::Response::into_inner)
+        client.call(request).await
     }
 
     pub(crate) async fn unpublish(&self, client: &Client) -> Answer<()> {
-        let request = self.volume.node_unpublish_volume(&self.target);
-        client.node().node_unpublish_volume(request).await.map(drop)
+        self.volume.unpublish(client, &[&self.target]).await
     }
 
     pub(crate) async fn unstage(&self, client: &Client) -> Answer<()> {
-        client.node().node_unstage_volume(self.volume.node_unstage_volume()).await.map(drop)
+        self.volume.unstage(client).await
     }
 
     /// Unpublishes and unstages.
@@ -116,7 +109,7 @@ pub(crate) async fn create(
         secrets: secrets.clone(),
         ..Default::default()
     };
-    Ok(client.controller().create_volume(request).await?.into_inner().volume.unwrap())
+    Ok(client.call(request).await?.volume.unwrap())
 }
 
 pub(crate) async fn delete(
@@ -125,5 +118,5 @@ pub(crate) async fn delete(
     secrets: &BTreeMap<String, String>,
 ) -> Answer<()> {
     let request = v1::DeleteVolumeRequest { volume_id: volume_id.to_owned(), secrets: secrets.clone() };
-    client.controller().delete_volume(request).await.map(drop)
+    client.call(request).await.map(drop)
 }

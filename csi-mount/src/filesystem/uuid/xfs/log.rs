@@ -5,11 +5,12 @@
 
 use std::ops::Range;
 
-use crate::filesystem::uuid::crc32c::crc32c;
+use crate::device::block_device::BlockDevice;
+use crate::error::Result;
 use crate::filesystem::uuid::read;
-use crate::{BlockDevice, Result};
+use crate::sys::hash::crc32c;
 
-const BLOCK: u64 = 512;
+pub(super) const BLOCK: u64 = 512;
 /// The number of blocks before the end that can be in flight at once: 8 records of 256 KiB
 /// (`XLOG_TOTAL_REC_SHIFT`). All are of one cycle, unless the log is not clean.
 const IN_FLIGHT: u64 = 8 * (256 << 10) / BLOCK;
@@ -41,17 +42,15 @@ pub(super) fn unmount_record(
         let start = log.start + number * BLOCK;
         read(device, start..start + BLOCK)
     };
-    let (first, last) = (cycle(&block(0)?), cycle(&block(count - 1)?));
+    let first = cycle(&block(0)?);
+    let last = cycle(&block(count - 1)?);
     let mut end = count;
     if first != last {
         let mut whole = 0;
         end = count - 1;
         while end - whole > 1 {
             let middle = whole.midpoint(end);
-            match cycle(&block(middle)?) == first {
-                true => whole = middle,
-                false => end = middle,
-            }
+            if cycle(&block(middle)?) == first { whole = middle } else { end = middle }
         }
     }
     // The blocks before the end, and what precedes block 0: the end of the ring.

@@ -20,10 +20,13 @@ mod log;
 
 use std::ops::Range;
 
-use super::crc32c::crc32c;
 use super::{CHANGE, FilesystemUuid, not_replayed, read, replay};
-use crate::device::claimed::{AlignedBuffer, ClaimedDevice, with_claim};
-use crate::{BlockDevice, Error, ErrorKind, Filesystem, MountOptions, Result};
+use crate::device::block_device::BlockDevice;
+use crate::device::exclusive::{AlignedBuffer, ExclusiveDevice, with_claim};
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::kind::Filesystem;
+use crate::mounting::options::MountOptions;
+use crate::sys::hash::crc32c;
 
 /// `ftype`, `spinodes`, `meta_uuid`, `bigtime`, `nrext64`, `exchange`, `parent`. Not `needsrepair`, and not
 /// `metadir`, with which other superblocks have the UUID too.
@@ -60,7 +63,7 @@ pub(super) fn set(device: &BlockDevice, wanted: FilesystemUuid) -> Result<()> {
 }
 
 /// Writes bytes in one piece, together with the rest of their sector.
-fn write(claimed: &ClaimedDevice<'_>, sector: u64, place: u64, bytes: &[u8]) -> Result<()> {
+fn write(claimed: &ExclusiveDevice<'_>, sector: u64, place: u64, bytes: &[u8]) -> Result<()> {
     let start = place - place % sector;
     let whole = read(claimed.device, start..start + sector)?;
     let mut buffer = AlignedBuffer::new();
@@ -100,7 +103,7 @@ impl Superblock {
         let reason = format!("its superblock at byte {place} has a wrong checksum");
         Err(Error::new(ErrorKind::Damaged, CHANGE, reason)
             .at(device.path())
-            .hint("repair it with xfs_repair"))
+            .hint("copy the device, and repair it with xfs_repair"))
     }
 
     /// Refuses a filesystem in which something else depends on the UUID, or could.
@@ -114,6 +117,11 @@ impl Superblock {
             "its log is on another device".to_owned()
         } else if found.long(16) != 0 {
             "it has a realtime device".to_owned()
+        } else if !found.is_within(device.size()?) {
+            let reason = "its superblock names places that are not on the device";
+            return Err(Error::new(ErrorKind::Damaged, CHANGE, reason)
+                .at(device.path())
+                .hint("repair it with xfs_repair"));
         } else {
             return Ok(found);
         };
@@ -122,7 +130,8 @@ impl Superblock {
 
     /// All other superblocks of the filesystem.
     fn secondaries(&self, device: &BlockDevice) -> Result<Vec<Self>> {
-        let (group, count) = (self.group_length(), u64::from(self.word(88)));
+        let group = self.group_length();
+        let count = u64::from(self.word(88));
         let read = |group_start| {
             let found = Self::read(device, group_start)?;
             if found.sector() == self.sector() && found.meta_uuid() == self.meta_uuid() {
@@ -131,7 +140,7 @@ impl Superblock {
             let reason = format!("its superblock at byte {group_start} belongs to another filesystem");
             Err(Error::new(ErrorKind::Damaged, CHANGE, reason)
                 .at(device.path())
-                .hint("repair it with xfs_repair"))
+                .hint("copy the device, and repair it with xfs_repair"))
         };
         (1..count).map(|number| read(number * group)).collect()
     }
@@ -161,13 +170,32 @@ impl Superblock {
         u64::from(self.word(84)) * self.block_length()
     }
 
-    /// Where the log is, in bytes. The number of a block consists of its group and its place in the group.
+    /// Where the log is, in bytes. The superblock must be [within](Self::is_within) its device.
     fn log_range(&self) -> Range<u64> {
+        let start = self.log_start().unwrap_or_default();
+        start..start + self.log_length()
+    }
+
+    /// The number of a block consists of its group and its place in the group.
+    fn log_start(&self) -> Option<u64> {
         let bits = u32::from(self.bytes[124]);
         let start = self.long(48);
-        let (group, in_group) = (start >> bits, start & ((1 << bits) - 1));
-        let start = group * self.group_length() + in_group * self.block_length();
-        start..start + u64::from(self.word(96)) * self.block_length()
+        let in_group = start & (1u64.checked_shl(bits)? - 1);
+        let group = (start >> bits).checked_mul(self.group_length())?;
+        group.checked_add(in_group.checked_mul(self.block_length())?)
+    }
+
+    fn log_length(&self) -> u64 {
+        u64::from(self.word(96)) * self.block_length()
+    }
+
+    /// Whether all groups and the log are on a device of this size. A volume's content can be any numbers.
+    fn is_within(&self, size: u64) -> bool {
+        let last_group = u64::from(self.word(88)).saturating_sub(1).checked_mul(self.group_length());
+        let log_end = self.log_start().and_then(|start| start.checked_add(self.log_length()));
+        last_group.is_some_and(|start| start < size)
+            && log_end.is_some_and(|end| end <= size)
+            && self.log_length() >= log::BLOCK
     }
 
     fn uuid(&self) -> [u8; 16] {
@@ -201,3 +229,42 @@ impl Superblock {
 }
 
 const LEAVE: &str = "leave the UUID as it is: the clone is mounted next to its origin (nouuid)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_in_a_superblock_leads_off_the_device() {
+        let put =
+            |bytes: &mut Vec<u8>, at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        // 4 groups of 4,096 blocks of 4 KiB; the log has 1,024 blocks in group 2.
+        let mut bytes = vec![0; 512];
+        for (at, word) in [(4, 4096u32), (84, 4096), (88, 4), (96, 1024)] {
+            put(&mut bytes, at, &word.to_be_bytes());
+        }
+        put(&mut bytes, 48, &((2u64 << 12) + 6).to_be_bytes());
+        bytes[124] = 12;
+        let size = 4 * 4096 * 4096;
+        let superblock = Superblock { place: 0, bytes: bytes.clone() };
+        assert!(superblock.is_within(size) && !superblock.is_within(size / 2));
+        let start = 2 * 4096 * 4096 + 6 * 4096;
+        assert_eq!(superblock.log_range(), start..start + 1024 * 4096);
+        let max = [0xff; 8];
+        for (at, value) in [
+            (4, &max[..4]),
+            (84, &max[..4]),
+            (88, &max[..4]),
+            (96, &max[..4]),
+            (96, &[0; 4]),
+            (48, &max),
+            (124, &[64]),
+            (124, &[255]),
+        ] {
+            let mut bytes = bytes.clone();
+            put(&mut bytes, at, value);
+            let is_within = Superblock { place: 0, bytes }.is_within(size);
+            assert!(!is_within, "{value:?} at {at}");
+        }
+    }
+}

@@ -5,14 +5,15 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use super::*;
+use crate::error::{Error, ErrorKind};
 use crate::remote::disk::Disk;
-use crate::remote::fc::attach::validate;
 use crate::remote::fc::target::FcTarget;
 use crate::remote::multipath::{Multipath, SinglePath};
+use crate::remote::paths::{DiskState, Finder};
 use crate::remote::scsi::attach::wait_for;
-use crate::remote::scsi::decide::{Lun, View};
-use crate::remote::scsi::maps::{self, Finder};
-use crate::{DeviceNumber, ErrorKind};
+use crate::remote::scsi::decide::View;
+use crate::remote::transport::{Connect as _, Transport as _};
+use crate::sys::ids::DeviceNumber;
 
 const WWID: &str = "naa.60014051234567890abcdef012345678";
 const OTHER: &str = "naa.6001405ffffffffffffffffffffffff";
@@ -84,7 +85,8 @@ impl Fake {
 
     /// A unit with a disk, whose minor number is that of the host, the port and the LUN.
     fn unit(&self, (host, port, lun): (u64, u64, u64), wwid: &str, state: &str) -> DeviceNumber {
-        let (place, name) = (Self::place(host, port, lun), format!("sd{host}{port}{lun}"));
+        let place = Self::place(host, port, lun);
+        let name = format!("sd{host}{port}{lun}");
         self.set(&format!("{place}/wwid"), format!("{wwid}\n"));
         for switch in ["rescan", "delete"] {
             self.set(&format!("{place}/{switch}"), "");
@@ -98,8 +100,19 @@ impl Fake {
         DeviceNumber::parse(&number).unwrap()
     }
 
+    fn attached<'r>(&'r self, disk: &'r FcDisk) -> Attached<'r, FcDisk> {
+        Attached { sys: self.0.path(), disk, portals: &[] }
+    }
+
     fn view(&self, disk: &FcDisk) -> View {
-        View::read(self.0.path(), disk).unwrap()
+        View::read(&self.attached(disk)).unwrap()
+    }
+
+    /// Waits for the disk, also with one path and no map.
+    fn fail_to_wait_for(&self, disk: &FcDisk) -> Error {
+        let multipath = Multipath::new(self.0.path());
+        let mut finder = Finder::new(Some(&multipath), SinglePath::Allowed);
+        wait_for("pvc", &self.attached(disk), Duration::from_secs(60), &mut finder).unwrap_err()
     }
 
     fn to_scan(&self, disk: &FcDisk) -> Vec<String> {
@@ -109,31 +122,32 @@ impl Fake {
 
 #[test]
 fn a_unit_is_usable_over_a_named_port_that_is_reached() {
-    let (fake, disk) = (Fake::new(), disk(&[1]));
-    assert_eq!(fake.view(&disk).state(), Lun::Absent, "no port");
+    let fake = Fake::new();
+    let disk = disk(&[1]);
+    assert_eq!(fake.view(&disk).state(), DiskState::Absent, "no port");
     fake.port(1, 1, "Online");
     fake.port(1, 2, "Online");
-    assert_eq!(fake.view(&disk).state(), Lun::Absent);
+    assert_eq!(fake.view(&disk).state(), DiskState::Absent);
     // Its name with another number, and at a port that was not named.
     fake.unit((1, 1, 4), WWID, "running");
     fake.unit((1, 2, 3), WWID, "running");
-    assert_eq!(fake.view(&disk).state(), Lun::Absent);
+    assert_eq!(fake.view(&disk).state(), DiskState::Absent);
     let number = fake.unit((1, 1, 3), OTHER, "running");
-    assert!(matches!(fake.view(&disk).state(), Lun::Other(name) if name.contains("naa.6001405fff")));
+    assert!(matches!(fake.view(&disk).state(), DiskState::Other(name) if name.contains("naa.6001405fff")));
     fake.unit((1, 1, 3), WWID, "running");
     fs::remove_dir_all(fake.0.path().join(Fake::place(1, 2, 3))).unwrap();
-    assert_eq!(fake.view(&disk).state(), Lun::Usable(number));
+    assert_eq!(fake.view(&disk).state(), DiskState::Usable(number));
     for (port, unit) in [("Online", "transport-offline"), ("Blocked", "blocked"), ("Blocked", "running")] {
         fake.port(1, 1, port);
         fake.unit((1, 1, 3), WWID, unit);
-        assert!(matches!(fake.view(&disk).state(), Lun::Unusable(_)), "{port} {unit}");
+        assert!(matches!(fake.view(&disk).state(), DiskState::Unusable(_)), "{port} {unit}");
         assert!(fake.view(&disk).are_paths_dead(), "{port} {unit}");
-        let found = maps::number(fake.0.path(), &disk, None).unwrap();
+        let found = fake.attached(&disk).number(None).unwrap();
         assert_eq!(found, Some(number), "a detach finds it");
     }
     fake.port(1, 1, "Marginal");
     fake.unit((1, 1, 3), WWID, "running");
-    assert_eq!(fake.view(&disk).state(), Lun::Usable(number), "a path with errors is one");
+    assert_eq!(fake.view(&disk).state(), DiskState::Usable(number), "a path with errors is one");
 }
 
 #[test]
@@ -156,8 +170,6 @@ fn one_lun_is_scanned_at_named_ports_that_lack_it() {
     assert!(fake.to_scan(&unknown).is_empty());
 
     let target = FcDisk { lun: 0x4105, ..disk(&[3]) };
-    let multipath = Multipath::new(fake.0.path());
-    let mut finder = Finder::new(&multipath, SinglePath::Allowed);
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
             while fake.text("class/scsi_host/host1/scan").is_empty() {
@@ -165,7 +177,7 @@ fn one_lun_is_scanned_at_named_ports_that_lack_it() {
             }
             fake.unit((1, 3, 0x4105), OTHER, "running");
         });
-        wait_for(fake.0.path(), "pvc", &target, Duration::from_secs(60), &mut finder).unwrap_err()
+        fake.fail_to_wait_for(&target)
     });
     assert!(error.to_string().contains("naa.6001405fff"), "the unit that came: {error}");
     assert_eq!(fake.text("class/scsi_host/host1/scan"), "1 3 16645");
@@ -174,7 +186,8 @@ fn one_lun_is_scanned_at_named_ports_that_lack_it() {
 
 #[test]
 fn every_path_of_the_volume_is_known_by_its_name() {
-    let (fake, disk) = (Fake::new(), disk(&[1]));
+    let fake = Fake::new();
+    let disk = disk(&[1]);
     for (host, port) in [(1, 1), (2, 1), (1, 2), (2, 2)] {
         fake.port(host, port, "Online");
     }
@@ -183,19 +196,17 @@ fn every_path_of_the_volume_is_known_by_its_name() {
     all.push(fake.unit((1, 2, 9), WWID, "running"));
     fake.unit((2, 2, 3), OTHER, "running");
     let paths = fake.view(&disk).disks();
-    assert_eq!((paths.all, paths.without), (all, vec![]));
-    assert!(matches!(fake.view(&disk).state(), Lun::SeveralDisks(disks) if disks.len() == 3));
+    assert_eq!((paths.all(), paths.without), (all, vec![]));
+    assert!(matches!(fake.view(&disk).state(), DiskState::SeveralDisks(disks) if disks.len() == 3));
 }
 
 #[test]
 fn a_unit_of_another_volume_is_asked_and_stays() {
-    let (fake, disk) = (Fake::new(), disk(&[1]));
+    let fake = Fake::new();
+    let disk = disk(&[1]);
     fake.port(1, 1, "Online");
     fake.unit((1, 1, 3), OTHER, "running");
-    let multipath = Multipath::new(fake.0.path());
-    let mut finder = Finder::new(&multipath, SinglePath::Allowed);
-    let limit = Duration::from_secs(30);
-    let error = wait_for(fake.0.path(), "pvc", &disk, limit, &mut finder).unwrap_err();
+    let error = fake.fail_to_wait_for(&disk);
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     assert!(error.to_string().contains("naa.6001405fff"), "{error}");
     let written = |switch: &str| fake.text(&format!("{}/{switch}", Fake::place(1, 1, 3)));
@@ -222,11 +233,11 @@ fn a_port_that_is_not_reached_is_named() {
 #[test]
 fn what_the_node_lacks_is_refused_before_anything_is_scanned() {
     let fake = Fake::new();
-    let kind = |sys: &Path, target: &FcTarget| validate(sys, target).unwrap_err().kind();
+    let kind = |sys: &Path, target: &FcTarget| target.validate(sys).unwrap_err().kind();
     let target = FcTarget::new(3, WWID).unwrap().allow_single_path();
     assert_eq!(kind(fake.0.path(), &target), ErrorKind::InvalidInput, "no port");
     let target = target.port(wwpn(1));
-    validate(fake.0.path(), &target).unwrap();
+    target.validate(fake.0.path()).unwrap();
     let empty = tempfile::tempdir().unwrap();
     assert_eq!(kind(empty.path(), &target), ErrorKind::Unsupported, "no adapter");
 }
@@ -256,13 +267,12 @@ fn another_volume_with_the_same_number_is_in_the_way_at_a_common_port() {
     assert!(more.is_same(&one) && !named(WWID, 4, &[1], &[1]).is_same(&one));
     more.add_earlier(&one);
     assert_eq!(more, named(WWID, 3, &[3, 1, 2], &[1]));
-    let text = more.to_text();
-    assert_eq!(Disk::parse(&mut text.lines()), Some(more));
 }
 
 #[test]
 fn a_lost_port_is_no_path_and_the_map_stays_known_by_its_record() {
-    let (fake, disk) = (Fake::new(), disk(&[1]));
+    let fake = Fake::new();
+    let disk = disk(&[1]);
     fake.port(1, 1, "Online");
     fake.unit((1, 1, 3), WWID, "running");
     let uuid = format!("mpath-3{}\n", WWID.trim_start_matches("naa."));
@@ -271,7 +281,7 @@ fn a_lost_port_is_no_path_and_the_map_stays_known_by_its_record() {
     {
         fake.set(&format!("block/dm-7/{file}"), text);
     }
-    let number = |recorded| maps::number(fake.0.path(), &disk, recorded).unwrap();
+    let number = |recorded| fake.attached(&disk).number(recorded).unwrap();
     let map = Some(DeviceNumber::new(253, 7));
     assert_eq!(number(None), map);
     // After dev_loss_tmo the kernel removes the units, and the port has no target any more.

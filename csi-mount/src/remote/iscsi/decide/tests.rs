@@ -4,12 +4,13 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::DeviceNumber;
 use crate::remote::attach::own_portals;
 use crate::remote::disk::Disk;
+use crate::remote::paths::{DiskState, common_size};
 use crate::remote::record::Record;
-use crate::remote::scsi::decide::{Lun, View, common_size};
-use crate::remote::scsi::maps;
+use crate::remote::scsi::decide::View;
+use crate::remote::transport::Transport as _;
+use crate::sys::ids::DeviceNumber;
 
 const IQN: &str = "iqn.2026-01.org.example:s";
 const WWID: &str = "naa.60014051234567890abcdef012345678";
@@ -29,7 +30,8 @@ impl Fake {
     }
 
     fn session(&self, index: u32, iqn: &str, port: u16, state: &str) {
-        let (class, device) = (format!("class/iscsi_session/session{index}"), device(index));
+        let class = format!("class/iscsi_session/session{index}");
+        let device = device(index);
         for (file, text) in
             [("targetname", iqn), ("ifacename", "default"), ("state", state), ("target_id", "7")]
         {
@@ -65,18 +67,17 @@ impl Fake {
 
     /// The unit of this disk, over the sessions at these ports.
     fn view(&self, disk: &IscsiDisk, ports: &[u16]) -> View {
-        let unit = IscsiUnit { disk, portals: &portals(ports, true) };
-        View::read(self.0.path(), &unit).unwrap()
+        View::read(&Attached { sys: self.0.path(), disk, portals: &portals(ports, true) }).unwrap()
     }
 
-    fn state(&self, ports: &[u16]) -> Lun {
+    fn state(&self, ports: &[u16]) -> DiskState {
         self.view(&disk(), ports).state()
     }
 
     /// The number of the disk, by this recorded name.
     fn number(&self, ports: &[u16], recorded: Option<&str>) -> Option<DeviceNumber> {
-        let unit = IscsiUnit { disk: &disk(), portals: &portals(ports, true) };
-        maps::number(self.0.path(), &unit, recorded).unwrap()
+        let unit = Attached { sys: self.0.path(), disk: &disk(), portals: &portals(ports, true) };
+        unit.number(recorded).unwrap()
     }
 }
 
@@ -99,22 +100,22 @@ fn portals(ports: &[u16], is_own: bool) -> Vec<Portal> {
 #[test]
 fn a_unit_is_usable_in_a_live_session_and_by_its_name_and_number() {
     let fake = Fake::new();
-    assert_eq!(fake.state(&[1]), Lun::Absent, "no module is loaded");
+    assert_eq!(fake.state(&[1]), DiskState::Absent, "no module is loaded");
     fake.session(1, IQN, 1, "LOGGED_IN");
-    assert_eq!(fake.state(&[1]), Lun::Absent);
+    assert_eq!(fake.state(&[1]), DiskState::Absent);
     assert_eq!(fake.tree().sessions[0].nexus.target, 7, "without units the session says where they will be");
     // Its name with another number, and its number at another target.
     fake.unit(1, 4, WWID, "running", 1 << 20);
     fake.session(2, "iqn.2026-01.org.example:other", 1, "LOGGED_IN");
     fake.unit(2, 3, WWID, "running", 1 << 20);
-    assert_eq!(fake.state(&[1]), Lun::Absent);
+    assert_eq!(fake.state(&[1]), DiskState::Absent);
     // Its number, with another name: whatever else is there, it is not returned.
     fake.unit(1, 3, "naa.6001405ffffffffffffffffffffffff", "running", 1 << 20);
-    assert!(matches!(fake.state(&[1]), Lun::Other(name) if name.contains("naa.6001405fff")));
+    assert!(matches!(fake.state(&[1]), DiskState::Other(name) if name.contains("naa.6001405fff")));
     fake.unit(1, 3, WWID, "running", 1 << 20);
-    assert_eq!(fake.state(&[1]), Lun::Usable(DeviceNumber::new(8, 103)));
+    assert_eq!(fake.state(&[1]), DiskState::Usable(DeviceNumber::new(8, 103)));
     assert_eq!(fake.tree().sessions[0].nexus.target, 0);
-    assert_eq!(fake.state(&[2]), Lun::Absent, "at another portal");
+    assert_eq!(fake.state(&[2]), DiskState::Absent, "at another portal");
     for (session, unit, size) in [
         ("FAILED", "running", 1 << 20),
         ("FREE", "running", 1 << 20),
@@ -124,7 +125,7 @@ fn a_unit_is_usable_in_a_live_session_and_by_its_name_and_number() {
     ] {
         fake.session(1, IQN, 1, session);
         fake.unit(1, 3, WWID, unit, size);
-        assert!(matches!(fake.state(&[1]), Lun::Unusable(_)), "{session} {unit}");
+        assert!(matches!(fake.state(&[1]), DiskState::Unusable(_)), "{session} {unit}");
         assert_eq!(fake.number(&[1], None).unwrap().minor, 103);
     }
 }
@@ -134,7 +135,8 @@ fn each_name_counts_and_no_other() {
     let fake = Fake::new();
     fake.session(1, IQN, 1, "LOGGED_IN");
     fake.unit(1, 3, WWID, "running", 1 << 20);
-    let has = |id: LunId| matches!(fake.view(&IscsiDisk { id, ..disk() }, &[1]).state(), Lun::Usable(_));
+    let has =
+        |id: LunId| matches!(fake.view(&IscsiDisk { id, ..disk() }, &[1]).state(), DiskState::Usable(_));
     let digits = WWID.trim_start_matches("naa.");
     for name in [WWID, digits, &format!("wwn-0x{digits}"), &format!("3{digits}"), &WWID.to_uppercase()] {
         assert!(has(LunId::wwid(name).unwrap()), "{name}");
@@ -151,10 +153,10 @@ fn several_portals_make_several_disks() {
         fake.session(index, IQN, index as u16, "LOGGED_IN");
         fake.unit(index, 3, WWID, "running", u64::from(index) << 20);
     }
-    assert_eq!(fake.state(&[1, 2]), Lun::SeveralDisks(vec!["sd13".into(), "sd23".into()]));
+    assert_eq!(fake.state(&[1, 2]), DiskState::SeveralDisks(vec!["sd13".into(), "sd23".into()]));
     // The order of the portals counts, and not that of the sessions.
-    assert_eq!(fake.state(&[2]), Lun::Usable(DeviceNumber::new(8, 203)));
-    let size = |ports: &[u16]| common_size(fake.view(&disk(), ports).paths().map(|(_, unit)| unit));
+    assert_eq!(fake.state(&[2]), DiskState::Usable(DeviceNumber::new(8, 203)));
+    let size = |ports: &[u16]| common_size(fake.view(&disk(), ports).paths().map(|(_, unit)| unit.size));
     assert_eq!(size(&[2]), Ok(2 << 20));
     assert!(size(&[1, 2]).unwrap_err().contains("different sizes"));
     assert!(size(&[]).is_err());
@@ -200,14 +202,7 @@ fn only_what_an_attachment_logged_in_is_logged_out() {
     assert_eq!(connected, [address(1), address(2), address(4)]);
     let record = |iqn: &str, ports: &[u16]| {
         let disk = Disk::Iscsi(IscsiDisk { iqn: iqn.to_owned(), lun: 9, ..disk() });
-        Record {
-            boot: "b".to_owned(),
-            disk,
-            portals: portals(ports, true),
-            wwid: None,
-            not_flushed: None,
-            tls_keys: Vec::new(),
-        }
+        Record::new("b".to_owned(), disk, portals(ports, true))
     };
     let own = |ports: &[u16], records: &[&Record]| {
         let ports: Vec<_> = ports.iter().map(|port| address(*port)).collect();
@@ -254,11 +249,11 @@ fn the_map_over_all_sessions_is_the_disk() {
     fake.unit(1, 3, WWID, "running", 1 << 20);
     fake.session(2, IQN, 2, "LOGGED_IN");
     let paths = fake.view(&disk(), &[1, 2]).disks();
-    assert_eq!((paths.usable.len(), paths.without), (1, vec!["session2".to_owned()]));
+    assert_eq!((paths.usable().len(), paths.without), (1, vec!["session2".to_owned()]));
     assert_eq!(number(None), Some(DeviceNumber::new(8, 103)), "the only path");
     fake.unit(2, 3, WWID, "blocked", 1 << 20);
     let paths = fake.view(&disk(), &[1, 2]).disks();
-    assert_eq!((paths.all.len(), paths.usable.len(), paths.without), (2, 1, vec![]));
+    assert_eq!((paths.all().len(), paths.usable().len(), paths.without), (2, 1, vec![]));
     assert_eq!(number(None), None, "several paths and no map");
     let uuid = format!("mpath-3{}\n", WWID.trim_start_matches("naa."));
     for (file, text) in

@@ -8,7 +8,8 @@ use super::super::daemon::Daemon;
 use super::super::daemon::tests::FakeDaemon;
 use super::super::{Found, Multipath, SinglePath};
 use super::*;
-use crate::testing::{FakeDisk, FakeDisks};
+use crate::testing::FakeDisk;
+use crate::testing::disks::FakeDisks;
 
 const WWID: &str = "naa.600508b400105e210000900000490000";
 const UUID: &str = "mpath-3600508b400105e210000900000490000";

@@ -6,8 +6,10 @@ use super::*;
 use crate::remote::attach::own_portals;
 use crate::remote::disk::Disk;
 use crate::remote::nvme::target::{NamespaceId, Transport};
-use crate::remote::nvme::tree::has_native_multipath;
+use crate::remote::paths::{DiskState, common_size};
 use crate::remote::record::Record;
+use crate::remote::transport::{Attached, Transport as _};
+use crate::sys::ids::DeviceNumber;
 
 const NQN: &str = "nqn.s";
 const HOST: &str = "nqn.h";
@@ -65,27 +67,18 @@ impl Fake {
         Tree::read(self.0.path()).unwrap()
     }
 
-    fn namespace(&self) -> Namespace {
-        super::namespace(&self.tree(), &disk_of(NQN, HOST, id()))
+    fn namespace(&self) -> DiskState {
+        disks(&self.tree(), &disk_of(NQN, HOST, id())).state()
     }
 }
 
 fn disk_of(nqn: &str, host_nqn: &str, namespace: NamespaceId) -> NvmeDisk {
-    let (nqn, host_nqn) = (nqn.to_owned(), host_nqn.to_owned());
-    NvmeDisk { transport: Transport::Tcp, nqn, host_nqn, namespace }
+    NvmeDisk { transport: Transport::Tcp, nqn: nqn.to_owned(), host_nqn: host_nqn.to_owned(), namespace }
 }
 
 fn record(nqn: &str, portals: &[(u16, bool)]) -> Record {
     let portals = portals.iter().map(|(port, is_own)| Portal { address: address(*port), is_own: *is_own });
-    let disk = Disk::Nvme(disk_of(nqn, HOST, id()));
-    Record {
-        boot: "b".to_owned(),
-        disk,
-        portals: portals.collect(),
-        wwid: None,
-        not_flushed: None,
-        tls_keys: Vec::new(),
-    }
+    Record::new("b".to_owned(), Disk::Nvme(disk_of(nqn, HOST, id())), portals.collect())
 }
 
 fn address(port: u16) -> SocketAddr {
@@ -95,11 +88,11 @@ fn address(port: u16) -> SocketAddr {
 #[test]
 fn a_namespace_is_usable_by_a_live_path_with_access() {
     let fake = Fake::new();
-    assert_eq!(fake.namespace(), Namespace::Absent, "no module is loaded");
+    assert_eq!(fake.namespace(), DiskState::Absent, "no module is loaded");
     assert!(!has_native_multipath(fake.0.path()));
     fake.controller("nvme0", NQN, 1, "live");
     fake.controller("nvme1", NQN, 2, "live");
-    assert_eq!(fake.namespace(), Namespace::Absent);
+    assert_eq!(fake.namespace(), DiskState::Absent);
     for (states, access, expected) in [
         (["live", "live"], ["optimized", "inaccessible"], true),
         (["connecting", "live"], ["optimized", "non-optimized"], true),
@@ -114,17 +107,17 @@ fn a_namespace_is_usable_by_a_live_path_with_access() {
         }
         let found = fake.namespace();
         assert_eq!(
-            found == Namespace::Usable(DeviceNumber::new(259, 3)),
+            found == DiskState::Usable(DeviceNumber::new(259, 3)),
             expected,
             "{states:?} {access:?} {found:?}"
         );
-        assert!(expected || matches!(found, Namespace::Unusable(_)), "{found:?}");
+        assert!(expected || matches!(found, DiskState::Unusable(_)), "{found:?}");
     }
     // The kernel has no usable path, so it gives the disk no node.
     fake.set("class/nvme/nvme0/state", "live");
     fake.path("nvme0", "nvme0c0n1", "optimized", 1 << 20);
     fs::remove_file(fake.0.path().join("block/nvme0n1/dev")).unwrap();
-    assert!(matches!(fake.namespace(), Namespace::Unusable(_)));
+    assert!(matches!(fake.namespace(), DiskState::Unusable(_)));
 }
 
 #[test]
@@ -134,7 +127,7 @@ fn each_name_is_found_and_no_other_subsystem_or_disk() {
     fake.path("nvme0", "nvme0c0n1", "optimized", 1 << 20);
     let tree = fake.tree();
     let has = |nqn: &str, host: &str, id: NamespaceId| {
-        super::namespace(&tree, &disk_of(nqn, host, id)) != Namespace::Absent
+        disks(&tree, &disk_of(nqn, host, id)).state() != DiskState::Absent
     };
     assert!(has(NQN, HOST, NamespaceId::nguid("0123456789abcdef0123456789ABCDEF").unwrap()));
     assert!(has(NQN, HOST, NamespaceId::eui64("0123456789abcdef").unwrap()));
@@ -145,7 +138,7 @@ fn each_name_is_found_and_no_other_subsystem_or_disk() {
     assert!(!has(NQN, HOST, NamespaceId::uuid("0123456789abcdef0123456789abcdef").unwrap()));
     // A local disk with the same name.
     fake.set("class/nvme/nvme0/transport", "pcie");
-    assert_eq!(fake.namespace(), Namespace::Absent);
+    assert_eq!(fake.namespace(), DiskState::Absent);
 }
 
 #[test]
@@ -159,9 +152,9 @@ fn without_native_multipath_two_disks_are_refused() {
         fake.controller(&format!("nvme{index}"), NQN, 4420 + index, "live");
     }
     fake.path("nvme0", "nvme0n1", "optimized", 1 << 20);
-    assert!(matches!(fake.namespace(), Namespace::Usable(_)));
+    assert!(matches!(fake.namespace(), DiskState::Usable(_)));
     fake.path("nvme1", "nvme1n1", "optimized", 1 << 20);
-    assert_eq!(fake.namespace(), Namespace::SeveralDisks(vec!["nvme0n1".into(), "nvme1n1".into()]));
+    assert_eq!(fake.namespace(), DiskState::SeveralDisks(vec!["nvme0n1".into(), "nvme1n1".into()]));
 }
 
 #[test]
@@ -180,7 +173,8 @@ fn only_what_an_attachment_connected_is_disconnected() {
     };
     // The portal 3 has a controller, but of another subsystem.
     assert_eq!(own(&[1, 2, 3, 4], &[]), [false, false, true, true]);
-    let (first, other) = (record(NQN, &[(1, true), (2, false)]), record("nqn.other", &[(2, true)]));
+    let first = record(NQN, &[(1, true), (2, false)]);
+    let other = record("nqn.other", &[(2, true)]);
     assert_eq!(own(&[1, 2], &[&first, &other]), [true, false]);
 
     let names = |portals: &[(u16, bool)]| -> Vec<String> {
@@ -194,7 +188,8 @@ fn only_what_an_attachment_connected_is_disconnected() {
         let portals = record(NQN, portals).portals;
         assert_eq!(is_connection_missing(&tree, &disk, &portals), expected, "{portals:?}");
     }
-    assert_eq!(number(fake.0.path(), &disk).unwrap(), None);
+    let attached = Attached { sys: fake.0.path(), disk: &disk, portals: &[] };
+    assert_eq!(attached.number(None).unwrap(), None);
 }
 
 #[test]
@@ -206,7 +201,7 @@ fn sizes_agree_on_every_path_and_the_disk() {
     }
     let size = |fake: &Fake| {
         let tree = fake.tree();
-        common_size(paths(&tree, &disk_of(NQN, HOST, id())).map(|(_, path)| path))
+        common_size(paths(&tree, &disk_of(NQN, HOST, id())).flat_map(|(_, path)| path.sizes))
     };
     assert_eq!(size(&fake), Ok(1 << 20));
     fake.path("nvme1", "nvme0c1n1", "optimized", 2 << 20);
@@ -234,8 +229,4 @@ fn a_namespace_has_one_transport_and_its_own_controllers() {
     let [tcp, rdma, other] = [tcp, rdma, other].map(Disk::Nvme);
     assert!(tcp.excludes(&rdma) && rdma.excludes(&tcp));
     assert!(!tcp.excludes(&tcp) && !tcp.excludes(&other) && !tcp.shares_connections(&rdma));
-    for disk in [tcp, rdma] {
-        let text = disk.to_text();
-        assert_eq!(Disk::parse(&mut text.lines()), Some(disk), "{text}");
-    }
 }

@@ -33,7 +33,9 @@ impl Start {
         let device = command.iter().find_map(|word| word.strip_prefix(OPEN_FILE));
         let device = device.map(|number| number.parse().map_err(|_| "the number of an open file is wrong"));
         let device = device.transpose()?.map(inherited).transpose()?;
-        let (input, output, errors) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+        let input = std::io::stdin();
+        let output = std::io::stdout();
+        let errors = std::io::stderr();
         let mut files = vec![input.as_fd(), output.as_fd(), errors.as_fd()];
         files.extend(device.as_ref().map(|device| device.as_fd()));
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];

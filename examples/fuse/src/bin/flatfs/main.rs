@@ -105,7 +105,8 @@ fn answer(request: &Request<'_>, store: &mut Store) -> Option<std::result::Resul
         3 => store.attributes(node).map(Answer::attributes),
         // SETATTR: only the size is changed.
         4 => {
-            let (what, size) = (request.word(0), request.long(16));
+            let what = request.word(0);
+            let size = request.long(16);
             store.resize(node, (what & 8 != 0).then_some(size)).map(Answer::attributes)
         }
         // MKNOD; the kernel uses it in place of CREATE

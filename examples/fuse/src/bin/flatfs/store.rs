@@ -130,7 +130,9 @@ impl Store {
     }
 
     pub(crate) fn read(&self, node: u64, offset: u64, length: usize) -> Result<Vec<u8>> {
-        let (file, mut bytes, mut read) = (self.open(node)?, vec![0; length], 0);
+        let file = self.open(node)?;
+        let mut bytes = vec![0; length];
+        let mut read = 0;
         while read < length {
             match file.read_at(&mut bytes[read..], offset + read as u64) {
                 Ok(0) => break,

@@ -1,0 +1,250 @@
+//! A storage system that attaches disks to a machine, from ControllerPublishVolume to ControllerUnpublishVolume, on a
+//! simulated node: it needs no root. The node plugin is the example of `BlockDevices`.
+#![cfg(all(feature = "mount", feature = "testing", target_os = "linux"))]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use csi_conformance::{Kit, MountAccess};
+use csi_core::client::{Client, Target, VolumeUse};
+use csi_core::controller::{
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, PublishUnpublishVolume, Published,
+};
+use csi_core::mount::testing::SimulatedNode;
+use csi_core::proto::v1;
+use csi_core::proto::v1::volume_capability::access_mode::Mode;
+use csi_core::testing::serve;
+use csi_core::types::NodeId;
+
+include!("../docs/attached_disks.rs");
+
+const STAGING: &str = "/var/lib/kubelet/staging/v";
+const POD: &str = "/var/lib/kubelet/pods/1";
+
+struct Disk {
+    serial: String,
+    size: u64,
+    /// The device, while the disk is attached.
+    device: Option<PathBuf>,
+}
+
+/// A storage system, and the one machine that uses it.
+struct Storage {
+    machine: SimulatedNode,
+    machine_id: NodeId,
+    disks: Mutex<BTreeMap<VolumeId, Disk>>,
+    created: AtomicU32,
+}
+
+impl Storage {
+    fn new() -> Arc<Self> {
+        let machine = SimulatedNode::new();
+        [STAGING, POD].iter().for_each(|path| machine.create_dir(path));
+        let machine_id = NodeInfo::from_host_name().unwrap().node_id;
+        Arc::new(Self { machine, machine_id, disks: Mutex::default(), created: AtomicU32::new(0) })
+    }
+
+    /// Attaches the disk, if it is not attached yet. Returns its device.
+    fn attach(&self, disk: &mut Disk) -> PathBuf {
+        let attach = || self.machine.attach_disk(&disk.serial, disk.size);
+        disk.device.get_or_insert_with(attach).clone()
+    }
+
+    fn detach(&self, disk: &mut Disk) {
+        if let Some(device) = disk.device.take() {
+            self.machine.remove_disk(device);
+        }
+    }
+
+    /// Does something with every disk.
+    fn each(&self, change: impl Fn(&Self, &mut Disk)) {
+        self.disks.lock().unwrap().values_mut().for_each(|disk| change(self, disk));
+    }
+}
+
+#[async_trait]
+impl Controller for Storage {
+    async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
+        let disks = self.disks.lock().unwrap();
+        Ok(disks.get(id).map(|disk| Volume::new(id.clone(), disk.size)))
+    }
+
+    fn supports(&self, capability: &VolumeCapability) -> bool {
+        !capability.access_mode.is_multi_node()
+    }
+}
+
+#[async_trait]
+impl CreateDeleteVolume for Storage {
+    async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
+        let id = VolumeId::from_name(&request.name)?;
+        let size = request.capacity_range.choose(64 << 20, 1 << 20)?;
+        let mut disks = self.disks.lock().unwrap();
+        let disk = disks.entry(id.clone()).or_insert_with(|| {
+            // The machine knows a disk by its serial number: a new volume does not have the content of a deleted one.
+            let serial = format!("disk-{}", self.created.fetch_add(1, Ordering::Relaxed));
+            Disk { serial, size, device: None }
+        });
+        Ok(Volume::new(id, disk.size))
+    }
+
+    async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
+        let mut disks = self.disks.lock().unwrap();
+        if disks.get(&request.volume_id).is_some_and(|disk| disk.device.is_some()) {
+            return Err(Error::InUse("it is attached".into()));
+        }
+        disks.remove(&request.volume_id);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl PublishUnpublishVolume for Storage {
+    async fn publish_volume(&self, request: ControllerPublishVolumeRequest) -> Result<Published> {
+        if request.node_id != self.machine_id {
+            return Err(Error::NodeNotFound(request.node_id));
+        }
+        let mut disks = self.disks.lock().unwrap();
+        let disk = disks.get_mut(&request.volume_id).ok_or(Error::VolumeNotFound(request.volume_id))?;
+        let device = self.attach(disk).display().to_string();
+        let serial = disk.serial.clone();
+        Ok(Published::new([("device".to_owned(), device), ("serial".to_owned(), serial)].into()))
+    }
+
+    async fn unpublish_volume(&self, request: ControllerUnpublishVolumeRequest) -> Result<()> {
+        if let Some(disk) = self.disks.lock().unwrap().get_mut(&request.volume_id) {
+            self.detach(disk);
+        }
+        Ok(())
+    }
+}
+
+/// The same node plugin, which waits for a disk that the machine does not see yet.
+struct Waiting(Disks);
+
+fn expected(volume: &Attachment) -> Result<ExpectedDevice> {
+    let serial = volume.publish_context.require("serial")?;
+    Ok(ExpectedDevice::new().serial(serial).wait_limit(Duration::from_secs(60)))
+}
+
+#[async_trait]
+impl BlockDevices for Waiting {
+    fn attachments_directory(&self) -> Option<PathBuf> {
+        self.0.attachments_directory()
+    }
+
+    async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
+        let expected = expected(volume)?;
+        let host = volume.host().clone();
+        blocking(move || Ok(host.devices().wait(&expected)?)).await
+    }
+
+    async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
+        let expected = expected(volume)?;
+        let host = volume.host().clone();
+        blocking(move || Ok(host.devices().find(&expected)?)).await
+    }
+
+    async fn detach(&self, volume: &Attachment) -> Result<()> {
+        self.0.detach(volume).await
+    }
+
+    async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
+        self.0.plan(volume, capability).await
+    }
+}
+
+fn disks(directory: &Path) -> Disks {
+    Disks { attachments: directory.join("attachments") }
+}
+
+/// Serves the storage system with a node plugin.
+async fn served(storage: &Arc<Storage>, node: impl BlockDevices, directory: &Path) -> Client {
+    let node = BlockNode::service(Arc::new(node));
+    let controller =
+        ControllerService::new(Arc::clone(storage)).create_delete_volume().publish_unpublish_volume();
+    let plugin = Plugin::new("disks.csi.example.org", "1").controller(controller).node(node);
+    serve(plugin.host(storage.machine.clone()), directory).await
+}
+
+async fn created(storage: &Storage, client: &Client) -> VolumeUse {
+    let capability = v1::VolumeCapability::mount(Mode::SingleNodeWriter);
+    let create = v1::CreateVolumeRequest {
+        name: "v".to_owned(),
+        volume_capabilities: vec![capability.clone()],
+        ..Default::default()
+    };
+    let volume_id = client.call(create).await.unwrap().volume.unwrap().volume_id;
+    VolumeUse::new(volume_id, capability).attached_to(storage.machine_id.to_string()).staged_at(STAGING)
+}
+
+#[tokio::test]
+async fn the_example_passes_the_kit() {
+    let directory = tempfile::tempdir().unwrap();
+    let [staging, target] = ["staging", "target"].map(|name| directory.path().join(name));
+    std::fs::create_dir(&staging).unwrap();
+    std::fs::create_dir(&target).unwrap();
+    served(&Storage::new(), disks(directory.path()), directory.path()).await;
+    let endpoint = directory.path().join("csi.sock").to_str().unwrap().parse().unwrap();
+    let report = Kit::new(endpoint)
+        .staging(staging)
+        .target(target)
+        .mount_access(MountAccess::Elsewhere)
+        .journal(directory.path().join("journal"))
+        .run()
+        .await
+        .unwrap();
+    println!("{}", report.text());
+    report.assert_ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_comes_back_and_is_waited_for() {
+    for appears_late in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let storage = Storage::new();
+        let client = served(&storage, Waiting(disks(directory.path())), directory.path()).await;
+        let mut volume = created(&storage, &client).await;
+        let targets = [Target::new(format!("{POD}/mount"))];
+        let file = format!("{POD}/mount/file");
+        for round in 0..2 {
+            volume.attach(&client).await.unwrap();
+            if appears_late {
+                storage.each(Storage::detach);
+            }
+            let appear = async {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                storage.each(|storage, disk| drop(storage.attach(disk)));
+            };
+            let (staged, ()) = tokio::join!(volume.stage(&client), appear);
+            staged.unwrap();
+            volume.publish(&client, &targets).await.unwrap();
+            match round {
+                0 => storage.machine.write(&file, "data").unwrap(),
+                _ => assert_eq!(storage.machine.read(&file).unwrap(), b"data", "the disk came back"),
+            }
+            volume.unpublish_unstage_detach(&client, &targets).await.unwrap();
+            storage.each(|_, disk| assert_eq!(disk.device, None));
+        }
+    }
+}
+
+/// Whatever the killed call had done, its repetition ends well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_plugin_that_is_killed_at_any_step_finds_the_disk_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = Storage::new();
+    let client = served(&storage, disks(directory.path()), directory.path()).await;
+    let mut volume = created(&storage, &client).await;
+    let targets = [Target::new(format!("{POD}/mount"))];
+    for steps in 0..6 {
+        storage.machine.crash_after(steps);
+        let _ = volume.attach_stage_publish(&client, &targets).await;
+        storage.machine.restart();
+        volume.attach_stage_publish(&client, &targets).await.unwrap();
+        volume.unpublish_unstage_detach(&client, &targets).await.unwrap();
+    }
+}

@@ -1,0 +1,113 @@
+//! Locks that let one thread, and one process at a time, start a daemon for a place. A killed starter's child holds
+//! that of the processes until its daemon can be recognized.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::place::target::Target;
+use crate::place::target_lock::{Purpose, TargetLock};
+use crate::sys::descriptor::lock_within;
+use crate::sys::hash::fnv1a;
+
+/// How long to wait for another start of a daemon that is in progress.
+pub(super) const START_TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// Takes the lock under which the threads of this process start and end the daemon of a place.
+pub(super) fn lock_threads(operation: &'static str, staging: &Target, limit: Duration) -> Result<TargetLock> {
+    TargetLock::take_within(staging, Purpose::StartDaemon, limit).ok_or_else(|| {
+        let reason = "another thread is starting or ending its daemon";
+        Error::new(ErrorKind::Busy, operation, reason).at(staging.path())
+    })
+}
+
+/// The lock of a place, until it is dropped.
+///
+/// It is a lock (`flock(2)`) on the parent directory, through an open file of its own. A child process
+/// shares that open file until its `exec` closes it. So while the lock is taken, a child of a killed
+/// process can exist that will become a daemon and does not have the mark yet. When the lock is free, every
+/// daemon has its mark.
+///
+/// The place itself can't be locked: what is mounted there might not answer. The kubelet has a separate
+/// directory for each staging directory, and locks none. Volumes that share a parent directory wait for
+/// each other while a daemon is started, but not until it is ready.
+pub(super) struct DaemonStartLock {
+    /// None if the directory can't be locked: a filesystem such as NFS might not lock directories.
+    directory: Option<OwnedFd>,
+}
+
+impl DaemonStartLock {
+    /// Takes the lock, and waits for it up to this limit.
+    pub(super) fn take(operation: &'static str, place: &Target, limit: Duration) -> Result<Self> {
+        if !place.has_parent() {
+            return Ok(Self { directory: None });
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(place.parent(operation)?, ".", flags, Mode::empty())
+            .map_err(|error| place.error(operation, error))?;
+        match lock_within(&directory, limit) {
+            Ok(()) => Ok(Self { directory: Some(directory) }),
+            Err(Errno::WOULDBLOCK) => {
+                let reason = format!("another process has kept its parent directory locked for {limit:?}");
+                let hint = "a daemon is being started there and does not run; find out why";
+                Err(Error::new(ErrorKind::Busy, operation, reason).at(place.path()).hint(hint))
+            }
+            Err(error) => {
+                tracing::debug!(%error, at = %place.path().display(), "the parent directory could not be \
+                    locked");
+                Ok(Self { directory: None })
+            }
+        }
+    }
+
+    /// Says that this process starts the daemon of the place from now on; none if another process does that.
+    pub(super) fn begin_start(&self, place: &Target) -> Option<StartInProgress> {
+        let Some(directory) = &self.directory else { return Some(StartInProgress { _directory: None }) };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // An open file of its own, because this lock is held for longer.
+        let own = rustix::fs::openat(directory, ".", flags, Mode::empty()).ok();
+        let Some(own) = own else { return Some(StartInProgress { _directory: None }) };
+        let mut found = byte_lock(place, libc::F_WRLCK);
+        match fcntl(&own, FcntlArg::F_OFD_GETLK(&mut found)) {
+            Ok(_) if found.l_type != libc::F_UNLCK as libc::c_short => return None,
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "the lock of a starting daemon could not be read"),
+        }
+        if let Err(error) = fcntl(&own, FcntlArg::F_OFD_SETLK(&byte_lock(place, libc::F_RDLCK))) {
+            tracing::debug!(%error, "the start of a daemon could not be locked");
+        }
+        Some(StartInProgress { _directory: Some(own) })
+    }
+}
+
+/// Says, until it is dropped or its process ends, that a process starts the daemon of a place and waits for
+/// the mount.
+///
+/// A daemon without a mount is either about to mount or left by a killed stage. This lock tells the two
+/// apart. Without it, processes that stage at the same time would each kill the daemon of the other.
+///
+/// It is a read lock on one byte of the parent directory (an open file description lock, `fcntl(2)`). A
+/// directory can't be locked for writing this way, so a start takes it while it holds the [`DaemonStartLock`].
+/// Where a filesystem has no such locks, nobody is waited for.
+pub(super) struct StartInProgress {
+    _directory: Option<OwnedFd>,
+}
+
+/// The byte is chosen by the name of the place. Two places of one directory with the same byte would wait for
+/// each other.
+fn byte_lock(place: &Target, kind: libc::c_int) -> libc::flock {
+    let byte = fnv1a(place.name().as_bytes()) >> 2;
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte.cast_signed(),
+        l_len: 1,
+        l_pid: 0,
+    }
+}

@@ -1,0 +1,367 @@
+//! Block devices, and volumes that are block devices.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::{OwnedPath, steps};
+use crate::device::block_device::{BlockDevice, DeviceAccess, DeviceUse};
+use crate::device::expected::ExpectedDevice;
+use crate::device::loop_device::node::LoopPath;
+use crate::device::loop_device::{LoopDevice, LoopOptions};
+use crate::device::sysfs::{DeviceIdentity, Rescan};
+use crate::device::users::DeviceUser;
+use crate::error::Result;
+use crate::filesystem::grow::Grown;
+use crate::flow::block::{self, MountCopies, StagePlan, Staged, VolumeUsage};
+use crate::mounting::attach::Outcome;
+use crate::mounting::id_map::IdMap;
+use crate::mounting::unmount::Unmounted;
+use crate::place::target::Removed;
+use crate::sys::attributes::MountAttributes;
+use crate::sys::ids::DeviceNumber;
+
+steps! {
+    /// What a node plugin does with block devices before they are a volume.
+    Devices as devices;
+
+    /// Waits for the disk with these properties, and returns the path of its node; see [`ExpectedDevice::wait`].
+    ///
+    /// ```
+    /// use csi_mount::testing::SimulatedNode;
+    /// use csi_mount::{ExpectedDevice, Host, Result};
+    ///
+    /// /// The device of a volume that the cloud has attached to this node.
+    /// fn device(host: &Host, serial: &str) -> Result<std::path::PathBuf> {
+    ///     host.devices().wait(&ExpectedDevice::new().serial(serial))
+    /// }
+    ///
+    /// // In a test, as the cloud does:
+    /// let node = SimulatedNode::new();
+    /// let attached = node.attach_disk("disk-1", 1 << 30);
+    /// assert_eq!(device(&node.host(), "disk-1")?, attached);
+    /// # Ok::<(), csi_mount::Error>(())
+    /// ```
+    pub fn wait(expected: &ExpectedDevice) -> Result<PathBuf> {
+        Ok(expected.wait()?.path().to_owned())
+    }
+
+    /// Waits for the disk at this path; see [`ExpectedDevice::wait_at`].
+    pub fn wait_at(expected: &ExpectedDevice, path: &Path) -> Result<PathBuf> {
+        Ok(expected.wait_at(path)?.path().to_owned())
+    }
+
+    /// The disk with these properties, if it exists now; see [`ExpectedDevice::find`].
+    pub fn find(expected: &ExpectedDevice) -> Result<Option<PathBuf>> {
+        Ok(expected.find()?.map(|device| device.path().to_owned()))
+    }
+
+    /// What a disk reports about itself; see [`BlockDevice::identity`].
+    pub fn identity(device: &Path) -> Result<DeviceIdentity> {
+        BlockDevice::open(device)?.identity()
+    }
+
+    /// The size of a block device in bytes; see [`BlockDevice::size`].
+    pub fn size(device: &Path) -> Result<u64> {
+        BlockDevice::open(device)?.size()
+    }
+
+    /// Makes a disk report its size again; see [`BlockDevice::rescan`].
+    pub fn rescan(device: &Path) -> Result<Rescan> {
+        BlockDevice::open(device)?.rescan()
+    }
+
+    /// The number of the block device at a path; see [`BlockDevice::open`].
+    pub fn number(device: &Path) -> Result<DeviceNumber> {
+        Ok(BlockDevice::open(device)?.number())
+    }
+
+    /// Whether a block device is in use; see [`BlockDevice::in_use`].
+    pub fn in_use(device: &Path) -> Result<DeviceUse> {
+        BlockDevice::open(device)?.in_use()
+    }
+
+    /// The users of a block device; see [`BlockDevice::users`].
+    pub fn users(device: &Path) -> Result<Vec<DeviceUser>> {
+        BlockDevice::open(device)?.users()
+    }
+
+    /// The number that no other disk gets until the next boot; see [`BlockDevice::disk_sequence`].
+    pub fn disk_sequence(device: &Path) -> Result<Option<u64>> {
+        Ok(BlockDevice::open(device)?.disk_sequence())
+    }
+
+    /// Attaches a loop device to a file, or finds the one that is attached; see
+    /// [`LoopDevice::attach_or_find`].
+    pub fn loop_attach(backing: &Path, options: &LoopOptions) -> Result<LoopPath> {
+        let device = LoopDevice::attach_or_find(backing, options)?;
+        Ok(LoopPath::new(device.path(), device.number()))
+    }
+
+    /// The loop devices over a file or device; see [`LoopDevice::find`].
+    pub fn loop_devices(backing: &Path) -> Result<Vec<LoopPath>> {
+        let found = LoopDevice::find(backing)?;
+        Ok(found.iter().map(|device| LoopPath::new(device.path(), device.number())).collect())
+    }
+
+    /// Makes the loop devices over a file or device read its size again; see
+    /// [`LoopDevice::refresh_size`].
+    pub fn loop_refresh(backing: &Path) -> Result<()> {
+        LoopDevice::find(backing)?.iter().try_for_each(LoopDevice::refresh_size)
+    }
+
+    /// Detaches the loop devices over a file, and returns their number; see [`LoopDevice::detach_all`].
+    pub fn loop_detach(backing: &Path) -> Result<usize> {
+        LoopDevice::detach_all(backing)
+    }
+}
+
+steps! {
+    /// Volumes that are block devices: the steps of [`flow::block`](crate::flow::block).
+    BlockVolumes as block;
+
+    /// Returns the block device of a volume: the one under the filesystem mounted at this path, or the one
+    /// whose node is bound there.
+    ///
+    /// It does not ask the filesystem, so it also returns if the filesystem hangs.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted there,
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) if the filesystem there has no block device.
+    pub fn device_of(path: &Path) -> Result<DeviceNumber> {
+        block::device_of(path)
+    }
+
+    /// Frees on its device what the filesystem mounted at this path does not use of these bytes of it (`FITRIM`), and
+    /// returns how many bytes it freed. A process can hold the mount busy meanwhile.
+    ///
+    /// The range limits how long the device works for one call: after half a minute the kernel is told to stop. A start
+    /// beyond the filesystem's size is an error. btrfs frees what no chunk uses in each call, so give it all bytes at
+    /// once. Source: `ioctl_fitrim(2)`, or `fstrim(8)`.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted there;
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) for a raw device, and if the filesystem or its device does not
+    /// support it; [`PermissionDenied`](crate::ErrorKind::PermissionDenied) without `CAP_SYS_ADMIN`;
+    /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if it was told to stop.
+    pub fn trim(path: &Path, bytes: Range<u64>) -> Result<u64> {
+        block::trim(path, bytes)
+    }
+
+    /// Returns the device inside an encrypted device, the one with the volume's content.
+    ///
+    /// [`stage`](Self::stage) or `stage_device` has opened it. None if the device is not encrypted, or not
+    /// open. The kernel is asked, so the answer is right in any process.
+    ///
+    /// # Errors
+    /// Those of [`BlockDevice::open`].
+    pub fn opened_device(device: &Path) -> Result<Option<PathBuf>> {
+        block::opened_device(device)
+    }
+
+    /// Mounts the filesystem of a device at the staging directory, and makes the filesystem first if the device
+    /// is blank.
+    ///
+    /// It waits for the device ([`StagePlan::wait_for_device`], [`StagePlan::expect`]). Existing content is
+    /// kept. The device is formatted only if it is [`Blank`](crate::Probe::Blank), or holds nothing but an
+    /// interrupted format of this crate ([`Interrupted`](crate::Probe::Interrupted)). It is mounted only if it
+    /// holds the filesystem of the plan. An ext4 with errors is checked first ([`StagePlan::check`]). A volume
+    /// that is known to have content is never formatted ([`StagePlan::never_format`]). A filesystem smaller
+    /// than its device grows: ext4 before it is mounted, XFS and btrfs after. The XFS clone of a mounted
+    /// filesystem is mounted with `nouuid` if its origin is visibly mounted and is not on the same disk. A
+    /// btrfs clone is mounted next to its origin from Linux 6.7 on. A plan can give a clone its own UUID
+    /// ([`StagePlan::own_uuid`]). On failure, what this call mounted is unmounted, and a directory that it made
+    /// is removed.
+    ///
+    /// For a plan that is `encrypted` (feature `luks`) all this holds for the device inside. A blank device is
+    /// encrypted first, and the device inside is formatted only if nothing was ever written to it. The mapping
+    /// is named after the staging directory. A mapping that a killed call left is removed and made again. On
+    /// failure, a device that this call opened is closed.
+    ///
+    /// # Errors
+    /// - [`NotBlank`](crate::ErrorKind::NotBlank): the device holds something else, and the message says what
+    ///   and where. Nothing was written to it.
+    /// - [`Unreadable`](crate::ErrorKind::Unreadable): the device can't be read. Nothing was written to it.
+    /// - [`OutOfRange`](crate::ErrorKind::OutOfRange): the size of the device is not a multiple of its sectors.
+    /// - [`InvalidOption`](crate::ErrorKind::InvalidOption): the filesystem does not accept a mount option or
+    ///   its value.
+    /// - [`AlreadyMounted`](crate::ErrorKind::AlreadyMounted): another device is mounted there, or the same
+    ///   with other options.
+    /// - [`Busy`](crate::ErrorKind::Busy): the device is published raw for writing, or a loop device or another
+    ///   device is over it ([`BlockDevice::users`]); or the disk is already mounted
+    ///   through another of its devices (XFS, btrfs); or its UUID is to be changed and it is used anywhere.
+    /// - [`ReadOnly`](crate::ErrorKind::ReadOnly): the device refuses writes and the plan needs them; or the
+    ///   device is blank, or the log of its filesystem must be replayed, and the plan allows no writes; or it
+    ///   is mounted there, and the kernel made it read-only after an error.
+    /// - [`Unresponsive`](crate::ErrorKind::Unresponsive): it is mounted there, and has shut down after an
+    ///   error.
+    /// - [`WrongDevice`](crate::ErrorKind::WrongDevice): the disk at the path is not the expected one.
+    /// - [`Damaged`](crate::ErrorKind::Damaged): the check found errors that it can't repair; or the device is
+    ///   shorter than the filesystem on it; or the device is blank and the plan [never
+    ///   formats](StagePlan::never_format) it.
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported): the filesystem has a feature that this kernel does not
+    ///   know; or its UUID is to be changed and more in it depends on the UUID ([`StagePlan::own_uuid`]).
+    /// - For an encrypted plan: `WrongKey` if the key is not the device's;
+    ///   [`NotBlank`](crate::ErrorKind::NotBlank) if the device holds content that is not encrypted;
+    ///   [`WrongDevice`](crate::ErrorKind::WrongDevice) if the mapping is over another device;
+    ///   [`Busy`](crate::ErrorKind::Busy) if the mapping, or a device that had its number before, is published
+    ///   raw; [`Unsupported`](crate::ErrorKind::Unsupported) without a device mapper; and those of
+    ///   `Luks::format`.
+    /// - Those of [`BlockDevice::open`], [`Format::run`](crate::Format::run),
+    ///   [`grow_unmounted`](crate::grow_unmounted), [`grow_mounted`](crate::grow_mounted) and
+    ///   [`Mount::at`](crate::Mount::at).
+    pub fn stage(device: &Path, staging: &OwnedPath, plan: &StagePlan) -> Result<Staged> {
+        block::stage(device, &staging.target()?, plan)
+    }
+
+    /// Opens an encrypted device for raw use. [`opened_device`](Self::opened_device) then returns the device
+    /// inside.
+    ///
+    /// Give that one to [`publish_device`](Self::publish_device). A blank device is encrypted first.
+    /// [`unstage`](Self::unstage) closes the device.
+    ///
+    /// Nothing is mounted at the staging path: the path only identifies the volume that the device belongs to.
+    /// The inside of a newly encrypted device reads as zeros at both ends, where programs look for content, and
+    /// as noise elsewhere. A device that is already published stays as it is, and its key is not checked. A
+    /// device that is already open stays as it is if this is its key.
+    ///
+    /// # Errors
+    /// As for [`stage`](Self::stage) of an encrypted device, without those of filesystems; and
+    /// [`Busy`](crate::ErrorKind::Busy) if the opened device got the number of a device that is still
+    /// published. Somebody else has closed that device, and a workload that has its node would access this
+    /// volume.
+    #[cfg(feature = "luks")]
+    pub fn stage_device(
+        device: &Path,
+        staging: &OwnedPath,
+        luks: &crate::Luks,
+        key: &crate::LuksKey,
+        access: DeviceAccess,
+    ) -> Result<()> {
+        block::stage_device(device, &staging.target()?, luks, key, access).map(drop)
+    }
+
+    /// Unmounts every layer at the staging directory, and makes sure that the device is free in every mount
+    /// namespace. [`MountCopies`] says what happens to copies of the mount in other mount namespaces.
+    ///
+    /// An encrypted device that was opened for the volume is closed, also if it was only half opened or the
+    /// device is gone. The directory stays: it belongs to the orchestrator. Pass the device if it is known:
+    /// when the call is repeated after [`Busy`](crate::ErrorKind::Busy), nothing is mounted any more that
+    /// identifies the device. A device that is gone is free.
+    ///
+    /// # Errors
+    /// - [`Busy`](crate::ErrorKind::Busy): the staged filesystem is in use, or the device, or the one inside an
+    ///   encrypted one, has another user ([`BlockDevice::users`]): it is mounted
+    ///   elsewhere, is still published raw, or another device is built on it. The message names up to three
+    ///   users. A frozen filesystem is Busy too, and stays mounted.
+    /// - [`WrongDevice`](crate::ErrorKind::WrongDevice): a device other than the given one is mounted there; it
+    ///   stays mounted.
+    pub fn unstage(
+        staging: &OwnedPath,
+        device: Option<&Path>,
+        copies: MountCopies,
+    ) -> Result<Unmounted> {
+        block::unstage(&staging.target()?, device, copies)
+    }
+
+    /// Binds the staged filesystem to the target directory, with these attributes added to those of the staged
+    /// mount, and file owners as the id map shows them ([`Bind::id_map`](crate::Bind::id_map)).
+    ///
+    /// The directory is made if it does not exist. If the bind fails, a directory that this call made is
+    /// removed again.
+    ///
+    /// # Errors
+    /// [`Busy`](crate::ErrorKind::Busy) if the directory has content and nothing is mounted there.
+    /// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted at the staging directory.
+    /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if its filesystem has shut down.
+    /// [`ReadOnly`](crate::ErrorKind::ReadOnly) if an error made it read-only and these attributes allow
+    /// writing. [`Unsupported`](crate::ErrorKind::Unsupported) where owners can't be mapped. Those of
+    /// [`Bind::at`](crate::Bind::at) and [`Target::create_dir`](crate::Target::create_dir).
+    pub fn publish(
+        staging: &Path,
+        target: &OwnedPath,
+        attributes: MountAttributes,
+        id_map: IdMap,
+    ) -> Result<Outcome> {
+        block::publish(staging, &target.target()?, attributes, id_map)
+    }
+
+    /// Binds a block device's node onto the target file.
+    ///
+    /// A read-only bind does not stop writes to a device. So for [`ReadOnly`](DeviceAccess::ReadOnly) the node
+    /// of a read-only loop device over the device is bound, which refuses writes from every opener. Other
+    /// targets of the device stay writable. A device that refuses writes itself is bound directly. The loop
+    /// device has its own cache: while the device is written to elsewhere, a reader gets the old content of
+    /// places that it has read before, unless it reads with `O_DIRECT`.
+    ///
+    /// Before a device is published for writing, the record of an interrupted format is removed. The device is
+    /// then blank, or, if it holds anything else, without the record that would allow formatting it.
+    ///
+    /// # Errors
+    /// [`ReadOnly`](crate::ErrorKind::ReadOnly) if write access is requested and the device refuses writes.
+    /// [`Busy`](crate::ErrorKind::Busy) if the record of an interrupted format can't be removed because
+    /// somebody holds the device, or if the target file is not empty.
+    /// [`AlreadyMounted`](crate::ErrorKind::AlreadyMounted) if another device is bound there, or the same one
+    /// with other access. Those of [`BlockDevice::open`],
+    /// [`LoopDevice::attach`], [`Bind::at`](crate::Bind::at) and
+    /// [`Target::create_file`](crate::Target::create_file).
+    pub fn publish_device(device: &Path, target: &OwnedPath, access: DeviceAccess) -> Result<Outcome> {
+        block::publish_device(device, &target.target()?, access)
+    }
+
+    /// Undoes [`publish`](Self::publish) and [`publish_device`](Self::publish_device): unmounts every layer and
+    /// removes the directory or file, which must be empty.
+    ///
+    /// # Errors
+    /// Those of [`unmount`](crate::unmount()) and [`Target::remove`](crate::Target::remove).
+    pub fn unpublish(target: &OwnedPath) -> Result<Removed> {
+        block::unpublish(&target.target()?)
+    }
+
+    /// Returns how full the volume at a staging or target path is, and the number of its device.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted there,
+    /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the filesystem does not answer, and those of
+    /// [`stats`](crate::stats()).
+    pub fn usage(path: &Path) -> Result<(VolumeUsage, Option<DeviceNumber>)> {
+        block::usage(path)
+    }
+
+    /// Returns the size in bytes of the device of the volume at a staging or target path.
+    ///
+    /// For a volume inside an encrypted device it is the size of the encrypted device with its headers, so the
+    /// size that the storage gave it. For a device that is published read-only it is that of the device, not of
+    /// the loop device over it.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted there, or if the device is not present.
+    pub fn device_size(path: &Path) -> Result<u64> {
+        block::device_size(path)
+    }
+
+    /// Grows the volume at a staging or target path to the whole size of its device, which has grown.
+    ///
+    /// A filesystem grows while it is mounted. A published raw device has its new size already, except one that
+    /// is published read-only: its loop device is made to read the size again.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted there.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) for a filesystem other than ext4, XFS and btrfs. Those of
+    /// [`grow_mounted`](crate::grow_mounted): for ext4 without `CAP_SYS_RESOURCE` it is
+    /// [`PermissionDenied`](crate::ErrorKind::PermissionDenied), and the filesystem grows the next time it is
+    /// staged. With the feature `luks`, [`WrongKey`](crate::ErrorKind::WrongKey) if the volume is inside an
+    /// encrypted device that has grown: see `expand_encrypted`.
+    pub fn expand(path: &Path) -> Result<Grown> {
+        block::expand(path)
+    }
+
+    /// As [`expand`](Self::expand), for a volume that can be inside an encrypted device, which grows first.
+    ///
+    /// # Errors
+    /// As for [`expand`](Self::expand), and [`WrongKey`](crate::ErrorKind::WrongKey) if the key is not the
+    /// device's.
+    #[cfg(feature = "luks")]
+    pub fn expand_encrypted(path: &Path, key: &crate::LuksKey) -> Result<Grown> {
+        block::expand_encrypted(path, key)
+    }
+}

@@ -1,0 +1,31 @@
+//! The driver makes its own manifests, without a socket.
+
+use std::process::Command;
+
+#[test]
+fn the_command_makes_manifests_and_does_not_serve() {
+    let data = tempfile::tempdir().unwrap();
+    let socket = data.path().join("csi.sock");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hostpath"));
+    command.env_remove("CSI_ENDPOINT").arg("--data").arg(data.path().join("data")).arg("--node-id=n1");
+    command.arg("--endpoint").arg(&socket).args(["manifests", "--image=registry.example.org/hostpath:0.1.0"]);
+    // A driver that serves instead would not end.
+    let mut child = command.arg("--single").stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if socket.exists() || std::time::Instant::now() > end {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("it serves");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("kind: CSIDriver"), "{text}");
+}
+
+#[test]
+fn the_program_explains_itself() {
+    test_support::driver::explains_itself(env!("CARGO_BIN_EXE_hostpath"));
+}

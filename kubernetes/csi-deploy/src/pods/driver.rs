@@ -1,0 +1,175 @@
+//! The container of the driver.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, ResourceRequirements, SecurityContext, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::{
+    Built, METRICS_PORT, SOCKET, api_token, config_volume, empty_dir, field, host_path, mount, port, probe,
+    restricted, secret_variable, secret_volume, variable,
+};
+use crate::part::{DEVICES_DIR, Part, REGISTRATION_DIR, SOCKET_DIR, TEMPORARY_DIR};
+use crate::plan::Plan;
+use crate::rbac;
+use crate::settings::FilesDirectory;
+
+/// Memory of the smallest driver with csi-core: 3.4 MiB when idle, 5.3 MiB after 10,000 calls
+/// (docs/benchmarks.md, "Footprint of a driver's process").
+const REQUEST: &str = "16Mi";
+/// Enough for many concurrent calls and the driver's own state.
+const LIMIT: &str = "128Mi";
+/// On the node the programs that create, check and grow filesystems run in the same control group.
+const NODE_LIMIT: &str = "512Mi";
+
+pub(super) fn container(plan: &Plan<'_>, part: Part) -> Built {
+    let options = plan.options;
+    let (mut mounts, mut volumes) = places(plan, part);
+    mounts.push(mount("tmp", TEMPORARY_DIR));
+    volumes.push(empty_dir("tmp"));
+    if rbac::driver_calls_api(plan, part) {
+        let (token, volume) = api_token();
+        mounts.push(token);
+        volumes.push(volume);
+    }
+    let http = plan.probes_by_http();
+    // In the sidecar's place, the port is its own.
+    let ports = http.then(|| vec![port(METRICS_PORT, options.port)]);
+    Built {
+        container: Container {
+            name: "driver".to_owned(),
+            image: Some(options.image.clone()),
+            args: Some(arguments(plan, part)).filter(|args| !args.is_empty()),
+            env: Some(environment(plan, part)).filter(|env| !env.is_empty()),
+            liveness_probe: plan.probes(part).then(|| probe("/healthz", options.port)),
+            readiness_probe: (http && plan.probes(part)).then(|| probe("/readyz", options.port)),
+            ports,
+            resources: Some(resources(part)),
+            security_context: Some(security(plan, part)),
+            volume_mounts: Some(mounts),
+            ..Container::default()
+        },
+        volumes,
+    }
+}
+
+fn arguments(plan: &Plan<'_>, part: Part) -> Vec<String> {
+    let options = plan.options;
+    let mut args = Vec::new();
+    if !options.classic {
+        let mode = match part {
+            // The resizer asks NodeGetCapabilities whether the node expands.
+            Part::Controller if plan.expands_on_the_node_only() => "all",
+            Part::Controller => "controller",
+            Part::Node if plan.is_node_local() => "all",
+            Part::Node => "node",
+        };
+        args.extend([format!("--endpoint=unix://{SOCKET_DIR}/csi.sock"), format!("--mode={mode}")]);
+        if part == Part::Node {
+            args.push(format!("--registration-dir={REGISTRATION_DIR}"));
+            args.push(format!("--kubelet-socket-path={}/csi.sock", plan.plugin_dir()));
+        }
+        if plan.probes_by_http() {
+            args.push(format!("--metrics-address=:{}", options.port));
+        }
+        args.push(format!("--grace={}s", options.grace.as_secs()));
+    }
+    args.extend(options.arg.iter().cloned());
+    args.extend(match part {
+        Part::Controller => options.controller_arg.iter().cloned(),
+        Part::Node => options.node_arg.iter().cloned(),
+    });
+    args
+}
+
+fn environment(plan: &Plan<'_>, part: Part) -> Vec<EnvVar> {
+    let mut variables = Vec::new();
+    if plan.options.classic {
+        variables.push(variable("CSI_ENDPOINT", &format!("unix://{SOCKET_DIR}/csi.sock")));
+    }
+    if part == Part::Node || plan.options.classic {
+        variables.push(field("NODE_ID", "spec.nodeName"));
+    }
+    variables.extend(plan.options.env.iter().map(|(name, value)| variable(name, value)));
+    let secrets = plan.options.secret_env.iter().filter(|variable| variable.is_in(part));
+    variables.extend(secrets.map(|one| secret_variable(&one.name, &one.secret, &one.key)));
+    variables
+}
+
+fn places(plan: &Plan<'_>, part: Part) -> (Vec<VolumeMount>, Vec<Volume>) {
+    let options = plan.options;
+    let mut mounts = vec![mount(SOCKET, SOCKET_DIR)];
+    let mut volumes = Vec::new();
+    match part {
+        Part::Controller => {
+            volumes.push(empty_dir(SOCKET));
+        }
+        Part::Node => {
+            volumes.push(host_path(SOCKET, &plan.plugin_dir(), "DirectoryOrCreate"));
+            let registry = format!("{}/plugins_registry", options.kubelet_dir);
+            volumes.push(host_path("registration", &registry, "Directory"));
+            if !options.classic {
+                mounts.push(mount("registration", REGISTRATION_DIR));
+            }
+        }
+    }
+    let propagation = match part {
+        // Target paths are paths of the host, and mounts below it must reach the host.
+        Part::Node => Some("Bidirectional"),
+        Part::Controller => options.controller_sees_mounts.then_some("HostToContainer"),
+    };
+    if let Some(propagation) = propagation {
+        volumes.push(host_path("kubelet", &options.kubelet_dir, "Directory"));
+        mounts.push(VolumeMount {
+            mount_propagation: Some(propagation.to_owned()),
+            ..mount("kubelet", &options.kubelet_dir)
+        });
+        if options.devices {
+            volumes.push(host_path("dev", DEVICES_DIR, "Directory"));
+            mounts.push(mount("dev", DEVICES_DIR));
+        }
+    }
+    for (index, path) in options.host_paths(part).1.iter().enumerate() {
+        let name = format!("host-{index}");
+        volumes.push(host_path(&name, path, "DirectoryOrCreate"));
+        mounts.push(mount(&name, path));
+    }
+    type MakeVolume = fn(&str, &str) -> Volume;
+    let settings: [(&str, &[FilesDirectory], MakeVolume); 2] =
+        [("secret", &options.secret_files, secret_volume), ("config", &options.config_files, config_volume)];
+    for (kind, directories, make) in settings {
+        let directories = directories.iter().filter(|directory| directory.is_in(part));
+        for (index, directory) in directories.enumerate() {
+            let name = format!("{kind}-{index}");
+            volumes.push(make(&name, &directory.object));
+            // The whole directory: the kubelet does not update a single file of it (subPath).
+            mounts.push(VolumeMount { read_only: Some(true), ..mount(&name, &directory.path) });
+        }
+    }
+    (mounts, volumes)
+}
+
+fn resources(part: Part) -> ResourceRequirements {
+    let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
+    let limit = if part == Part::Node { NODE_LIMIT } else { LIMIT };
+    ResourceRequirements {
+        requests: Some(BTreeMap::from([quantity("cpu", "10m"), quantity("memory", REQUEST)])),
+        // A limit of the processor would only slow calls down.
+        limits: Some(BTreeMap::from([quantity("memory", limit)])),
+        ..ResourceRequirements::default()
+    }
+}
+
+fn security(plan: &Plan<'_>, part: Part) -> SecurityContext {
+    // Kubernetes allows Bidirectional only to privileged containers.
+    if part == Part::Node || plan.options.privileged_controller {
+        return SecurityContext {
+            privileged: Some(true),
+            read_only_root_filesystem: Some(true),
+            ..SecurityContext::default()
+        };
+    }
+    restricted()
+}

@@ -1,0 +1,91 @@
+//! The containers next to the driver's.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, ResourceRequirements, SecretVolumeSource, Volume};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::{Built, SOCKET, api_token, field, mount, port, probe, restricted};
+use crate::part::{REGISTRATION_DIR, SOCKET_DIR};
+use crate::plan::Plan;
+use crate::rbac;
+use crate::sidecars::Sidecar;
+
+/// Where snapshot-metadata has its certificate.
+const CERTIFICATES: &str = "certificates";
+pub(crate) const SNAPSHOT_METADATA_PORT: u16 = 50051;
+
+pub(super) fn container(plan: &Plan<'_>, sidecar: Sidecar) -> Built {
+    let (name, version) = sidecar.image();
+    let number = sidecar.port(plan);
+    let elects = plan.elects_leader(sidecar);
+    let mut args = vec![format!("--csi-address={SOCKET_DIR}/csi.sock"), format!("--http-endpoint=:{number}")];
+    if elects {
+        args.push("--leader-election".to_owned());
+    }
+    args.extend(sidecar.flags(plan));
+    let mut mounts = vec![mount(SOCKET, SOCKET_DIR)];
+    let mut volumes = Vec::new();
+    if rbac::sidecar_calls_api(sidecar) {
+        let (token, volume) = api_token();
+        mounts.push(token);
+        volumes.push(volume);
+    }
+    let mut ports = vec![port(port_name(sidecar), number)];
+    let liveness = match sidecar {
+        Sidecar::Registrar => {
+            mounts.push(mount("registration", REGISTRATION_DIR));
+            Some("/healthz")
+        }
+        Sidecar::SnapshotMetadata => {
+            let secret_name = plan.options.snapshot_metadata_secret.clone();
+            let secret = Some(SecretVolumeSource { secret_name, ..SecretVolumeSource::default() });
+            volumes.push(Volume { name: CERTIFICATES.to_owned(), secret, ..Volume::default() });
+            mounts.push(mount(CERTIFICATES, "/certificates"));
+            ports.push(port("metadata", SNAPSHOT_METADATA_PORT));
+            None
+        }
+        // The driver's own probe asks it.
+        Sidecar::LivenessProbe => None,
+        _ => elects.then_some("/healthz/leader-election"),
+    };
+    let env: Vec<_> = sidecar.variables(plan).into_iter().map(|(name, path)| field(name, path)).collect();
+    Built {
+        container: Container {
+            name: name.to_owned(),
+            image: Some(format!("{}/{name}:{version}", plan.options.sidecar_registry)),
+            args: Some(args),
+            env: Some(env).filter(|env| !env.is_empty()),
+            liveness_probe: liveness.map(|path| probe(path, number)),
+            ports: Some(ports),
+            resources: Some(resources()),
+            security_context: Some(restricted()),
+            volume_mounts: Some(mounts),
+            ..Container::default()
+        },
+        volumes,
+    }
+}
+
+/// At most 15 characters, as Kubernetes requires.
+pub(crate) fn port_name(sidecar: Sidecar) -> &'static str {
+    match sidecar {
+        Sidecar::Provisioner => "provisioner",
+        Sidecar::Attacher => "attacher",
+        Sidecar::Resizer => "resizer",
+        Sidecar::Snapshotter => "snapshotter",
+        Sidecar::SnapshotMetadata => "metadata-http",
+        Sidecar::HealthMonitor | Sidecar::ConditionMonitor => "health-monitor",
+        Sidecar::Registrar => "registrar",
+        Sidecar::LivenessProbe => "healthz",
+    }
+}
+
+/// What they request. They keep the cluster's claims and volumes in memory, so no limit fits every cluster.
+fn resources() -> ResourceRequirements {
+    let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
+    ResourceRequirements {
+        requests: Some(BTreeMap::from([quantity("cpu", "10m"), quantity("memory", "32Mi")])),
+        ..ResourceRequirements::default()
+    }
+}

@@ -1,0 +1,92 @@
+//! The driver's own Secrets and ConfigMaps, in the pods that get them.
+
+mod support;
+
+use csi_deploy::{Driver, Options, manifests};
+use csi_proto::ControllerCapability;
+use serde_json::{Value, json};
+
+fn options() -> Options {
+    let mut options = Options::new("registry.example.org/cloud-csi:1.0.0");
+    options.namespace = "cloud-csi".to_owned();
+    options
+}
+
+/// The container of the driver and the volumes, in the pods of this kind of workload.
+fn pod(options: &Options, kind: &str) -> (Value, Value) {
+    let driver = Driver::new("cloud.csi.example.org")
+        .with_controller([ControllerCapability::CreateDeleteVolume])
+        .with_node([]);
+    let made = manifests(&driver, options).expect("manifests");
+    let objects = support::objects(&made.single());
+    let workload = objects.iter().find(|object| object["kind"] == kind).expect(kind);
+    let pod = &workload["spec"]["template"]["spec"];
+    (pod["containers"][0].clone(), pod["volumes"].clone())
+}
+
+/// The value with this name in a list of objects.
+fn named<'a>(list: &'a Value, name: &str) -> Option<&'a Value> {
+    list.as_array()?.iter().find(|one| one["name"] == name)
+}
+
+#[test]
+fn credentials_reach_the_controller_and_the_node_only_if_it_is_named() {
+    let mut options = options();
+    options.secret_files = vec!["/etc/cloud=cloud".parse().expect("files")];
+    options.config_files = vec!["/etc/settings=settings@all".parse().expect("files")];
+    options.secret_env = ["TOKEN=cloud/token", "NODE_TOKEN=attach/token@node"]
+        .map(|text| text.parse().expect("a variable"))
+        .into();
+
+    let (controller, volumes) = pod(&options, "Deployment");
+    let secret = json!({"name": "secret-0", "secret": {"defaultMode": 0o400, "secretName": "cloud"}});
+    assert_eq!(named(&volumes, "secret-0"), Some(&secret));
+    let mounted = json!({"mountPath": "/etc/cloud", "name": "secret-0", "readOnly": true});
+    assert_eq!(named(&controller["volumeMounts"], "secret-0"), Some(&mounted));
+    let token = json!({"name": "TOKEN", "valueFrom": {"secretKeyRef": {"key": "token", "name": "cloud"}}});
+    assert_eq!(named(&controller["env"], "TOKEN"), Some(&token));
+    assert_eq!(named(&controller["env"], "NODE_TOKEN"), None);
+
+    let (node, node_volumes) = pod(&options, "DaemonSet");
+    assert_eq!(named(&node_volumes, "secret-0"), None);
+    assert_eq!(named(&node["env"], "TOKEN"), None);
+    assert_eq!(
+        named(&node["env"], "NODE_TOKEN").expect("it is the node's")["valueFrom"]["secretKeyRef"]["name"],
+        "attach"
+    );
+
+    let settings = json!({"configMap": {"name": "settings"}, "name": "config-0"});
+    for (container, volumes) in [(controller, volumes), (node, node_volumes)] {
+        assert_eq!(named(&volumes, "config-0"), Some(&settings));
+        assert_eq!(
+            named(&container["volumeMounts"], "config-0").expect("mounted")["mountPath"],
+            "/etc/settings"
+        );
+    }
+}
+
+/// No sidecar gets them.
+#[test]
+fn only_the_drivers_container_has_the_credentials() {
+    let mut options = options();
+    options.secret_files = vec!["/etc/cloud=cloud".parse().expect("files")];
+    options.secret_env = vec!["TOKEN=cloud/token".parse().expect("a variable")];
+    let driver = Driver::new("cloud.csi.example.org")
+        .with_controller([ControllerCapability::CreateDeleteVolume])
+        .with_node([]);
+    let made = manifests(&driver, &options).expect("manifests");
+    let objects = support::objects(&made.single());
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment").expect("a controller");
+    let containers = deployment["spec"]["template"]["spec"]["containers"].as_array().expect("containers");
+    let with_secret: Vec<&Value> = containers
+        .iter()
+        .filter(|container| ["secret-0", "TOKEN"].iter().any(|name| container.to_string().contains(name)))
+        .map(|container| &container["name"])
+        .collect();
+    assert_eq!(with_secret, ["driver"]);
+    assert!(containers.len() > 1, "there is a sidecar");
+    assert_eq!(
+        made.notes().last().map(String::as_str),
+        Some("the driver's pods start when these exist in the namespace cloud-csi: Secret cloud")
+    );
+}

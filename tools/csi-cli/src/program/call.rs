@@ -1,0 +1,150 @@
+//! Calls any RPC by its descriptor.
+
+use std::time::{Duration, Instant};
+
+use csi_proto::Rpc;
+use csi_proto::client::{Client, explain};
+use prost::Message as _;
+use prost_reflect::{DynamicMessage, MessageDescriptor};
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
+use tonic::{Code, Request, Status};
+
+use super::output::Stop;
+use super::rpcs;
+
+/// A codec for the messages of one RPC, used as codec, encoder and decoder.
+#[derive(Debug, Clone)]
+struct Dynamic(MessageDescriptor);
+
+impl Codec for Dynamic {
+    type Encode = DynamicMessage;
+    type Decode = DynamicMessage;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        self.clone()
+    }
+
+    fn decoder(&mut self) -> Self {
+        self.clone()
+    }
+}
+
+impl Encoder for Dynamic {
+    type Item = DynamicMessage;
+    type Error = Status;
+
+    fn encode(&mut self, item: DynamicMessage, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        item.encode(buffer).map_err(|error| Status::internal(format!("the request does not encode: {error}")))
+    }
+}
+
+impl Decoder for Dynamic {
+    type Item = DynamicMessage;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<DynamicMessage>, Status> {
+        let decoded = DynamicMessage::decode(self.0.clone(), buffer);
+        decoded.map(Some).map_err(|error| Status::internal(format!("the answer does not decode: {error}")))
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// The longest wait for an answer, or for the next message of a stream.
+    pub(crate) timeout: Duration,
+    /// The largest accepted message, in bytes.
+    pub(crate) size: usize,
+}
+
+pub(crate) enum CallError {
+    /// The plugin refused, or did not answer.
+    Refused(Status),
+    /// The receiver of the answers stopped.
+    Stopped(Stop),
+}
+
+impl From<Status> for CallError {
+    fn from(status: Status) -> Self {
+        Self::Refused(status)
+    }
+}
+
+impl From<Stop> for CallError {
+    fn from(stop: Stop) -> Self {
+        Self::Stopped(stop)
+    }
+}
+
+/// Calls an RPC, and passes each answer to `take`. Most RPCs have one answer, a stream has many.
+///
+/// # Errors
+/// The plugin's status, or DEADLINE_EXCEEDED after the timeout; for a stream the timeout applies to each
+/// message. An error from `take` ends the call too.
+pub(crate) async fn call(
+    client: &Client,
+    rpc: Rpc,
+    request: DynamicMessage,
+    limits: Limits,
+    mut take: impl FnMut(DynamicMessage) -> Result<(), Stop>,
+) -> Result<(), CallError> {
+    let start = Instant::now();
+    let timeout = limits.timeout;
+    let sent = request.encoded_len();
+    let answered = answer(client, rpc, request, limits, &mut take).await;
+    answered.map_err(|ended| match ended {
+        // The deadline sent to the driver also ends the wait on this side, with code CANCELLED.
+        CallError::Refused(status) if status.code() == Code::Cancelled && start.elapsed() >= timeout => {
+            late(timeout).into()
+        }
+        // If the request is larger than the limit, it can be the driver that refuses it.
+        CallError::Refused(status) if is_too_large(&status) && sent <= limits.size => {
+            Stop::failed(&format!("{rpc}: {}: --max-answer allows larger messages", status.message())).into()
+        }
+        CallError::Refused(status) if std::error::Error::source(&status).is_some() => {
+            let words = explain(&status);
+            let words = words.split_once(": ").map_or("", |(_, words)| words);
+            Status::unavailable(format!("the connection broke: {words}")).into()
+        }
+        ended => ended,
+    })
+}
+
+/// Whether tonic refused a message because of its size. Only the message text shows it.
+fn is_too_large(status: &Status) -> bool {
+    status.code() == Code::OutOfRange && status.message().contains("message length too large")
+}
+
+fn late(timeout: Duration) -> Status {
+    Status::new(Code::DeadlineExceeded, format!("no answer within {timeout:?}"))
+}
+
+async fn answer(
+    client: &Client,
+    rpc: Rpc,
+    request: DynamicMessage,
+    Limits { timeout, size }: Limits,
+    take: &mut impl FnMut(DynamicMessage) -> Result<(), Stop>,
+) -> Result<(), CallError> {
+    let late = |_| late(timeout);
+    let method = rpcs::method(rpc);
+    let codec = Dynamic(method.output());
+    let path = format!("/csi.v1.{}/{rpc}", rpc.service()).parse().expect("a name is a path");
+    let mut request = Request::new(request);
+    let mut grpc = tonic::client::Grpc::new(client.channel()).max_decoding_message_size(size);
+    let ready = tokio::time::timeout(timeout, grpc.ready()).await.map_err(late)?;
+    ready.map_err(|error| Status::from_error(error.into()))?;
+    if !method.is_server_streaming() {
+        request.set_timeout(timeout);
+        let answer =
+            tokio::time::timeout(timeout, grpc.unary(request, path, codec)).await.map_err(late)??;
+        return take(answer.into_inner()).map_err(CallError::Stopped);
+    }
+    let answer = tokio::time::timeout(timeout, grpc.server_streaming(request, path, codec)).await;
+    let mut messages: Streaming<DynamicMessage> = answer.map_err(late)??.into_inner();
+    while let Some(message) = tokio::time::timeout(timeout, messages.message()).await.map_err(late)?? {
+        take(message).map_err(CallError::Stopped)?;
+    }
+    Ok(())
+}

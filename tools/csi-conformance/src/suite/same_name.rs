@@ -1,0 +1,97 @@
+//! CreateVolume with an existing name and a different request; fields of a volume other than its size.
+
+use csi_proto::ControllerCapability::{
+    CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume, SingleNodeMultiWriter,
+};
+use csi_proto::v1;
+use tonic::Code;
+use v1::plugin_capability::service::Type::VolumeAccessibilityConstraints;
+use v1::volume_capability::access_mode::Mode;
+use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
+
+use super::snapshots::{cut, request as snapshot_request};
+use crate::context::TestContext;
+use crate::failure::{Outcome, check};
+
+crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume";
+    Must "The same name with another source volume is ALREADY_EXISTS", same_name_other_source, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    Must "The same name with another source snapshot is ALREADY_EXISTS", same_name_other_snapshot, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    Must "The same name with another capability is ALREADY_EXISTS, or the volume supports that capability", same_name_other_use, ["create-volume.differs-is-already-exists", "create-volume.all-capabilities"], [Controller(CreateDeleteVolume)];
+    Must "A driver with SINGLE_NODE_MULTI_WRITER still accepts the mode SINGLE_NODE_WRITER", oldest_mode_stays, ["access-modes.oldest-stays"], [Controller(CreateDeleteVolume), Controller(SingleNodeMultiWriter)];
+    Must "Volumes have an accessible topology only with VOLUME_ACCESSIBILITY_CONSTRAINTS", places_need_capability, ["create-volume.topology-needs-capability"], [Controller(CreateDeleteVolume)];
+}
+
+/// Checks that the first source creates the volume, and that the second is refused because the name exists.
+async fn refuses_the_second(ctx: &TestContext, sources: [Type; 2]) -> Outcome {
+    let named = ctx.create(&ctx.name());
+    let [first, second] = sources.map(|source| v1::CreateVolumeRequest {
+        volume_content_source: Some(v1::VolumeContentSource { r#type: Some(source) }),
+        ..named.clone()
+    });
+    ctx.created(first).await?;
+    ctx.refused(second, &[Code::AlreadyExists], "a volume of this name with another source exists").await
+}
+
+async fn same_name_other_source(ctx: &TestContext) -> Outcome {
+    let one = ctx.volume().await?;
+    let other = ctx.volume().await?;
+    let source = |volume: v1::Volume| Type::Volume(VolumeSource { volume_id: volume.volume_id });
+    refuses_the_second(ctx, [source(one), source(other)]).await
+}
+
+async fn same_name_other_snapshot(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
+    let one = cut(ctx, snapshot_request(ctx, &volume)).await?;
+    let other = cut(ctx, snapshot_request(ctx, &volume)).await?;
+    let source =
+        |snapshot: v1::Snapshot| Type::Snapshot(SnapshotSource { snapshot_id: snapshot.snapshot_id });
+    refuses_the_second(ctx, [source(one), source(other)]).await
+}
+
+async fn same_name_other_use(ctx: &TestContext) -> Outcome {
+    let used_as = |(kind, mode): (_, Mode)| vec![ctx.capability_in(kind, mode)];
+    let (Some(first), Some(last)) = (ctx.modes.first(), ctx.modes.last()) else { return Ok(()) };
+    let request = v1::CreateVolumeRequest { volume_capabilities: used_as(*first), ..ctx.create(&ctx.name()) };
+    let volume = ctx.created(request.clone()).await?;
+    let request = v1::CreateVolumeRequest { volume_capabilities: used_as(*last), ..request };
+    let answered = match ctx.call(request.clone()).await {
+        Err(refusal) if refusal.code == Code::AlreadyExists => return Ok(()),
+        Err(refusal) => {
+            return Err(ctx.failure(&request, ctx.refusal_text(&refusal), "AlreadyExists, or OK"));
+        }
+        Ok(answer) => answer.volume.unwrap_or_default(),
+    };
+    check(answered.volume_id == volume.volume_id, "the volume of this name", || format!("{answered:?}"))?;
+    let asked = v1::ValidateVolumeCapabilitiesRequest {
+        volume_id: volume.volume_id,
+        volume_context: volume.volume_context,
+        volume_capabilities: request.volume_capabilities,
+        ..Default::default()
+    };
+    let answer = ctx.ok(asked.clone()).await?;
+    match answer.confirmed {
+        Some(_) => Ok(()),
+        None => {
+            let due = "confirmed, because CreateVolume with this capability was OK";
+            Err(ctx.failure(&asked, format!("not confirmed: {}", answer.message), due))
+        }
+    }
+}
+
+async fn oldest_mode_stays(ctx: &TestContext) -> Outcome {
+    for (kind, _) in ctx.modes.iter().filter(|(_, mode)| mode.needs_single_node_multi_writer()) {
+        let volume_capabilities = vec![ctx.capability_in(*kind, Mode::SingleNodeWriter)];
+        ctx.created(v1::CreateVolumeRequest { volume_capabilities, ..ctx.create(&ctx.name()) }).await?;
+    }
+    Ok(())
+}
+
+async fn places_need_capability(ctx: &TestContext) -> Outcome {
+    let request = ctx.create(&ctx.name());
+    let volume = ctx.created(request.clone()).await?;
+    if ctx.offers.plugin(VolumeAccessibilityConstraints) || volume.accessible_topology.is_empty() {
+        return Ok(());
+    }
+    let due = "no accessible_topology: the driver does not offer VOLUME_ACCESSIBILITY_CONSTRAINTS";
+    Err(ctx.failure(&request, format!("{:?}", volume.accessible_topology), due))
+}

@@ -1,0 +1,229 @@
+//! Drivers with one fault each: the kit finds the fault with the test that is about it. Drivers without a
+//! fault pass. Needs root, for the mounts.
+//!
+//! By default a fault runs against the tests of its group. With `CSI_MUTANTS=whole` it runs against all
+//! tests, which takes minutes. With `CSI_MUTANTS=concurrency,modify` only those faults run whose expected
+//! test has one of these texts in its id.
+#![cfg(target_os = "linux")]
+
+#[path = "support/faults/mod.rs"]
+mod faults;
+#[path = "support/inline.rs"]
+mod inline;
+#[path = "support/memory/mod.rs"]
+mod memory;
+#[path = "support/proxy.rs"]
+mod proxy;
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use csi_conformance::{Kit, Pairs, Report};
+use csi_core::Plugin;
+use faults::{Driver, Mutant, Remains};
+use memory::Memory;
+use support::*;
+
+/// The correct driver of this kind, on two nodes.
+/// The deadline of a call. A fault is found when the kit has repeated a call for this long, so it is short.
+const SHORT: Duration = Duration::from_secs(4);
+/// A deadline that no call of a driver reaches that does all right, also on a machine that has other work.
+const LONG: Duration = Duration::from_secs(60);
+
+fn plugins(driver: Driver, places: &Places) -> (Plugin, Plugin) {
+    let memory = match driver {
+        Driver::Directories => Memory::directories(places.of("volumes")),
+        Driver::Images => Memory::images(places.of("volumes")),
+        Driver::Filesystems => Memory::filesystems(places.of("volumes")),
+        Driver::Inline => {
+            return (inline::plugin(), inline::plugin());
+        }
+    };
+    (memory.clone().plugin(), memory.on("node-2").plugin())
+}
+
+fn kit(driver: Driver, kit: Kit, places: &Places, deadline: Duration) -> Kit {
+    let size = match driver {
+        Driver::Filesystems => 16 << 20,
+        // A fault creates devices of half the size, and 1 MiB is the least.
+        Driver::Images => 2 << 20,
+        Driver::Directories | Driver::Inline => 1 << 20,
+    };
+    // A directory has no limit of its own.
+    let kit = if driver == Driver::Filesystems { kit.enforces_size() } else { kit };
+    let kit = kit.size(size).deadline(deadline).mount_flags(["noexec", "noatime"]);
+    if driver == Driver::Inline {
+        return kit.ephemeral(Pairs::default());
+    }
+    kit.second_node(places.endpoint("second.sock"))
+        .unhealthy_volume(memory::UNWELL)
+        .mutable_parameters([("iops", "100"), ("tier", "fast")].into_iter().collect())
+}
+
+/// The kit's report on the driver with this fault, and what the run left. Runs all tests, or those whose id
+/// contains `only`.
+fn run(
+    driver: Driver,
+    fault: proxy::Fault,
+    only: Option<&str>,
+    deadline: Duration,
+) -> (Report, Vec<PathBuf>) {
+    in_private(async || {
+        let places = Places::new();
+        let endpoint = places.endpoint("csi.sock");
+        let behind = places.endpoint("behind.sock");
+        let (first, second) = plugins(driver, &places);
+        let work = async {
+            let kit = kit(driver, places.kit(endpoint.clone()), &places, deadline);
+            let run = only.into_iter().fold(kit, Kit::only).run();
+            proxy::with_fault(fault, &endpoint, &behind, run).await.unwrap()
+        };
+        let beside = places.endpoint("second.sock");
+        let both = with_plugin(second, &beside, work);
+        let report = with_plugin(first, &behind, both).await;
+        let left = places.left();
+        // What a fault left exists only in this namespace. Without its mounts the directory can be removed.
+        for entry in csi_mount::mounts().unwrap().iter().rev() {
+            if entry.mount_point.starts_with(places.of("target")) {
+                csi_mount::unmount(&csi_mount::Target::new(&entry.mount_point).unwrap()).unwrap();
+            }
+        }
+        for image in std::fs::read_dir(places.of("volumes")).unwrap() {
+            detach(&image.unwrap().path());
+        }
+        (report, left)
+    })
+}
+
+/// A child process of another run inherits what is open here, until it runs its program.
+fn detach(image: &Path) {
+    let end = Instant::now() + LONG;
+    while let Err(error) = csi_mount::LoopDevice::detach_all(image) {
+        assert!(error.kind() == csi_mount::ErrorKind::Busy && Instant::now() < end, "{error}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn without_a_fault_they_pass() {
+    let mut passed = BTreeSet::new();
+    for (driver, least) in
+        [(Driver::Directories, 135), (Driver::Images, 130), (Driver::Filesystems, 140), (Driver::Inline, 18)]
+    {
+        let (report, left) = run(driver, faults::none(), None, LONG);
+        print(&report);
+        report.assert_ok();
+        assert!(report.passed() >= least, "{}", report.summary());
+        assert_eq!(left, Vec::<PathBuf>::new());
+        let entries = report.entries.iter().filter(|one| one.verdict == csi_conformance::Verdict::Passed);
+        passed.extend(entries.map(|one| one.test.id.clone()));
+    }
+    let never: Vec<_> = tests_of_the_kit().difference(&passed).cloned().collect();
+    assert_eq!(never, Vec::<String>::new(), "tests that pass on none of them");
+    println!("{} tests, each passes on one of them at least", passed.len());
+}
+
+/// The lists contain the degraded volume and the volumes of the tests: more than one page.
+#[test]
+fn a_driver_with_pages_of_its_own_size_passes() {
+    let (report, left) = run(Driver::Directories, faults::paging::small_pages(), None, LONG);
+    report.assert_ok();
+    assert_eq!(left, Vec::<PathBuf>::new());
+}
+
+/// On a node without access to the storage system's API, the publish context is all that a driver knows.
+#[test]
+fn a_driver_that_knows_its_publish_context_alone_passes() {
+    let (report, left) =
+        run(Driver::Filesystems, faults::knows_its_publish_context(), Some("node-missing"), LONG);
+    report.assert_ok();
+    assert_eq!(left, Vec::<PathBuf>::new());
+}
+
+fn tests_of_the_kit() -> BTreeSet<String> {
+    Kit::new("/nowhere.sock".parse().unwrap()).tests().into_iter().map(|test| test.id).collect()
+}
+
+/// The tests of the kit for which no fault exists here, and the reason.
+const WITHOUT_A_FAULT: &[(&str, &str)] = &[];
+
+#[test]
+fn each_test_of_the_kit_finds_a_fault() {
+    let all = tests_of_the_kit();
+    let due: BTreeSet<String> = faults::all().iter().map(|mutant| mutant.due.to_owned()).collect();
+    let unknown: Vec<_> = due.difference(&all).collect();
+    assert!(unknown.is_empty(), "the kit has no such tests: {unknown:?}");
+    let never: BTreeSet<&str> = all.difference(&due).map(String::as_str).collect();
+    let excused: BTreeSet<&str> = WITHOUT_A_FAULT.iter().map(|(id, _)| *id).collect();
+    assert_eq!(
+        never, excused,
+        "tests without a fault that they find, and those that are excused from having one"
+    );
+    println!("{} of {} tests find a fault, {} have none and why", due.len(), all.len(), excused.len());
+}
+
+fn judged(mutant: &Mutant, deadline: Duration) -> Vec<String> {
+    let name = mutant.name;
+    let due = mutant.due;
+    let group = match mutant.due.split_inclusive('.').next() {
+        // The tests of all calls need the calls of the other tests.
+        Some("every-call.") => None,
+        group => group,
+    };
+    let is_whole = std::env::var("CSI_MUTANTS").is_ok_and(|all| all == "whole");
+    let only = group.filter(|_| !is_whole);
+    let (report, left) = run(mutant.driver, mutant.fault.clone(), only, deadline);
+    let caught: Vec<&str> = report.failed().map(|entry| entry.test.id.as_str()).collect();
+    let by = if caught.contains(&due) { due } else { "NOT by its test" };
+    let others: Vec<_> = caught.iter().copied().filter(|id| *id != due).collect();
+    println!(
+        "| {name} | {by} | {} | {:.1} s | {} |",
+        left.len(),
+        report.took.as_secs_f64(),
+        others.join(", ")
+    );
+    let mut wrong = Vec::new();
+    if !caught.contains(&due) {
+        wrong.push(format!("{name}: {due} is due to fail, and {caught:?} did"));
+    }
+    if mutant.remains == Remains::Nothing && !left.is_empty() {
+        wrong.push(format!("{name}: the kit left {left:?}"));
+    }
+    wrong
+}
+
+#[test]
+fn each_fault_is_caught_by_its_test() {
+    let mut all = faults::all();
+    // For work on a single test.
+    if let Some(text) = std::env::var("CSI_MUTANTS").ok().filter(|text| text != "whole") {
+        all.retain(|mutant| text.split(',').any(|part| mutant.due.contains(part)));
+        assert!(!all.is_empty(), "no fault is due to be found by a test with {text} in its id");
+    }
+    println!("| fault | caught by | left behind | took | others that failed |\n|---|---|---|---|---|");
+    let next = Mutex::new(all.iter());
+    let doubtful = Mutex::new(Vec::new());
+    // Most of a run is waiting.
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while let Some(mutant) = { next.lock().unwrap().next() } {
+                    let found = judged(mutant, SHORT);
+                    if !found.is_empty() {
+                        doubtful.lock().unwrap().push(mutant.name);
+                    }
+                }
+            });
+        }
+    });
+    println!("{} faults", all.len());
+    // On a machine that has other work, a call of a driver can take longer than the short deadline. A fault has
+    // the state of its first run, so it is made again.
+    let doubtful = doubtful.into_inner().unwrap();
+    let again = faults::all().into_iter().filter(|mutant| doubtful.contains(&mutant.name));
+    let wrong: Vec<String> = again.flat_map(|mutant| judged(&mutant, LONG)).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
