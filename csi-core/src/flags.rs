@@ -126,6 +126,13 @@ impl DriverArgs {
         }
     }
 
+    /// Whether the driver writes its manifests instead of serving. Then there may be no cluster and no storage to
+    /// connect to.
+    #[cfg(feature = "manifests")]
+    pub fn writes_manifests(&self) -> bool {
+        self.command.is_some()
+    }
+
     /// The flags that the driver's pods need as well, because they change what it offers or how it logs.
     #[cfg(feature = "manifests")]
     fn for_pods(&self) -> Vec<String> {
@@ -266,6 +273,13 @@ mod tests {
             assert_eq!(variable.starts_with("CSI_"), variable == "CSI_ENDPOINT", "{variable}");
             assert!(arg.get_help().is_some(), "{variable}");
         }
+    }
+
+    #[cfg(feature = "manifests")]
+    #[test]
+    fn a_driver_sees_that_it_only_writes_manifests() {
+        assert!(parse(&["manifests", "--image=a/b:1", "--single"]).unwrap().writes_manifests());
+        assert!(!parse(&["--endpoint=/csi.sock"]).unwrap().writes_manifests());
     }
 
     #[test]

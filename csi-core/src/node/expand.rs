@@ -13,7 +13,8 @@ use crate::offer::Offer;
 use crate::types::volume::signed;
 use crate::types::{AbsolutePath, CapacityRange, Secrets, VolumeCapability, VolumeId, VolumePath};
 
-/// Grows the content of a volume to the size of the volume. Spec: "NodeExpandVolume".
+/// Grows the content of a volume to the size of the volume, or a volume whose size the node sets, such as a quota.
+/// Spec: "NodeExpandVolume".
 #[async_trait]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not implement `NodeExpandVolume`",
@@ -21,7 +22,8 @@ use crate::types::{AbsolutePath, CapacityRange, Secrets, VolumeCapability, Volum
     note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
 )]
 pub trait NodeExpandVolume: Send + Sync + 'static {
-    /// Grows the filesystem or device at the path to fill the volume, and returns the size in bytes; 0 if
+    /// Grows the filesystem or device at the path to fill the volume, or to `capacity_range` if no controller has
+    /// given the volume a new size, and returns the size in bytes; 0 if
     /// the size is unknown. A volume that is already large enough is `Ok`. The framework compares the size with
     /// the requested range: a larger one is OUT_OF_RANGE, and a smaller one is UNAVAILABLE, because the storage
     /// can still grow.

@@ -173,7 +173,7 @@ impl Plugin {
     /// Adds a directory that belongs to the driver, where it keeps its volumes, records or sockets. A Node
     /// RPC with a path that is this directory, lies inside it or contains it, under any name, is refused
     /// (INVALID_ARGUMENT). Without this protection a mount on a wrong path can hide all volumes. The
-    /// directory of the socket is always protected.
+    /// directory of the socket is always protected. A plugin with a relative path here does not start.
     #[must_use]
     pub fn own_directory(mut self, path: impl Into<PathBuf>) -> Self {
         self.settings.own_directories.push(path.into());
@@ -294,6 +294,10 @@ impl Plugin {
             let text = "only a plugin that serves its node service registers with the kubelet: leave out the \
                         registration, or serve the node";
             return Err(Failure::Plugin(text.to_owned()).into());
+        }
+        if let Some(path) = self.settings.own_directories.iter().find(|path| !path.is_absolute()) {
+            let text = format!("the driver's directory {} is not an absolute path: give one", path.display());
+            return Err(Failure::Plugin(text).into());
         }
         let offer = self.offer().map_err(Failure::Plugin)?;
         let needs = PluginService::VolumeAccessibilityConstraints;

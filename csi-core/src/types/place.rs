@@ -79,10 +79,12 @@ impl<T> Place<T> {
         }
         let room = |place: &&Self| place.available_bytes.is_none_or(|room| room >= bytes);
         let count = allowed.len();
+        let most = allowed.iter().filter_map(|place| place.available_bytes).max().unwrap_or_default();
         let fitting: Vec<_> = allowed.into_iter().filter(room).collect();
         if fitting.is_empty() {
             return Err(Error::LimitReached(format!(
-                "none of the {count} places that are usable from where the volume has to be has {bytes} bytes left"
+                "the volume needs {bytes} bytes, and of the places that are usable from where it has to be ({count}) \
+                 the largest has {most} bytes left"
             ).into()));
         }
         Ok(fitting)

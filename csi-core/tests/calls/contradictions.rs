@@ -143,6 +143,7 @@ async fn each_contradiction_is_refused_with_how_to_fix_it() {
             "the plugin has no node service",
             "choose another mode",
         ),
+        (plugin().own_directory("data"), "the driver's directory data is not an absolute path", "give one"),
     ];
     let count = cases.len();
     for (plugin, what, hint) in cases {

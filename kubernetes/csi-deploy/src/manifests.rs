@@ -126,7 +126,8 @@ fn notes(plan: &Plan<'_>) -> Vec<String> {
     if plan.is_node_local() && plan.has(ControllerCapability::ExpandVolume) {
         notes.push(
             "volumes can't be expanded: external-resizer calls ControllerExpandVolume from one pod only, \
-                    which with node-local storage is not the volume's node"
+                    which with node-local storage is not the volume's node; offer only EXPAND_VOLUME of the node \
+                    (in csi-core NodeService::expand_volume)"
                 .to_owned(),
         );
     }

@@ -35,6 +35,9 @@ async fn run(plugin: Plugin, directory: &Path, access: MountAccess) {
 {% elif kind == "block" %}
     let kit = kit.fs_type("xfs").size(320 << 20);
 {% endif %}
+{% if kind == "directory" %}
+    // Add `.enforces_size()` once the driver limits each volume to its size.
+{% endif %}
     let report = kit.journal(directory.join("journal")).run().await.unwrap();
     println!("{}", report.text());
     report.assert_ok();

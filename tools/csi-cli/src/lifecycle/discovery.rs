@@ -37,6 +37,8 @@ pub(crate) async fn discover(caller: &mut Caller<'_>) -> Outcome<Capabilities> {
         Err(failure) => return Err(failure),
     };
     let on_node = |rpc| node.as_ref().is_some_and(|node| node.contains(&rpc));
+    let controller_expands = controller.contains(&ControllerRpc::ExpandVolume);
+    let node_expands = on_node(NodeRpc::ExpandVolume);
     Ok(Capabilities {
         creates: controller.contains(&ControllerRpc::CreateDeleteVolume),
         has_controller: !controller.is_empty(),
@@ -47,23 +49,26 @@ pub(crate) async fn discover(caller: &mut Caller<'_>) -> Outcome<Capabilities> {
         several_targets: several_targets(&controller, node.as_deref()),
         stages: on_node(NodeRpc::StageUnstageVolume),
         stats: on_node(NodeRpc::GetVolumeStats),
-        growth: growth(&plugin, &controller),
-        node_expands: on_node(NodeRpc::ExpandVolume),
+        growth: growth(&plugin, controller_expands, node_expands),
+        controller_expands,
+        node_expands,
         node_id: info.node_id,
         topology: info.accessible_topology.filter(|_| has(service::Type::VolumeAccessibilityConstraints)),
     })
 }
 
-/// A driver that reports neither ONLINE nor OFFLINE is assumed to expand volumes at any time.
-fn growth(plugin: &[PluginType], controller: &[ControllerRpc]) -> Growth {
+/// A driver that reports neither ONLINE nor OFFLINE is assumed to expand volumes at any time. Where only the node
+/// expands them, they have to be there.
+fn growth(plugin: &[PluginType], controller_expands: bool, node_expands: bool) -> Growth {
     let has = |kind: volume_expansion::Type| {
         plugin.iter().any(|one| matches!(one, PluginType::VolumeExpansion(one) if one.r#type() == kind))
     };
     let is_only_offline = has(volume_expansion::Type::Offline) && !has(volume_expansion::Type::Online);
-    if !controller.contains(&ControllerRpc::ExpandVolume) {
-        return Growth::Never;
+    match (controller_expands, node_expands) {
+        (false, false) => Growth::Never,
+        (true, _) if is_only_offline => Growth::Unused,
+        _ => Growth::InUse,
     }
-    if is_only_offline { Growth::Unused } else { Growth::InUse }
 }
 
 /// If the two services differ, only one of them supports the mode, and it is not used. With a single service

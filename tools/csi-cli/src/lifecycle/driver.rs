@@ -59,6 +59,7 @@ pub(crate) struct Capabilities {
     pub(crate) stages: bool,
     pub(crate) stats: bool,
     pub(crate) growth: Growth,
+    pub(crate) controller_expands: bool,
     pub(crate) node_expands: bool,
 }
 

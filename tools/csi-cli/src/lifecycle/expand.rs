@@ -69,8 +69,12 @@ impl LifeCycle<'_, '_> {
         }
     }
 
-    /// Calls the controller. Returns whether the node has to take part.
+    /// Calls the controller, if it expands volumes. Returns whether the node has to take part.
     async fn expand_at_the_controller(&mut self) -> Outcome<bool> {
+        let has_node = self.capabilities.node_expands && !self.steps.on_node.targets.is_empty();
+        if !self.capabilities.controller_expands {
+            return Ok(has_node);
+        }
         let requested = self.spec.grown;
         let text = |answer: &v1::ControllerExpandVolumeResponse| match answer.capacity_bytes {
             bytes if bytes < requested => Err(format!("the volume has only {bytes} bytes")),
@@ -79,9 +83,7 @@ impl LifeCycle<'_, '_> {
         let request = self.volume.controller_expand_volume(requested);
         let answer = self.steps.make("ControllerExpandVolume", request, Repeat::Equal, text).await?;
         self.capacity = answer.capacity_bytes;
-        Ok(answer.node_expansion_required
-            && self.capabilities.node_expands
-            && !self.steps.on_node.targets.is_empty())
+        Ok(answer.node_expansion_required && has_node)
     }
 
     /// Expands the filesystem on the node. If that fails while it is mounted, the next stage does it.
@@ -93,6 +95,7 @@ impl LifeCycle<'_, '_> {
         let text = |answer: &v1::NodeExpandVolumeResponse| Ok(size(answer.capacity_bytes.unsigned_abs()));
         let grown = self.steps.make("NodeExpandVolume", request, Repeat::Equal, text).await;
         match grown {
+            Ok(_) if !self.capabilities.controller_expands => self.capacity = self.spec.grown,
             Ok(_) => {}
             Err(refused) if self.may_refuse_to_grow(&refused) => {
                 let why = "a mounted ext4 can be expanded only with CAP_SYS_RESOURCE, which this process \

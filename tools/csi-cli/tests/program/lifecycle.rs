@@ -254,6 +254,27 @@ fn a_volume_is_asked_for_where_the_node_is_and_grows_when_it_may() {
 }
 
 #[test]
+fn a_volume_that_only_its_node_expands_is_expanded_there() {
+    let fake = Fake::new(handler(async |rpc, bytes| match rpc {
+        Rpc::GetPluginCapabilities => {
+            use v1::plugin_capability::{Service, Type};
+            answer(&plugin_offers([Type::Service(Service { r#type: 1 })]))
+        }
+        Rpc::ControllerGetCapabilities => {
+            answer(&controller_offers([ControllerCapability::CreateDeleteVolume]))
+        }
+        _ => zonal(rpc, &bytes),
+    }));
+    let shown = ok(&run(&fake.socket(), &["lifecycle", "--no-mount-access"]));
+    let asked = fake.asked();
+    let expanded = asked.iter().find(|(rpc, _)| *rpc == Rpc::NodeExpandVolume);
+    let (_, bytes) = expanded.unwrap_or_else(|| panic!("not expanded: {shown}"));
+    let range = v1::NodeExpandVolumeRequest::decode(&**bytes).unwrap().capacity_range.unwrap();
+    assert_eq!(range.required_bytes, 1 << 30, "twice the size at its creation");
+    assert!(asked.iter().all(|(rpc, _)| *rpc != Rpc::ControllerExpandVolume), "{shown}");
+}
+
+#[test]
 fn what_a_stuck_thing_rests_on_is_left_alone() {
     let fake = Fake::new(handler(async |rpc, bytes| match rpc {
         Rpc::NodeUnstageVolume => Err(Status::internal("it is stuck")),
