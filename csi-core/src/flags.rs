@@ -115,6 +115,12 @@ impl DriverArgs {
         Ok(self.endpoint.clone().map_or_else(Endpoint::from_env, Ok)?)
     }
 
+    /// The node's id from the flags, for a driver that otherwise asks its cloud instead of
+    /// [`node_info`](Self::node_info).
+    pub fn node_id(&self) -> Option<&NodeId> {
+        self.node_id.as_ref()
+    }
+
     /// Returns this node's information: with the id from the flags, else with the host name.
     ///
     /// # Errors

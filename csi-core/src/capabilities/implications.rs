@@ -88,6 +88,11 @@ fn plugin(offer: &Offer, parts: &Parts<'_>) -> Result<(), String> {
              create_delete_volume() on a controller, or leave out group_controller()"
             .to_owned());
     }
+    if parts.node.is_some_and(|node| node.needs_staging && node.stage_unstage_volume.is_none()) {
+        return Err("STAGE_UNSTAGE_VOLUME is withdrawn from a ready-made node plugin that stages its volumes: leave it, \
+             or use the service without staging where there is one, unstaged_service()"
+            .to_owned());
+    }
     let tells = parts.controller.is_some_and(ControllerTable::reports_condition)
         || parts.node.is_some_and(NodeTable::reports_condition);
     if parts.declared.volume_condition && !tells {

@@ -28,6 +28,8 @@ pub(crate) struct NodeTable {
     without_condition: bool,
     pub(crate) one_at_a_time: Arc<OneAtATime>,
     pub(crate) offered: BTreeSet<Capability>,
+    /// Whether the node plugin serves no volume without STAGE_UNSTAGE_VOLUME.
+    pub(crate) needs_staging: bool,
     /// The check of the node at start-up.
     #[cfg(all(feature = "mount", target_os = "linux"))]
     pub(crate) fitness: Option<Fitness>,
@@ -151,6 +153,7 @@ impl<D: Node> NodeService<D> {
             without_condition: false,
             one_at_a_time: Arc::default(),
             offered: BTreeSet::new(),
+            needs_staging: false,
             #[cfg(all(feature = "mount", target_os = "linux"))]
             fitness: None,
             #[cfg(all(feature = "mount", target_os = "linux"))]
@@ -279,11 +282,22 @@ impl<D: Node> NodeService<D> {
     }
 
     /// Withdraws a capability: it is not advertised and its RPCs are not served. For a backend that turns
-    /// out not to support it. For callers of an older spec see [`Plugin::spec`](crate::Plugin::spec).
+    /// out not to support it. For callers of an older spec see [`Plugin::spec`](crate::Plugin::spec). A plugin
+    /// does not start if it withdraws STAGE_UNSTAGE_VOLUME from a ready-made node plugin that stages its volumes.
     #[must_use]
     pub fn without(mut self, capability: Capability) -> Self {
         self.table.withdraw(capability);
         self
+    }
+
+    /// [`stage_unstage_volume`](Self::stage_unstage_volume), which can't be [withdrawn](Self::without).
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub(crate) fn always_staged(mut self) -> Self
+    where
+        D: StageUnstageVolume,
+    {
+        self.table.needs_staging = true;
+        self.stage_unstage_volume()
     }
 
     pub(crate) fn into_table(self) -> NodeTable {

@@ -140,7 +140,8 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// Returns how the volume's device is encrypted, or `None` if it is not. A blank device is encrypted
     /// when it is staged; the decrypted device is formatted, mounted or published. The key is in the call's
     /// secrets, under the name that [`encryption_key`](Self::encryption_key) returns. A volume must be
-    /// either always encrypted or never, so decide by its [`volume_context`](Attachment::volume_context):
+    /// either always encrypted or never, so decide by its [`volume_context`](Attachment::volume_context), not by
+    /// whether the call has a key: NodePublishVolume can have none, and would publish a raw volume undecrypted.
     ///
     /// ```
     /// # use csi_core::{Attachment, Result, mount::Luks};

@@ -149,7 +149,7 @@ impl<F: FuseFilesystems> FuseNode<F> {
     /// Creates a Node service for these filesystems, with all supported capabilities registered.
     pub fn service(filesystems: Arc<F>) -> NodeService<Self> {
         NodeService::new(Arc::new(Self::new(filesystems)))
-            .stage_unstage_volume()
+            .always_staged()
             .get_volume_stats()
             .get_volume_health()
             .self_check(&[NodeNeed::Fuse])

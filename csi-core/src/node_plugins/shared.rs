@@ -140,7 +140,7 @@ impl<S: SharedFilesystems> SharedNode<S> {
     /// registered.
     pub fn service(filesystems: Arc<S>) -> NodeService<Self> {
         NodeService::new(Arc::new(Self::new(filesystems)))
-            .stage_unstage_volume()
+            .always_staged()
             .get_volume_stats()
             .get_volume_health()
             .self_check(&[])

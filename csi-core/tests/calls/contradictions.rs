@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use csi_core::mount::flow::shared::SharedSource;
 use csi_core::types::{AccessMode, Topology};
-use csi_core::*;
+use csi_core::{prelude::*, *};
 use csi_proto::v1;
 use tonic::Code;
 
@@ -25,6 +26,15 @@ fn controller() -> ControllerService<TestDriver> {
 
 fn node() -> NodeService<TestDriver> {
     NodeService::new(driver())
+}
+
+struct Share;
+
+#[async_trait]
+impl SharedFilesystems for Share {
+    async fn source(&self, _: &Attachment) -> Result<SharedSource> {
+        unreachable!("the plugin does not start")
+    }
 }
 
 /// The error with which the plugin refuses to start.
@@ -142,6 +152,11 @@ async fn each_contradiction_is_refused_with_how_to_fix_it() {
             plugin().controller(controller()).mode(Mode::Node),
             "the plugin has no node service",
             "choose another mode",
+        ),
+        (
+            plugin().node(SharedNode::service(Arc::new(Share)).without(NodeCapability::StageUnstageVolume)),
+            "STAGE_UNSTAGE_VOLUME is withdrawn",
+            "unstaged_service()",
         ),
         (plugin().own_directory("data"), "the driver's directory data is not an absolute path", "give one"),
     ];

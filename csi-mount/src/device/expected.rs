@@ -86,7 +86,8 @@ impl ExpectedDevice {
         self
     }
 
-    /// Requires this serial number.
+    /// Requires this serial number: of an NVMe or virtio disk the `serial` that sysfs shows, of a SCSI disk the
+    /// unit's serial number (VPD page 80h).
     ///
     /// A virtio disk keeps only the first 20 bytes, so only these are compared: disks whose serial numbers
     /// differ only after them can't be told apart.

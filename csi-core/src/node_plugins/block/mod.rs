@@ -63,7 +63,7 @@ impl<D: BlockDevices> BlockNode<D> {
         let filesystems = devices.filesystems().into_iter().map(NodeNeed::Filesystem);
         let needs: Vec<_> = std::iter::once(NodeNeed::BlockDevices).chain(filesystems).collect();
         NodeService::new(Arc::new(Self::new(devices)))
-            .stage_unstage_volume()
+            .always_staged()
             .get_volume_stats()
             .get_volume_health()
             .expand_volume()

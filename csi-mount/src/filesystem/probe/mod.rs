@@ -346,8 +346,8 @@ impl Probe<'_> {
             _ => Error::new(ErrorKind::NotBlank, operation, format!("the device holds {text}"))
                 .at(device.path())
                 .hint(
-                    "check whether this is the volume's device; if it is, its content is needed, or the volume \
-                     was not new; the device was not changed",
+                    "check whether this is the volume's device; if it is, its content is needed, the volume \
+                     was not new, or it is encrypted and the call has no key; the device was not changed",
                 ),
         }
     }

@@ -177,11 +177,11 @@ mod tests {
         };
         let online = volume_expansion::Type::Online;
         let offline = volume_expansion::Type::Offline;
-        let expands = [ControllerRpc::ExpandVolume];
-        assert_eq!(growth(&plugin(&[online]), &[]), Growth::Never);
-        assert_eq!(growth(&plugin(&[online, offline]), &expands), Growth::InUse);
-        assert_eq!(growth(&plugin(&[]), &expands), Growth::InUse);
-        assert_eq!(growth(&plugin(&[offline]), &expands), Growth::Unused);
+        assert_eq!(growth(&plugin(&[online]), false, false), Growth::Never);
+        assert_eq!(growth(&plugin(&[online, offline]), true, false), Growth::InUse);
+        assert_eq!(growth(&plugin(&[]), true, true), Growth::InUse);
+        assert_eq!(growth(&plugin(&[offline]), true, true), Growth::Unused);
+        assert_eq!(growth(&plugin(&[offline]), false, true), Growth::InUse, "only the node expands it");
     }
 
     #[test]

@@ -232,7 +232,8 @@ fn declare(plugin: Plugin, args: Args) -> Plugin {
         options.default_fstype = Some("ext4".into());
         options.storage_class.push(csi_core::deploy::Class::new("{{name}}"));
         options.controller_arg.push(format!("--api={}", args.api));
-        options.controller_arg.push(format!("--token-file={}", args.token_file.display()));
+        let token = "/etc/{{name}}={{name}}-token";
+        options.secret_files.push(token.parse().expect("a directory for the files of a Secret"));
         options.node_arg.push(format!("--root={root}"));
         options.node_arg.push(format!("--machine-disks={}", args.machine_disks));
         options.node_host_path.push(root);
