@@ -61,13 +61,12 @@ impl FromStr for EraseMode {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        [Self::Zero, Self::Discard, Self::None]
-            .into_iter()
-            .find(|mode| mode.to_string() == text)
-            .ok_or_else(|| {
+        [Self::Zero, Self::Discard, Self::None].into_iter().find(|mode| mode.to_string() == text).ok_or_else(
+            || {
                 let reason = format!("{text:?} is none of zero, discard, none");
                 Error::new(ErrorKind::InvalidInput, "read the erase mode", reason)
-            })
+            },
+        )
     }
 }
 
@@ -308,7 +307,10 @@ mod tests {
             let read = places[1].start.saturating_sub(places[0].end);
             assert!(read == 0 || places[1].end - places[1].start >= END, "{size}: {places:?}");
             for place in &places {
-                assert!(place.start.is_multiple_of(512) && place.start <= place.end && place.end <= size, "{places:?}");
+                assert!(
+                    place.start.is_multiple_of(512) && place.start <= place.end && place.end <= size,
+                    "{places:?}"
+                );
             }
             assert_eq!(places.len() > 2, size > 2 * END, "{size}");
         }

@@ -76,7 +76,8 @@ fn data_that_is_left_is_an_error() {
     let error = erase(&device, EraseMode::Zero, late, nothing).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotBlank, "{error}");
     for wrong in [1, 64 * MIB + 512] {
-        let error = erase(&device, EraseMode::Zero, EraseOptions::new().start_at(wrong), nothing).unwrap_err();
+        let error =
+            erase(&device, EraseMode::Zero, EraseOptions::new().start_at(wrong), nothing).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
     }
 }

@@ -17,7 +17,9 @@ use csi_mount::lvm::{
 };
 use csi_mount::{BlockDevice, ErrorKind};
 use devices::{Image, MIB, eventually, run};
-use lvm_support::{Bed, DRIVER, EXTENT, has, lvm, mark, script, setting, thick, thin, volume_has, with_device};
+use lvm_support::{
+    Bed, DRIVER, EXTENT, has, lvm, mark, script, setting, thick, thin, volume_has, with_device,
+};
 
 #[test]
 fn the_life_of_a_thick_volume() {
@@ -28,7 +30,10 @@ fn the_life_of_a_thick_volume() {
     assert_eq!((capacity.available, capacity.maximum, capacity.minimum), (128 * MIB, 128 * MIB, EXTENT));
     // Rounded up to whole extents, and found again.
     let volume = thick(&group, "pvc-1", 41 * MIB);
-    assert_eq!((volume.bytes, volume.state, &*volume.logical_volume), (44 * MIB, LvmState::Ready, "csi_pvc-1"));
+    assert_eq!(
+        (volume.bytes, volume.state, &*volume.logical_volume),
+        (44 * MIB, LvmState::Ready, "csi_pvc-1")
+    );
     assert_eq!(thick(&group, "pvc-1", 44 * MIB), volume);
     assert_eq!(group.list().unwrap(), [volume.clone()]);
     assert_eq!(free(&group), 84 * MIB);
@@ -86,7 +91,13 @@ fn the_life_of_a_thick_volume() {
     assert_eq!((free(&group), group.find(&volume.name).unwrap()), (128 * MIB, None));
     assert_eq!(group.delete(&volume.name, EraseMode::Zero).unwrap(), LvmDeletion::Removed);
     assert_eq!(group.activate("pvc-1").unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(bed.open_with(LvmOptions::new(DRIVER).reserve(5 * MIB)).capacity(&LvmLayout::Thick).unwrap().available, 120 * MIB);
+    assert_eq!(
+        bed.open_with(LvmOptions::new(DRIVER).reserve(5 * MIB))
+            .capacity(&LvmLayout::Thick)
+            .unwrap()
+            .available,
+        120 * MIB
+    );
 }
 
 #[test]
@@ -99,7 +110,10 @@ fn the_life_of_thin_volumes() {
     group.create(&request("a", 24)).unwrap();
     mark(&group, "a", "first");
     let snapshot = group.snapshot("s", "a").unwrap();
-    assert_eq!((&snapshot.source, group.snapshot("s", "a").unwrap()), (&Some(LvmName::volume("a")), snapshot.clone()));
+    assert_eq!(
+        (&snapshot.source, group.snapshot("s", "a").unwrap()),
+        (&Some(LvmName::volume("a")), snapshot.clone())
+    );
     assert_eq!(room(), 128 - 48);
     mark(&group, "a", "other");
     let restored = group.create(&request("r", 32).source(snapshot.name.clone())).unwrap();
@@ -134,7 +148,10 @@ fn the_life_of_thin_volumes() {
     group.delete(&restored.name, EraseMode::Zero).unwrap();
     assert_eq!((room(), bed.logical_volumes()), (128, vec!["pool".to_owned()]));
     let [pool] = &*group.pools().unwrap() else { panic!("one pool") };
-    assert_eq!((pool.bytes, pool.promised, &pool.fault, pool.when_full), (64 * MIB, 0, &None, LvmWhenFull::Fail));
+    assert_eq!(
+        (pool.bytes, pool.promised, &pool.fault, pool.when_full),
+        (64 * MIB, 0, &None, LvmWhenFull::Fail)
+    );
 }
 
 /// Each tenant fills the volume group or the pool with its pattern; the next one searches all its blocks for it.
@@ -183,9 +200,8 @@ fn a_full_pool_loses_nothing_in_silence() {
     let device = group.activate("a").unwrap();
     let file = OpenOptions::new().read(true).write(true).open(device.path()).unwrap();
     let block = vec![7; MIB as usize];
-    let written = (0..32).take_while(|at| {
-        file.write_all_at(&block, at * MIB).is_ok() && file.sync_data().is_ok()
-    });
+    let written =
+        (0..32).take_while(|at| file.write_all_at(&block, at * MIB).is_ok() && file.sync_data().is_ok());
     let written = written.count() as u64;
     assert!((12..=16).contains(&written), "{written} MiB were confirmed of 16");
     let [pool] = &*group.pools().unwrap() else { panic!("one pool") };
@@ -238,7 +254,20 @@ fn what_is_not_ours_or_not_whole_is_refused() {
     assert_eq!(bed.open_with(LvmOptions::new("another.example.org").allow_others()).list().unwrap(), []);
     lvm(&["lvremove", "--yes", "data/root"]);
     // A pool that shows old data.
-    lvm(&["lvcreate", "--yes", "--type", "thin-pool", "-Zn", "-L", "8m", "--poolmetadatasize", "4m", "-n", "pool", "data"]);
+    lvm(&[
+        "lvcreate",
+        "--yes",
+        "--type",
+        "thin-pool",
+        "-Zn",
+        "-L",
+        "8m",
+        "--poolmetadatasize",
+        "4m",
+        "-n",
+        "pool",
+        "data",
+    ]);
     for result in [
         group.create(&LvmRequest::new("thin", MIB).layout(thin("pool"))).map(drop),
         group.capacity(&thin("pool")).map(drop),
@@ -311,7 +340,8 @@ fn an_erase_goes_on_after_a_restart() {
     let tags = || lvm(&["lvs", "--noheadings", "-o", "lv_tags", "data"]);
     assert!(tags().contains("csi.state=erasing"), "{}", tags());
     eventually("it has the device", || {
-        let device = BlockDevice::open("/dev/data/csi_a").or_else(|_| BlockDevice::open("/dev/mapper/data-csi_a"));
+        let device =
+            BlockDevice::open("/dev/data/csi_a").or_else(|_| BlockDevice::open("/dev/mapper/data-csi_a"));
         device.ok().filter(|device| device.in_use().unwrap() == csi_mount::DeviceUse::InUse).map(drop)
     });
     let error = slow.erase(&volume.name).unwrap_err();
@@ -360,7 +390,8 @@ fn a_device_without_hole_punching_is_erased_and_one_that_lies_is_found() {
     run("dmsetup", &["--noudevsync", "--noudevrules", "remove", "liar"]);
     assert!(has(image.path(), "secret"));
     let device = create("plain", &table("600 0"));
-    let limit = fs::read_to_string(format!("/sys/dev/block/{}/queue/write_zeroes_max_bytes", device.number()));
+    let limit =
+        fs::read_to_string(format!("/sys/dev/block/{}/queue/write_zeroes_max_bytes", device.number()));
     assert_eq!(limit.unwrap().trim(), "0", "it can't punch holes");
     erase(&device, EraseMode::Zero, EraseOptions::new(), |_| Ok(())).unwrap();
     drop(device);

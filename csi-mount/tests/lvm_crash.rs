@@ -147,7 +147,11 @@ fn killed(job: Job, at: usize, moment: &str) -> bool {
     if status.success() {
         return false;
     }
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{job:?} {at} {moment}: {status}");
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(9),
+        "{job:?} {at} {moment}: {status}"
+    );
     true
 }
 
@@ -186,7 +190,10 @@ fn sweep(jobs: &[Job]) {
                     }
                 }
                 for repeats in [true, false] {
-                    let what = format!("{job:?}: killed {moment} command {at}, then {}", if repeats { "repeated" } else { "deleted" });
+                    let what = format!(
+                        "{job:?}: killed {moment} command {at}, then {}",
+                        if repeats { "repeated" } else { "deleted" }
+                    );
                     job.prepare(&group);
                     let free = group.capacity(&LvmLayout::Thick).unwrap();
                     let was_killed = killed(*job, at, moment);

@@ -59,10 +59,15 @@ impl Group {
         let report = self.read()?;
         let found = report.volumes.iter().find(|found| found.uuid == *uuid);
         let Some((found, number)) = found.and_then(|found| Some((found, found.device?))) else {
-            return Err(self.error(ErrorKind::NotFound, ACTIVATE, "lvm has activated it, and it has no device"));
+            return Err(self.error(
+                ErrorKind::NotFound,
+                ACTIVATE,
+                "lvm has activated it, and it has no device",
+            ));
         };
         let in_kernel = PathBuf::from(format!("/sys/dev/block/{number}/dm/uuid"));
-        let its = std::fs::read_to_string(&in_kernel).map_err(|error| Error::os("read", &in_kernel, error))?;
+        let its =
+            std::fs::read_to_string(&in_kernel).map_err(|error| Error::os("read", &in_kernel, error))?;
         let expected = format!("LVM-{}{}", self.uuid, uuid).replace('-', "");
         if its.trim().replace('-', "") != expected {
             let reason = format!("{number} is {} for the kernel, not {}", its.trim(), found.name);
@@ -106,6 +111,8 @@ impl Group {
             return Ok(());
         }
         let reason = format!("{} is in use on this node", ours.record.name);
-        Err(self.error(ErrorKind::Busy, operation, reason).hint("unmount it, and stop what has its device open"))
+        Err(self
+            .error(ErrorKind::Busy, operation, reason)
+            .hint("unmount it, and stop what has its device open"))
     }
 }

@@ -95,7 +95,8 @@ impl PoolFacts {
     fn fault(&self) -> Option<String> {
         let faults = [
             self.needs_check.then(|| "its metadata needs a check: lvconvert --repair".to_owned()),
-            (!self.zeroes).then(|| "it shows old data, because it does not zero new blocks: lvchange -Zy".to_owned()),
+            (!self.zeroes)
+                .then(|| "it shows old data, because it does not zero new blocks: lvchange -Zy".to_owned()),
             (!self.health.is_empty()).then(|| format!("its health is {}", self.health)),
         ];
         let faults: Vec<String> = faults.into_iter().flatten().collect();
@@ -152,10 +153,12 @@ impl Report {
             return Err(error(ErrorKind::NotFound, format!("it has no thin pool {pool}")));
         };
         if !facts.zeroes {
-            let reason = format!("the thin pool {pool} does not zero new blocks: a volume would show old data");
+            let reason =
+                format!("the thin pool {pool} does not zero new blocks: a volume would show old data");
             return Err(error(ErrorKind::Unsupported, reason).hint("lvchange --zero y for the pool"));
         }
-        let refuse = |reason: String| Err(error(ErrorKind::NoSpace, format!("the thin pool {pool}: {reason}")));
+        let refuse =
+            |reason: String| Err(error(ErrorKind::NoSpace, format!("the thin pool {pool}: {reason}")));
         if let Some(fault) = facts.fault() {
             return refuse(fault);
         }

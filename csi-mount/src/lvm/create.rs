@@ -102,7 +102,8 @@ impl VolumeGroup {
         };
         let source_bytes = source.as_ref().map(|source| source.found.bytes);
         group.require_room(CREATE, report, name, &request.layout, bytes)?;
-        let is_complete = matches!(request.layout, LvmLayout::Thin(_)) && source_bytes.is_none_or(|its| its == bytes);
+        let is_complete =
+            matches!(request.layout, LvmLayout::Thin(_)) && source_bytes.is_none_or(|its| its == bytes);
         let state = if is_complete { LvmState::Ready } else { LvmState::Creating };
         let mut record = Record::new(name.clone(), state);
         record.source.clone_from(&request.source);
@@ -118,9 +119,20 @@ impl VolumeGroup {
             }
             (LvmLayout::ThickOn(tag), _) => {
                 record.disks = Some(tag.clone());
-                words(&["--type", "linear", "--extents", &extents, "-Zn", "-Wn", &group.name, &format!("@{tag}")])
+                words(&[
+                    "--type",
+                    "linear",
+                    "--extents",
+                    &extents,
+                    "-Zn",
+                    "-Wn",
+                    &group.name,
+                    &format!("@{tag}"),
+                ])
             }
-            (LvmLayout::Thick, _) => words(&["--type", "linear", "--extents", &extents, "-Zn", "-Wn", &group.name]),
+            (LvmLayout::Thick, _) => {
+                words(&["--type", "linear", "--extents", &extents, "-Zn", "-Wn", &group.name])
+            }
         };
         group.create(turn, &record, options)
     }
@@ -151,7 +163,8 @@ impl VolumeGroup {
         let report = group.read()?;
         let made = report.find(group, &made.record.name);
         let made = made.filter(|made| made.record.state == LvmState::Creating);
-        let made = made.ok_or_else(|| group.error(ErrorKind::Pending, CREATE, "the volume was deleted meanwhile"))?;
+        let made =
+            made.ok_or_else(|| group.error(ErrorKind::Pending, CREATE, "the volume was deleted meanwhile"))?;
         record.erased = 0;
         group.set_record(&turn, &made, &record)
     }
@@ -170,7 +183,8 @@ impl VolumeGroup {
         let turn = group.lvm.turn(SNAPSHOT)?;
         let report = group.read()?;
         if report.find(group, &name).is_none() {
-            let source = report.find(group, &source_name).ok_or_else(|| group.missing(SNAPSHOT, &source_name))?;
+            let source =
+                report.find(group, &source_name).ok_or_else(|| group.missing(SNAPSHOT, &source_name))?;
             let Kind::Thin { pool } = &source.found.kind else {
                 let reason = format!("{source_name} is thick: only thin volumes have snapshots");
                 return Err(group.error(ErrorKind::Unsupported, SNAPSHOT, reason));
@@ -211,7 +225,8 @@ impl VolumeGroup {
         let ours = report.find(group, &name).ok_or_else(|| group.missing(GROW, &name))?;
         group.require_ready(GROW, &ours)?;
         let wanted = report.round_up(bytes);
-        let wanted = wanted.ok_or_else(|| group.error(ErrorKind::OutOfRange, GROW, format!("{bytes} bytes")))?;
+        let wanted =
+            wanted.ok_or_else(|| group.error(ErrorKind::OutOfRange, GROW, format!("{bytes} bytes")))?;
         if wanted <= ours.found.bytes {
             return Ok(ours.volume());
         }
@@ -267,7 +282,8 @@ impl Group {
 fn size(group: &Group, report: &Report, request: &LvmRequest) -> Result<u64> {
     let source = request.source.as_ref().and_then(|source| report.find(group, source));
     let least = request.bytes.max(source.map_or(0, |source| source.found.bytes));
-    let rounded = report.round_up(least).filter(|rounded| request.limit.is_none_or(|limit| *rounded <= limit));
+    let rounded =
+        report.round_up(least).filter(|rounded| request.limit.is_none_or(|limit| *rounded <= limit));
     rounded.ok_or_else(|| {
         let reason = format!("{least} bytes in extents of {} are more than the limit", report.extent);
         group.error(ErrorKind::OutOfRange, CREATE, reason)

@@ -102,7 +102,12 @@ impl VolumeGroup {
         self.remove(&turn, &ours)
     }
 
-    pub(super) fn erase_contents(&self, device: &BlockDevice, ours: &Ours<'_>, mode: EraseMode) -> Result<()> {
+    pub(super) fn erase_contents(
+        &self,
+        device: &BlockDevice,
+        ours: &Ours<'_>,
+        mode: EraseMode,
+    ) -> Result<()> {
         self.erase_contents_while(device, ours, mode, &|| true)
     }
 
@@ -130,7 +135,11 @@ impl VolumeGroup {
         let mut last = ours.record.erased;
         let erased = erase(device, mode, options, |offset| {
             if !goes_on() {
-                return Err(group.error(ErrorKind::Pending, DELETE, "the erase is stopped, and goes on later"));
+                return Err(group.error(
+                    ErrorKind::Pending,
+                    DELETE,
+                    "the erase is stopped, and goes on later",
+                ));
             }
             if offset >= last + STORED_STEP || offset == ours.found.bytes {
                 store(offset)?;
@@ -154,7 +163,11 @@ impl VolumeGroup {
         group.deactivate(turn, uuid)?;
         group.change(turn, &["lvremove"], uuid)?;
         if group.read()?.volumes.iter().any(|found| found.uuid == *uuid) {
-            return Err(group.error(ErrorKind::ToolFailed, DELETE, "lvremove succeeded, and the volume still exists"));
+            return Err(group.error(
+                ErrorKind::ToolFailed,
+                DELETE,
+                "lvremove succeeded, and the volume still exists",
+            ));
         }
         Ok(())
     }

@@ -197,7 +197,10 @@ impl VolumeGroup {
 
 impl fmt::Debug for VolumeGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VolumeGroup").field("name", &self.0.name).field("uuid", &self.0.uuid).finish_non_exhaustive()
+        f.debug_struct("VolumeGroup")
+            .field("name", &self.0.name)
+            .field("uuid", &self.0.uuid)
+            .finish_non_exhaustive()
     }
 }
 
@@ -283,7 +286,11 @@ impl Group {
     pub(super) fn begin_erase(&self, uuid: &str) -> Result<AtErase<'_>> {
         let mut at_erase = self.at_erase.lock().unwrap_or_else(PoisonError::into_inner);
         if !at_erase.insert(uuid.to_owned()) {
-            return Err(self.error(ErrorKind::Pending, "erase a logical volume of", "another call erases it"));
+            return Err(self.error(
+                ErrorKind::Pending,
+                "erase a logical volume of",
+                "another call erases it",
+            ));
         }
         Ok(AtErase { group: self, uuid: uuid.to_owned() })
     }
@@ -319,16 +326,23 @@ pub(super) fn judge(report: &Report, uuid: Option<&str>, options: &LvmOptions) -
     if let Some(expected) = uuid.filter(|expected| **expected != *report.uuid) {
         let reason = format!("its UUID is {} and not {expected}", report.uuid);
         let error = Error::new(ErrorKind::WrongDevice, OPEN, reason);
-        return Err(error.hint("another disk has a group of this name: attach the right one, or use another name"));
+        return Err(
+            error.hint("another disk has a group of this name: attach the right one, or use another name")
+        );
     }
     if !report.flaws.is_empty() {
         let error = Error::new(ErrorKind::Unreadable, OPEN, report.flaws.join(", "));
-        return Err(error.hint("nothing is known about what is missing or changed elsewhere; use a complete local one"));
+        return Err(error
+            .hint("nothing is known about what is missing or changed elsewhere; use a complete local one"));
     }
     let is_ours = |found: &Found| Record::from_tags(&options.driver, &found.tags).is_some();
     let is_pool = |found: &Found| matches!(found.kind, Kind::Pool(_));
-    let others: Vec<&str> =
-        report.volumes.iter().filter(|found| !is_ours(found) && !is_pool(found)).map(|found| &*found.name).collect();
+    let others: Vec<&str> = report
+        .volumes
+        .iter()
+        .filter(|found| !is_ours(found) && !is_pool(found))
+        .map(|found| &*found.name)
+        .collect();
     if !others.is_empty() && !options.allows_others {
         let reason = format!(
             "{} of its logical volumes are not of {}, such as {}",

@@ -60,7 +60,9 @@ pub(super) struct Found {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
     Thick,
-    Thin { pool: String },
+    Thin {
+        pool: String,
+    },
     Pool(PoolFacts),
     /// Anything else, such as a RAID or a cache.
     Other,
@@ -82,9 +84,8 @@ impl Report {
     /// [`ErrorKind::Unreadable`] if it is not the report of one volume group.
     pub(super) fn parse(json: &[u8]) -> Result<Self> {
         let parsed: Value = serde_json::from_slice(json).map_err(|error| unreadable(&error.to_string()))?;
-        let report = match parsed["report"].as_array().map(Vec::as_slice) {
-            Some([report]) => report,
-            Some(_) | None => return Err(unreadable("it has not one volume group")),
+        let Some([report]) = parsed["report"].as_array().map(Vec::as_slice) else {
+            return Err(unreadable("it has not one volume group"));
         };
         let [group] = rows(report, "vg")? else { return Err(unreadable("it has not one volume group")) };
         let flaws = [

@@ -250,13 +250,16 @@ mod tests {
         assert_eq!(read(&good), Some(Record::new(LvmName::volume("a"), LvmState::Ready)));
         assert!(read(&[&good[..], &["another"]].concat()).is_some());
         for missing in 0..good.len() {
-            let tags: Vec<&str> = good.iter().enumerate().filter(|(at, _)| *at != missing).map(|(_, tag)| *tag).collect();
+            let tags: Vec<&str> =
+                good.iter().enumerate().filter(|(at, _)| *at != missing).map(|(_, tag)| *tag).collect();
             assert_eq!(read(&tags), None, "{tags:?}");
         }
         for more in ["csi.volume=b", "csi.snapshot=a", "csi.state=creating", "csi.erase=dd"] {
             assert_eq!(read(&[&good[..], &[more]].concat()), None, "{more}");
         }
-        for (at, wrong) in [(0, "csi.driver=e"), (1, "csi.volume=a#2"), (1, "csi.volume=#61"), (2, "csi.state=")] {
+        for (at, wrong) in
+            [(0, "csi.driver=e"), (1, "csi.volume=a#2"), (1, "csi.volume=#61"), (2, "csi.state=")]
+        {
             let mut tags = good;
             tags[at] = wrong;
             assert_eq!(read(&tags), None, "{wrong}");

@@ -33,7 +33,8 @@ fn printed() -> Value {
 }
 
 fn volume(name: &str, layout: &str, pool: &str, bytes: &str) -> Value {
-    let tags = if pool.is_empty() && name == "pool" { "" } else { "csi.driver=d,csi.volume=a,csi.state=ready" };
+    let tags =
+        if pool.is_empty() && name == "pool" { "" } else { "csi.driver=d,csi.volume=a,csi.state=ready" };
     json!({
         "lv_name": name, "lv_uuid": name, "lv_size": bytes, "lv_tags": tags, "lv_layout": layout, "pool_lv": pool,
         "origin": "", "data_percent": "12.50", "metadata_percent": "", "lv_when_full": "queue",
@@ -61,7 +62,9 @@ fn a_report_is_read() {
 
 #[test]
 fn a_report_that_lacks_something_is_no_report() {
-    for text in ["", "notice\n{}", "{}", r#"{"report":[]}"#, r#"{"report":[{}]}"#, r#"{"report":[{"vg":[]}]}"#] {
+    for text in
+        ["", "notice\n{}", "{}", r#"{"report":[]}"#, r#"{"report":[{}]}"#, r#"{"report":[{"vg":[]}]}"#]
+    {
         let error = Report::parse(text.as_bytes()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreadable, "{text}: {error}");
     }
@@ -93,7 +96,12 @@ fn volume_groups_that_are_refused() {
         (shared, None, ours().allow_others(), Some((ErrorKind::Unreadable, "shared with other nodes"))),
         (partial, None, ours().allow_others(), Some((ErrorKind::Unreadable, "disks are missing"))),
         (clustered, None, ours().allow_others(), Some((ErrorKind::Unreadable, "clustered"))),
-        (printed(), None, LvmOptions::new("e"), Some((ErrorKind::NotOwned, "3 of its logical volumes are not of e"))),
+        (
+            printed(),
+            None,
+            LvmOptions::new("e"),
+            Some((ErrorKind::NotOwned, "3 of its logical volumes are not of e")),
+        ),
         (printed(), None, LvmOptions::new("e").allow_others(), None),
     ] {
         let error = judge(&parse(&printed).unwrap(), uuid, &options).err();

@@ -41,7 +41,12 @@ impl Bed {
     pub(crate) fn with_pool(self, pool: &str, mebibytes: u64) -> Self {
         let size = format!("{mebibytes}m");
         let full = ["--errorwhenfull", "y", "--poolmetadatasize", "4m"];
-        lvm(&[&["lvcreate", "--yes", "--type", "thin-pool", "-L", &size, "-n", pool], &full[..], &[&self.name]].concat());
+        lvm(&[
+            &["lvcreate", "--yes", "--type", "thin-pool", "-L", &size, "-n", pool],
+            &full[..],
+            &[&self.name],
+        ]
+        .concat());
         self
     }
 
