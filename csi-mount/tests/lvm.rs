@@ -23,8 +23,12 @@ use lvm_support::{
 
 #[test]
 fn the_life_of_a_thick_volume() {
-    let bed = Bed::new("data", &[64, 64]);
+    let bed = Bed::new(&[64, 64]);
+    let start = Instant::now();
+    lvm(&["version"]);
+    println!("version {:?}", start.elapsed());
     let group = bed.open();
+    println!("open {:?}", start.elapsed());
     let free = |group: &VolumeGroup| group.capacity(&LvmLayout::Thick).unwrap().available;
     let capacity = group.capacity(&LvmLayout::Thick).unwrap();
     assert_eq!((capacity.available, capacity.maximum, capacity.minimum), (128 * MIB, 128 * MIB, EXTENT));
@@ -102,7 +106,7 @@ fn the_life_of_a_thick_volume() {
 
 #[test]
 fn the_life_of_thin_volumes() {
-    let bed = Bed::new("data", &[128]).with_pool("pool", 64);
+    let bed = Bed::new(&[128]).with_pool("pool", 64);
     let group = bed.open_with(LvmOptions::new(DRIVER).overcommit(200));
     let request = |name: &str, mebibytes: u64| LvmRequest::new(name, mebibytes * MIB).layout(thin("pool"));
     let room = || group.capacity(&thin("pool")).unwrap().available / MIB;
@@ -158,7 +162,7 @@ fn the_life_of_thin_volumes() {
 #[test]
 fn no_tenant_sees_the_data_of_another() {
     let rounds = setting("CSI_TEST_ROUNDS", 3);
-    let bed = Bed::new("data", &[56]).with_pool("pool", 24);
+    let bed = Bed::new(&[56]).with_pool("pool", 24);
     let group = bed.open();
     let layouts = [(LvmLayout::Thick, 24 * MIB), (thin("pool"), 24 * MIB)];
     for round in 0..rounds {
@@ -185,16 +189,16 @@ fn no_tenant_sees_the_data_of_another() {
     mark(&group, "careless", "secret of the careless");
     assert!(volume_has(&group, "careless", "secret of"));
     assert_eq!(group.delete(&LvmName::volume("careless"), EraseMode::None).unwrap(), LvmDeletion::Removed);
-    assert!(has(bed.images[0].path(), "secret of the careless"));
+    assert!(has(&bed.images[0].file(), "secret of the careless"));
     thick(&group, "next", 24 * MIB);
     assert!(!volume_has(&group, "next", "secret of"));
-    assert!(!has(bed.images[0].path(), "secret of the careless"));
+    assert!(!has(&bed.images[0].file(), "secret of the careless"));
 }
 
 /// The writer gets an error, and the driver sees it and creates nothing more there.
 #[test]
 fn a_full_pool_loses_nothing_in_silence() {
-    let bed = Bed::new("data", &[64]).with_pool("pool", 16);
+    let bed = Bed::new(&[64]).with_pool("pool", 16);
     let group = bed.open_with(LvmOptions::new(DRIVER).overcommit(400));
     group.create(&LvmRequest::new("a", 32 * MIB).layout(thin("pool"))).unwrap();
     let device = group.activate("a").unwrap();
@@ -230,7 +234,7 @@ fn a_full_pool_loses_nothing_in_silence() {
 
 #[test]
 fn what_is_not_ours_or_not_whole_is_refused() {
-    let bed = Bed::new("data", &[32, 32]);
+    let bed = Bed::new(&[32, 32]);
     let options = || LvmOptions::new(DRIVER);
     let refused = |name: &str, options: LvmOptions, kind: ErrorKind| {
         let error = VolumeGroup::open(name, options).unwrap_err();
@@ -239,20 +243,20 @@ fn what_is_not_ours_or_not_whole_is_refused() {
     };
     refused("none", options(), ErrorKind::Unreadable);
     refused("../data", options(), ErrorKind::InvalidInput);
-    refused("data", options().launcher(["no-such-launcher"]), ErrorKind::MissingTool);
-    refused("data", options().uuid("another"), ErrorKind::WrongDevice);
+    refused(&bed.name, options().launcher(["no-such-launcher"]), ErrorKind::MissingTool);
+    refused(&bed.name, options().uuid("another"), ErrorKind::WrongDevice);
     let group = bed.open_with(options().uuid(bed.open().uuid()));
     // Logical volumes of others.
     thick(&group, "mine", 40 * MIB);
-    lvm(&["lvcreate", "--yes", "-an", "-Zn", "-Wn", "-L", "4m", "-n", "root", "data"]);
-    refused("data", options(), ErrorKind::NotOwned);
-    refused("data", LvmOptions::new("another.example.org"), ErrorKind::NotOwned);
+    lvm(&["lvcreate", "--yes", "-an", "-Zn", "-Wn", "-L", "4m", "-n", "root", &bed.name]);
+    refused(&bed.name, options(), ErrorKind::NotOwned);
+    refused(&bed.name, LvmOptions::new("another.example.org"), ErrorKind::NotOwned);
     let error = group.find(&LvmName::volume("mine")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotOwned, "{error}");
     let tolerant = bed.open_with(options().allow_others());
     assert_eq!(tolerant.list().unwrap().len(), 1);
     assert_eq!(bed.open_with(LvmOptions::new("another.example.org").allow_others()).list().unwrap(), []);
-    lvm(&["lvremove", "--yes", "data/root"]);
+    lvm(&["lvremove", "--yes", &bed.volume("root")]);
     // A pool that shows old data.
     lvm(&[
         "lvcreate",
@@ -266,7 +270,7 @@ fn what_is_not_ours_or_not_whole_is_refused() {
         "4m",
         "-n",
         "pool",
-        "data",
+        &bed.name,
     ]);
     for result in [
         group.create(&LvmRequest::new("thin", MIB).layout(thin("pool"))).map(drop),
@@ -276,7 +280,7 @@ fn what_is_not_ours_or_not_whole_is_refused() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }
     assert!(group.pools().unwrap()[0].fault.as_ref().unwrap().contains("old data"));
-    lvm(&["lvremove", "--yes", "data/pool"]);
+    lvm(&["lvremove", "--yes", &bed.volume("pool")]);
     // The label of a disk is gone, and so the disk: nothing is said about a volume, and none is made.
     let label = bed.images[1].read(0, MIB as usize);
     bed.images[1].write(0, &vec![0; MIB as usize]);
@@ -298,7 +302,7 @@ fn what_is_not_ours_or_not_whole_is_refused() {
 /// lvcreate waits, as if it were stopped: nothing else is started, and its result is found.
 #[test]
 fn a_command_that_takes_long_is_not_repeated() {
-    let bed = Bed::new("data", &[32]);
+    let bed = Bed::new(&[32]);
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
     let count = folder.path().join("count");
@@ -329,7 +333,7 @@ fn a_command_that_takes_long_is_not_repeated() {
 /// A process dies in the middle of an erase; the next one goes on at the place that the tag has.
 #[test]
 fn an_erase_goes_on_after_a_restart() {
-    let bed = Bed::new("data", &[3 << 10]);
+    let bed = Bed::new(&[3 << 10]);
     let group = bed.open();
     let volume = thick(&group, "a", 3 << 30);
     mark(&group, "a", "secret");
@@ -337,20 +341,18 @@ fn an_erase_goes_on_after_a_restart() {
     // At this rate the rest would take an hour.
     let slow = bed.open_with(LvmOptions::new(DRIVER).erase_rate(MIB));
     let eraser = slow.start_eraser().unwrap();
-    let tags = || lvm(&["lvs", "--noheadings", "-o", "lv_tags", "data"]);
+    let tags = || lvm(&["lvs", "--noheadings", "-o", "lv_tags", &bed.name]);
     assert!(tags().contains("csi.state=erasing"), "{}", tags());
-    eventually("it has the device", || {
-        let device =
-            BlockDevice::open("/dev/data/csi_a").or_else(|_| BlockDevice::open("/dev/mapper/data-csi_a"));
-        device.ok().filter(|device| device.in_use().unwrap() == csi_mount::DeviceUse::InUse).map(drop)
-    });
+    // An exclusive open of this test would disturb it.
+    let open = || lvm(&["lvs", "--noheadings", "-o", "lv_device_open", &bed.name]);
+    eventually("it has the device open", || open().contains("open").then_some(()));
     let error = slow.erase(&volume.name).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Pending, "{error}");
     let start = Instant::now();
     drop(eraser);
     assert!(start.elapsed() < Duration::from_secs(60), "it ends after its step");
     // As a process that died after the first GiB left it.
-    lvm(&["lvchange", "--yes", "--addtag", "csi.erased=1073741824", "data/csi_a"]);
+    lvm(&["lvchange", "--yes", "--addtag", "csi.erased=1073741824", &bed.volume("csi_a")]);
     with_device_of_another(&bed, |path| {
         let file = OpenOptions::new().write(true).open(path).unwrap();
         file.write_all_at(b"before", (1 << 30) - 4096).unwrap();
@@ -359,16 +361,16 @@ fn an_erase_goes_on_after_a_restart() {
     let eraser = bed.open().start_eraser().unwrap();
     eventually("it is erased", || bed.logical_volumes().is_empty().then_some(()));
     drop(eraser);
-    let disk = bed.images[0].path();
+    let disk = &bed.images[0].file();
     assert!(has(disk, "before"), "what was erased already is not erased again");
     assert!(!has(disk, "after") && !has(disk, "secret"));
 }
 
 /// The volume that is marked, opened by an administrator.
 fn with_device_of_another(bed: &Bed, work: impl FnOnce(&std::path::Path)) {
-    lvm(&["lvchange", "--yes", "-ay", "-K", "data/csi_a"]);
-    work(std::path::Path::new("/dev/mapper/data-csi_a"));
-    lvm(&["lvchange", "--yes", "-an", "data/csi_a"]);
+    lvm(&["lvchange", "--yes", "-ay", "-K", &bed.volume("csi_a")]);
+    work(std::path::Path::new(&format!("/dev/mapper/{}-csi_a", bed.name)));
+    lvm(&["lvchange", "--yes", "-an", &bed.volume("csi_a")]);
     assert_eq!(bed.logical_volumes(), ["csi_a"]);
 }
 
@@ -378,7 +380,7 @@ fn a_device_without_hole_punching_is_erased_and_one_that_lies_is_found() {
     let image = Image::new(48);
     let table = |rest: &str| format!("0 {} flakey {} 0 {rest}", 48 * MIB / 512, image.path().display());
     let create = |name: &str, table: &str| {
-        run("dmsetup", &["--noudevsync", "--noudevrules", "create", name, "--table", table]);
+        run("env", &["DM_DISABLE_UDEV=1", "dmsetup", "create", name, "--table", table]);
         BlockDevice::open(format!("/dev/mapper/{name}")).unwrap()
     };
     image.write(20 * MIB, b"secret");
@@ -387,7 +389,7 @@ fn a_device_without_hole_punching_is_erased_and_one_that_lies_is_found() {
     let error = erase(&device, EraseMode::Zero, EraseOptions::new(), |_| Ok(())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotBlank, "{error}");
     drop(device);
-    run("dmsetup", &["--noudevsync", "--noudevrules", "remove", "liar"]);
+    run("env", &["DM_DISABLE_UDEV=1", "dmsetup", "remove", "liar"]);
     assert!(has(image.path(), "secret"));
     let device = create("plain", &table("600 0"));
     let limit =
@@ -395,6 +397,6 @@ fn a_device_without_hole_punching_is_erased_and_one_that_lies_is_found() {
     assert_eq!(limit.unwrap().trim(), "0", "it can't punch holes");
     erase(&device, EraseMode::Zero, EraseOptions::new(), |_| Ok(())).unwrap();
     drop(device);
-    run("dmsetup", &["--noudevsync", "--noudevrules", "remove", "plain"]);
+    run("env", &["DM_DISABLE_UDEV=1", "dmsetup", "remove", "plain"]);
     assert!(image.is_zero());
 }

@@ -19,6 +19,7 @@ use lvm_support::{Bed, DRIVER, mark, script, setting, thin, volume_has};
 /// The job of a process that is killed, and its launcher of lvm.
 const JOB: &str = "CSI_LVM_JOB";
 const SCRIPT: &str = "CSI_LVM_SCRIPT";
+const GROUP: &str = "CSI_LVM_GROUP";
 
 /// When the process is killed.
 const MOMENTS: [&str; 3] = ["before", "during", "after"];
@@ -116,12 +117,13 @@ fn work() {
     let Ok(job) = std::env::var(JOB) else { return };
     let (job, _) = JOBS.into_iter().find(|(_, name)| *name == job).unwrap();
     let launcher = ["/bin/sh".to_owned(), std::env::var(SCRIPT).unwrap()];
-    let group = VolumeGroup::open("data", LvmOptions::new(DRIVER).launcher(launcher)).unwrap();
+    let group = VolumeGroup::open(&std::env::var(GROUP).unwrap(), LvmOptions::new(DRIVER).launcher(launcher))
+        .unwrap();
     job.run(&group).unwrap();
 }
 
 /// Runs a job in a process of its own, which is killed at its command with this number. Returns whether it was.
-fn killed(job: Job, at: usize, moment: &str) -> bool {
+fn killed(bed: &Bed, job: Job, at: usize, moment: &str) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let count = folder.path().join("count");
     fs::write(&count, "0\n").unwrap();
@@ -140,7 +142,7 @@ fn killed(job: Job, at: usize, moment: &str) -> bool {
     let (_, name) = JOBS.into_iter().find(|(of, _)| *of == job).unwrap();
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "work", "--nocapture"])
-        .envs([(JOB, name), (SCRIPT, &*launcher[1])])
+        .envs([(JOB, name), (SCRIPT, &*launcher[1]), (GROUP, &*bed.name)])
         .stdout(Stdio::null())
         .status()
         .unwrap();
@@ -175,7 +177,7 @@ fn is_passing(error: &Error) -> bool {
 fn sweep(jobs: &[Job]) {
     // Every how many points are tested.
     let stride = setting("CSI_CRASH_STRIDE", 1);
-    let bed = Bed::new("data", &[64]).with_pool("pool", 24);
+    let bed = Bed::new(&[64]).with_pool("pool", 24);
     let group = bed.open();
     let mut points = 0;
     for job in jobs {
@@ -196,7 +198,7 @@ fn sweep(jobs: &[Job]) {
                     );
                     job.prepare(&group);
                     let free = group.capacity(&LvmLayout::Thick).unwrap();
-                    let was_killed = killed(*job, at, moment);
+                    let was_killed = killed(&bed, *job, at, moment);
                     let group = bed.open();
                     if repeats {
                         settle(&group, &what, |group| job.run(group));

@@ -30,24 +30,32 @@ pub(crate) fn lvm(arguments: &[&str]) -> String {
 
 impl Bed {
     /// A volume group on disks of these sizes in mebibytes, without the 4 MiB that each needs for itself.
-    pub(crate) fn new(name: &str, disks: &[u64]) -> Self {
+    pub(crate) fn new(disks: &[u64]) -> Self {
+        // What a failed test leaves does not matter to the next one.
+        let name = format!("data{}", std::process::id());
         let images: Vec<Image> = disks.iter().map(|mebibytes| Image::new(mebibytes + 4)).collect();
         let paths: Vec<&str> = images.iter().map(|image| image.path().to_str().unwrap()).collect();
-        lvm(&[&["vgcreate", "--yes", name], &paths[..]].concat());
-        Self { images, name: name.to_owned() }
+        lvm(&[&["vgcreate", "--yes", &name], &paths[..]].concat());
+        Self { images, name }
     }
 
     /// Adds a thin pool, which fails when it is full.
     pub(crate) fn with_pool(self, pool: &str, mebibytes: u64) -> Self {
         let size = format!("{mebibytes}m");
-        let full = ["--errorwhenfull", "y", "--poolmetadatasize", "4m"];
+        let metadata = ["--poolmetadatasize", "4m"];
         lvm(&[
             &["lvcreate", "--yes", "--type", "thin-pool", "-L", &size, "-n", pool],
-            &full[..],
+            &metadata[..],
             &[&self.name],
         ]
         .concat());
+        lvm(&["lvchange", "--errorwhenfull", "y", &self.volume(pool)]);
         self
+    }
+
+    /// A logical volume, as lvm2's commands name it.
+    pub(crate) fn volume(&self, name: &str) -> String {
+        format!("{}/{name}", self.name)
     }
 
     pub(crate) fn open(&self) -> VolumeGroup {
@@ -67,8 +75,12 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            lvm(&["vgremove", "--yes", "--force", &self.name]);
+        let remove = || drop(lvm(&["vgremove", "--yes", "--force", &self.name]));
+        if std::thread::panicking() {
+            // So that the next test has a chance.
+            drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(remove)));
+        } else {
+            remove();
         }
     }
 }

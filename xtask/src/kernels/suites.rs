@@ -202,9 +202,10 @@ const LUKS: Suite = Suite {
 
 /// A suite with logical volumes on loop devices.
 const LVM: Suite = Suite {
-    modules: &["loop dm_mod dm_thin_pool dm_flakey"],
-    files: &["lvm thin_check dmsetup grep sh rm", EXT4_TOOLS, COMMANDS],
+    modules: &["loop dm_mod dm_thin_pool dm_snapshot dm_flakey"],
+    files: &["lvm thin_check dmsetup env grep sh /bin/sh", EXT4_TOOLS, COMMANDS],
     seconds: 180,
+    prints_output: true,
     ..MOUNT
 };
 
