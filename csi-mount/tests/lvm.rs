@@ -24,11 +24,7 @@ use lvm_support::{
 #[test]
 fn the_life_of_a_thick_volume() {
     let bed = Bed::new(&[64, 64]);
-    let start = Instant::now();
-    lvm(&["version"]);
-    println!("version {:?}", start.elapsed());
     let group = bed.open();
-    println!("open {:?}", start.elapsed());
     let free = |group: &VolumeGroup| group.capacity(&LvmLayout::Thick).unwrap().available;
     let capacity = group.capacity(&LvmLayout::Thick).unwrap();
     assert_eq!((capacity.available, capacity.maximum, capacity.minimum), (128 * MIB, 128 * MIB, EXTENT));

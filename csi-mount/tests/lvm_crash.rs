@@ -8,6 +8,7 @@ mod devices;
 mod lvm_support;
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 
 use csi_mount::erase::EraseMode;
@@ -122,20 +123,21 @@ fn work() {
     job.run(&group).unwrap();
 }
 
-/// Runs a job in a process of its own, which is killed at its command with this number. Returns whether it was.
-fn killed(bed: &Bed, job: Job, at: usize, moment: &str) -> bool {
+/// Runs a job in a process of its own, which is killed at its command with this number. Returns how many commands it
+/// began.
+fn run_killed(bed: &Bed, job: Job, at: usize, moment: &str) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let count = folder.path().join("count");
     fs::write(&count, "0\n").unwrap();
-    let (before, run, after) = match moment {
-        "before" => ("kill -9 $PPID; exit", "", ""),
+    let kill = match moment {
+        "before" => "kill -9 $PPID",
         // The process dies, and lvm runs on.
-        "during" => (":", "\"$@\" & kill -9 $PPID; wait", ""),
-        _ => (":", "\"$@\"", "kill -9 $PPID"),
+        "during" => "\"$@\" & kill -9 $PPID; wait",
+        _ => "\"$@\"; kill -9 $PPID",
     };
     let text = format!(
         "export DM_DISABLE_UDEV=1\n[ $2 = fullreport ] && exec \"$@\"\nread n < {count}\nn=$((n+1))\necho $n > {count}\n\
-         [ $n = {at} ] || exec \"$@\"\n{before}\n{run}\n{after}\n",
+         [ $n = {at} ] || exec \"$@\"\n{kill}\n",
         count = count.display()
     );
     let launcher = script(&folder.path().join("lvm.sh"), &text);
@@ -146,15 +148,9 @@ fn killed(bed: &Bed, job: Job, at: usize, moment: &str) -> bool {
         .stdout(Stdio::null())
         .status()
         .unwrap();
-    if status.success() {
-        return false;
-    }
-    assert_eq!(
-        std::os::unix::process::ExitStatusExt::signal(&status),
-        Some(9),
-        "{job:?} {at} {moment}: {status}"
-    );
-    true
+    let expected = if at == 0 { None } else { Some(9) };
+    assert_eq!(status.signal(), expected, "{job:?} {at} {moment}: {status}");
+    fs::read_to_string(&count).unwrap().trim().parse().unwrap()
 }
 
 /// Until it succeeds: a command that runs on has lvm's lock, and a new process waits for it.
@@ -179,49 +175,42 @@ fn sweep(jobs: &[Job]) {
     let stride = setting("CSI_CRASH_STRIDE", 1);
     let bed = Bed::new(&[64]).with_pool("pool", 24);
     let group = bed.open();
-    let mut points = 0;
     for job in jobs {
-        let mut commands = 0;
-        'commands: for at in 1.. {
-            for (which, moment) in MOMENTS.iter().enumerate() {
-                points += 1;
-                if points % stride != 0 && at > 1 {
-                    // The first moment also says whether there is such a command.
-                    if which > 0 {
-                        continue;
-                    }
-                }
-                for repeats in [true, false] {
-                    let what = format!(
-                        "{job:?}: killed {moment} command {at}, then {}",
-                        if repeats { "repeated" } else { "deleted" }
-                    );
-                    job.prepare(&group);
-                    let free = group.capacity(&LvmLayout::Thick).unwrap();
-                    let was_killed = killed(&bed, *job, at, moment);
-                    let group = bed.open();
-                    if repeats {
-                        settle(&group, &what, |group| job.run(group));
-                        job.check(&group);
-                    }
-                    settle(&group, &what, |group| delete(group, &job.name()));
-                    settle(&group, &what, |group| delete(group, &LvmName::volume("source")));
-                    assert_eq!(bed.logical_volumes(), ["pool"], "{what}");
-                    let left = group.capacity(&LvmLayout::Thick).unwrap();
-                    assert!(left.available >= free.available, "{what}: {left:?}");
-                    let mapped = devices::run("dmsetup", &["ls"]);
-                    assert!(!mapped.contains("csi"), "{what}: {mapped}");
-                    if !was_killed {
-                        break 'commands;
-                    }
-                    commands = at;
-                    println!("{what}: ok");
-                }
+        job.prepare(&group);
+        let commands = run_killed(&bed, *job, 0, "never");
+        job.check(&group);
+        clean(&bed, *job, &format!("{job:?}"));
+        assert!(commands > 0, "{job:?} runs no command");
+        let points = (1..=commands).flat_map(|at| MOMENTS.map(|moment| (at, moment)));
+        let points = points.flat_map(|(at, moment)| ["repeated", "deleted"].map(|then| (at, moment, then)));
+        let mut tested = 0;
+        for (at, moment, then) in points.step_by(stride) {
+            let what = format!("{job:?}: killed {moment} command {at} of {commands}, then {then}");
+            job.prepare(&group);
+            run_killed(&bed, *job, at, moment);
+            // As the next process.
+            let next = bed.open();
+            if then == "repeated" {
+                settle(&next, &what, |group| job.run(group));
+                job.check(&next);
             }
+            clean(&bed, *job, &what);
+            tested += 1;
         }
-        println!("{job:?}: {commands} commands");
-        assert!(commands > 0, "{job:?} was never killed");
+        println!("{job:?}: {commands} commands, {tested} points");
     }
+}
+
+/// Deletes what the job made and needed. Nothing is left of it: no logical volume, no device, no space.
+fn clean(bed: &Bed, job: Job, what: &str) {
+    let group = bed.open();
+    for name in [job.name(), LvmName::volume("source")] {
+        settle(&group, what, |group| delete(group, &name));
+    }
+    assert_eq!(bed.logical_volumes(), ["pool"], "{what}");
+    let mapped = devices::run("dmsetup", &["ls"]);
+    assert!(!mapped.contains(&format!("{}-csi", bed.name)), "{what}: {mapped}");
+    assert_eq!(group.capacity(&LvmLayout::Thick).unwrap().available, 32 * MIB, "{what}");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Logical volumes as block devices of this node.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::device::block_device::BlockDevice;
-use crate::error::{Error, ErrorKind, Result};
+use crate::device::sysfs::Sysfs;
+use crate::error::{ErrorKind, Result};
 use crate::lvm::command::Turn;
 use crate::lvm::group::{Group, Ours, VolumeGroup};
 use crate::lvm::tags::{LvmName, LvmState};
@@ -53,29 +53,22 @@ impl VolumeGroup {
 
 impl Group {
     pub(super) fn activate(&self, turn: &Turn, ours: &Ours<'_>) -> Result<BlockDevice> {
-        let uuid = &ours.found.uuid;
         // An active one too: a device that lost its node gets it back.
-        self.change(turn, &["lvchange", "--activate", "y", "--ignoreactivationskip"], uuid)?;
-        let report = self.read()?;
-        let found = report.volumes.iter().find(|found| found.uuid == *uuid);
-        let Some((found, number)) = found.and_then(|found| Some((found, found.device?))) else {
-            return Err(self.error(
-                ErrorKind::NotFound,
-                ACTIVATE,
-                "lvm has activated it, and it has no device",
-            ));
+        self.change(turn, &["lvchange", "--activate", "y", "--ignoreactivationskip"], &ours.found.uuid)?;
+        self.device(ours)
+    }
+
+    /// The device of an active logical volume, which the kernel has under its UUID.
+    pub(super) fn device(&self, ours: &Ours<'_>) -> Result<BlockDevice> {
+        let uuid = format!("LVM-{}", [&*self.uuid, &*ours.found.uuid].concat().replace('-', ""));
+        let mapped = Sysfs::system().all_mapped()?.into_iter().find(|mapped| mapped.uuid == uuid);
+        let Some(mapped) = mapped else {
+            let reason = format!("{} is activated, and the kernel has no device for it", ours.record.name);
+            return Err(self.error(ErrorKind::NotFound, ACTIVATE, reason));
         };
-        let in_kernel = PathBuf::from(format!("/sys/dev/block/{number}/dm/uuid"));
-        let its =
-            std::fs::read_to_string(&in_kernel).map_err(|error| Error::os("read", &in_kernel, error))?;
-        let expected = format!("LVM-{}{}", self.uuid, uuid).replace('-', "");
-        if its.trim().replace('-', "") != expected {
-            let reason = format!("{number} is {} for the kernel, not {}", its.trim(), found.name);
-            return Err(self.error(ErrorKind::WrongDevice, ACTIVATE, reason));
-        }
         let end = Instant::now() + NODE_TIME_LIMIT;
         let device = loop {
-            match BlockDevice::from_number(number) {
+            match BlockDevice::from_number(mapped.number) {
                 Err(error) if error.kind() == ErrorKind::NotFound && Instant::now() < end => {
                     std::thread::sleep(POLL_INTERVAL);
                 }
@@ -83,8 +76,8 @@ impl Group {
             }
         };
         let size = device.size()?;
-        if size != found.bytes {
-            let reason = format!("{} has {size} bytes and not {}", device.path().display(), found.bytes);
+        if size != ours.found.bytes {
+            let reason = format!("{} has {size} bytes and not {}", device.path().display(), ours.found.bytes);
             return Err(self.error(ErrorKind::WrongDevice, ACTIVATE, reason));
         }
         Ok(device)

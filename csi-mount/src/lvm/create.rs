@@ -87,6 +87,7 @@ impl VolumeGroup {
                 self.finish(turn, &report, &made, request)?;
                 let report = group.read()?;
                 let made = report.find(group, &name).ok_or_else(|| group.missing(CREATE, &name))?;
+                group.require_ready(CREATE, &made)?;
                 Ok(made.volume())
             }
         }
@@ -111,27 +112,22 @@ impl VolumeGroup {
         let options = match (&request.layout, &source) {
             (LvmLayout::Thin(_), Some(source)) => {
                 let origin = format!("{}/{}", group.name, source.found.name);
-                words(&["--snapshot", "--permission", "rw", &origin])
+                words(&["--snapshot", "-an", "--permission", "rw", &origin])
             }
             (LvmLayout::Thin(pool), None) => {
                 let size = format!("{bytes}b");
-                words(&["--type", "thin", "--virtualsize", &size, "--thinpool", pool, &group.name])
+                words(&["--type", "thin", "-an", "--virtualsize", &size, "--thinpool", pool, &group.name])
             }
-            (LvmLayout::ThickOn(tag), _) => {
-                record.disks = Some(tag.clone());
-                words(&[
-                    "--type",
-                    "linear",
-                    "--extents",
-                    &extents,
-                    "-Zn",
-                    "-Wn",
-                    &group.name,
-                    &format!("@{tag}"),
-                ])
-            }
-            (LvmLayout::Thick, _) => {
-                words(&["--type", "linear", "--extents", &extents, "-Zn", "-Wn", &group.name])
+            (LvmLayout::Thick | LvmLayout::ThickOn(_), _) => {
+                if let LvmLayout::ThickOn(tag) = &request.layout {
+                    record.disks = Some(tag.clone());
+                }
+                // What is on it is this driver's to look at: lvm wipes only the signatures that it knows.
+                let linear =
+                    ["--type", "linear", "-ay", "-K", "-Zn", "-Wn", "--extents", &extents, &group.name];
+                let mut words = words(&linear);
+                words.extend(record.disks.as_ref().map(|tag| format!("@{tag}")));
+                words
             }
         };
         group.create(turn, &record, options)
@@ -150,23 +146,19 @@ impl VolumeGroup {
             return group.set_record(&turn, made, &record);
         }
         let _at_erase = group.begin_erase(&made.found.uuid)?;
-        let device = group.activate(&turn, made)?;
+        let device = if made.found.is_active { group.device(made)? } else { group.activate(&turn, made)? };
         // The volume group is free for others while the device is read and written.
         drop(turn);
-        let is_blank = made.record.erased == 0 && erase::reads_as_zeros(&device)?;
-        if !is_blank {
-            self.erase_contents(&device, made, EraseMode::Zero)?;
+        let mut stored = made.record.clone();
+        if stored.erased > 0 || !erase::reads_as_zeros(&device)? {
+            stored = self.erase_contents(&device, made, EraseMode::Zero, &|| true)?;
         }
         drop(device);
         let turn = group.lvm.turn(CREATE)?;
         group.deactivate(&turn, &made.found.uuid)?;
-        let report = group.read()?;
-        let made = report.find(group, &made.record.name);
-        let made = made.filter(|made| made.record.state == LvmState::Creating);
-        let made =
-            made.ok_or_else(|| group.error(ErrorKind::Pending, CREATE, "the volume was deleted meanwhile"))?;
         record.erased = 0;
-        group.set_record(&turn, &made, &record)
+        // By its UUID: if the volume was deleted meanwhile, nothing is changed.
+        group.set_record(&turn, &Ours { found: made.found, record: stored }, &record)
     }
 
     /// Makes a snapshot of a thin volume, or returns the one that exists. If the volume is mounted on this node, the
@@ -196,7 +188,7 @@ impl VolumeGroup {
             let mut record = Record::new(name.clone(), LvmState::Ready);
             record.source = Some(source_name.clone());
             let origin = format!("{}/{}", group.name, source.found.name);
-            group.create(&turn, &record, words(&["--snapshot", "--permission", "r", &origin]))?;
+            group.create(&turn, &record, words(&["--snapshot", "-an", "--permission", "r", &origin]))?;
         }
         let report = group.read()?;
         let made = report.find(group, &name).ok_or_else(|| group.missing(SNAPSHOT, &name))?;
@@ -232,19 +224,17 @@ impl VolumeGroup {
         }
         group.require_room(GROW, &report, &name, &ours.volume().layout, wanted - ours.found.bytes)?;
         group.extend(&turn, &report, &ours, wanted)?;
-        let report = group.read()?;
-        let grown = report.find(group, &name).ok_or_else(|| group.missing(GROW, &name))?;
-        Ok(grown.volume())
+        Ok(LvmVolume { bytes: wanted, ..ours.volume() })
     }
 }
 
 const SNAPSHOT: &str = "make a snapshot in";
 
 impl Group {
-    /// Makes a logical volume. It is not active, and nothing but this driver activates it: neither a boot nor
-    /// `vgchange -ay`.
+    /// Makes a logical volume. Nothing but this driver activates it: neither a boot nor `vgchange -ay`. One that has to be
+    /// read is active already.
     fn create(&self, turn: &Turn, record: &Record, options: Vec<String>) -> Result<()> {
-        let mut arguments = words(&["lvcreate", "--yes", "--setactivationskip", "y", "-an", "--name"]);
+        let mut arguments = words(&["lvcreate", "--yes", "--setactivationskip", "y", "--name"]);
         arguments.push(record.name.logical_volume());
         for tag in record.tags(&self.options.driver) {
             arguments.extend(["--addtag".to_owned(), tag]);

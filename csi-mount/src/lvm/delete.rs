@@ -48,7 +48,7 @@ impl VolumeGroup {
             self.wake_eraser();
             return Ok(LvmDeletion::Erasing);
         }
-        // A call that creates it has its device open.
+        // A call that creates it works on it.
         let _at_erase = group.begin_erase(&ours.found.uuid)?;
         group.require_closed(DELETE, &ours)?;
         // Nobody had a volume that was not finished.
@@ -62,14 +62,8 @@ impl VolumeGroup {
         record.erase = mode;
         record.erased = 0;
         group.set_record(&turn, &ours, &record)?;
-        let report = group.read()?;
-        match report.find(group, name).map(|ours| ours.record.state) {
-            Some(LvmState::Erasing) => {
-                self.wake_eraser();
-                Ok(LvmDeletion::Erasing)
-            }
-            _ => Err(group.error(ErrorKind::Pending, DELETE, format!("{name} was changed meanwhile"))),
-        }
+        self.wake_eraser();
+        Ok(LvmDeletion::Erasing)
     }
 
     /// Erases and removes a volume that is marked; an erase that was interrupted goes on where it was. It can take
@@ -96,80 +90,55 @@ impl VolumeGroup {
         let device = group.activate(&turn, &ours)?;
         // The volume group is free for others meanwhile.
         drop(turn);
-        self.erase_contents_while(&device, &ours, ours.record.erase, goes_on)?;
+        self.erase_contents(&device, &ours, ours.record.erase, goes_on)?;
         drop(device);
         let turn = group.lvm.turn(DELETE)?;
         self.remove(&turn, &ours)
     }
 
+    /// Erases a volume, and records the progress. Returns the record as it is afterwards.
     pub(super) fn erase_contents(
         &self,
         device: &BlockDevice,
         ours: &Ours<'_>,
         mode: EraseMode,
-    ) -> Result<()> {
-        self.erase_contents_while(device, ours, mode, &|| true)
-    }
-
-    /// Erases a volume, and records the progress.
-    fn erase_contents_while(
-        &self,
-        device: &BlockDevice,
-        ours: &Ours<'_>,
-        mode: EraseMode,
         goes_on: &dyn Fn() -> bool,
-    ) -> Result<()> {
+    ) -> Result<Record> {
         let group = &*self.0;
         let mut options = EraseOptions::new().start_at(ours.record.erased.min(ours.found.bytes));
         if let Some(rate) = group.options.erase_rate {
             options = options.bytes_per_second(rate);
         }
         let mut stored = ours.record.clone();
-        let mut store = |offset: u64| {
+        let store = |offset: u64, stored: &mut Record| {
             let turn = group.lvm.turn(DELETE)?;
             let new = Record { erased: offset, ..stored.clone() };
             group.set_record(&turn, &Ours { found: ours.found, record: stored.clone() }, &new)?;
-            stored = new;
+            *stored = new;
             Ok(())
         };
-        let mut last = ours.record.erased;
         let erased = erase(device, mode, options, |offset| {
             if !goes_on() {
-                return Err(group.error(
-                    ErrorKind::Pending,
-                    DELETE,
-                    "the erase is stopped, and goes on later",
-                ));
+                let reason = "the erase is stopped, and goes on later";
+                return Err(group.error(ErrorKind::Pending, DELETE, reason));
             }
-            if offset >= last + STORED_STEP || offset == ours.found.bytes {
-                store(offset)?;
-                last = offset;
+            if offset < stored.erased + STORED_STEP {
+                return Ok(());
             }
-            Ok(())
+            store(offset, &mut stored)
         });
         if let Err(error) = &erased
             && error.kind() == ErrorKind::NotBlank
         {
             // The next attempt writes again.
-            store(0)?;
+            store(0, &mut stored)?;
         }
-        erased
+        erased.map(|()| stored)
     }
 
-    /// Removes a logical volume, if it is closed.
+    /// Removes a logical volume, and its device. lvm refuses it while the device is open.
     fn remove(&self, turn: &Turn, ours: &Ours<'_>) -> Result<()> {
-        let group = &*self.0;
-        let uuid = &ours.found.uuid;
-        group.deactivate(turn, uuid)?;
-        group.change(turn, &["lvremove"], uuid)?;
-        if group.read()?.volumes.iter().any(|found| found.uuid == *uuid) {
-            return Err(group.error(
-                ErrorKind::ToolFailed,
-                DELETE,
-                "lvremove succeeded, and the volume still exists",
-            ));
-        }
-        Ok(())
+        self.0.change(turn, &["lvremove"], &ours.found.uuid)
     }
 
     /// Starts a thread that erases and removes all volumes that are marked, one after another: those that an earlier

@@ -3,13 +3,12 @@
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::ids::DeviceNumber;
 
-/// Everything that is asked. A name that begins with a dot belongs to another kind of report in lvm2's eyes.
+/// The fields that are asked. lvm2 accepts each one only in its own part of the report.
 const GROUP: &str = "vg_uuid,vg_extent_size,vg_free_count,vg_shared,vg_clustered,vg_partial,vg_exported";
 const DISK: &str = "pv_free,pv_allocatable,pv_missing,pv_tags";
 const VOLUME: &str = "lv_name,lv_uuid,lv_size,lv_tags,lv_layout,pool_lv,origin,data_percent,metadata_percent,\
-     lv_when_full,lv_check_needed,lv_health_status,lv_active,lv_device_open,lv_kernel_major,lv_kernel_minor";
+     lv_when_full,lv_check_needed,lv_health_status,lv_active,lv_device_open";
 const SEGMENT: &str = "lv_uuid,zero";
 
 /// The arguments of the report of one volume group.
@@ -54,7 +53,6 @@ pub(super) struct Found {
     pub(super) is_active: bool,
     /// None if it is not known.
     pub(super) is_open: Option<bool>,
-    pub(super) device: Option<DeviceNumber>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -134,9 +132,6 @@ fn volume(row: &Value, segments: &[Value]) -> Result<Found> {
         "" => Some(false),
         _ => None,
     };
-    // -1 if it is not active.
-    let major = text(row, "lv_kernel_major")?.parse().ok();
-    let minor = text(row, "lv_kernel_minor")?.parse().ok();
     Ok(Found {
         name: text(row, "lv_name")?.to_owned(),
         uuid: uuid.to_owned(),
@@ -145,7 +140,6 @@ fn volume(row: &Value, segments: &[Value]) -> Result<Found> {
         kind,
         is_active: !text(row, "lv_active")?.is_empty(),
         is_open,
-        device: major.zip(minor).map(|(major, minor)| DeviceNumber { major, minor }),
     })
 }
 
