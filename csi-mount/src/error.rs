@@ -26,6 +26,10 @@ pub enum ErrorKind {
     NotFound,
     /// Something else is mounted at the target: another device or source, or the same with other attributes.
     AlreadyMounted,
+    /// An object of this name exists, and is not as requested.
+    AlreadyExists,
+    /// Earlier work on the same object still goes on. A repeated call finds its result.
+    Pending,
     /// The mount or device is in use (`EBUSY`), cannot be opened exclusively, or keeps changing during the
     /// call.
     Busy,

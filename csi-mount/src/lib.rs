@@ -47,6 +47,7 @@
 //! | give a volume's files to a group | [`set_volume_ownership`], or [`IdMap`] for one mount |
 //! | copy the content of a volume | [`copy_file()`], [`Target::copy_tree`], [`data_ranges`]; [`Frozen`] stops writes meanwhile |
 //! | run all steps for a volume | [`flow`] |
+//! | make volumes in a volume group of LVM, and erase them | [`lvm`], [`erase`](mod@erase) |
 //! | attach a disk over the network, and detach it | [`remote`] |
 //! | run a storage system's own tool, with a time limit and secrets | [`Program`] |
 //! | check whether the node has what volumes need | [`preflight()`] |
@@ -68,6 +69,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `luks` | no | [`Luks`]: block volumes encrypted on their device, by running `cryptsetup` |
+//! | `lvm` | no | [`lvm`]: volumes of LVM, by running lvm2; [`erase`](mod@erase): devices that read as zeros afterwards |
 //! | `remote` | no | [`remote`]: disks that are attached over the network: NVMe over TCP, iSCSI, Fibre Channel |
 //! | `testing` | no | the module `testing`: mount namespaces and disks for the tests of a driver |
 #![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(target_os = "linux"))))]
@@ -76,6 +78,8 @@
 mod bounded;
 mod detached;
 mod device;
+#[cfg(feature = "lvm")]
+pub mod erase;
 mod error;
 mod filesystem;
 pub mod flow;
@@ -84,6 +88,8 @@ mod host;
 pub mod internal;
 #[cfg(feature = "luks")]
 mod luks;
+#[cfg(feature = "lvm")]
+pub mod lvm;
 mod mounted;
 mod mounting;
 mod path;

@@ -39,6 +39,8 @@ const EMULATION: &[(&str, &str)] = &[
     ("iproute2", "ip rdma"),
     ("keyutils", "keyctl"),
     ("dmsetup", "dmsetup"),
+    ("lvm2", "lvm"),
+    ("thin-provisioning-tools", "thin_check"),
     ("nvme-cli", "nvme"),
     ("open-iscsi", "iscsiadm iscsid"),
     ("multipath-tools", "multipath multipathd"),

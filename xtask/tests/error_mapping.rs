@@ -240,6 +240,8 @@ fn mount_errors_keep_their_meaning_and_their_text() {
         Protected,
         NotOwned,
         NotFound,
+        AlreadyExists,
+        Pending,
         AlreadyMounted,
         Busy,
         Unresponsive,

@@ -16,8 +16,9 @@ impl From<csi_mount::Error> for Error {
             ErrorKind::InvalidInput | ErrorKind::Protected | ErrorKind::Unsupported => {
                 Self::Unsupported(reason)
             }
-            ErrorKind::AlreadyMounted => Self::Incompatible(reason),
+            ErrorKind::AlreadyMounted | ErrorKind::AlreadyExists => Self::Incompatible(reason),
             ErrorKind::Busy => Self::InUse(reason),
+            ErrorKind::Pending => Self::Pending(reason),
             ErrorKind::NotBlank | ErrorKind::ReadOnly | ErrorKind::Damaged | ErrorKind::NotOwned => {
                 Self::NotPossible(reason)
             }

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+#[cfg(feature = "lvm")]
+use std::os::fd::BorrowedFd;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
@@ -77,6 +79,17 @@ impl<'d> ExclusiveDevice<'d> {
                 Err(error) => return Err(Error::os(operation, device.path(), error)),
             }
         }
+    }
+
+    /// Fills an [`AlignedBuffer`]'s bytes with what is at this place.
+    #[cfg(feature = "lvm")]
+    pub(crate) fn read(&self, bytes: &mut [u8], place: u64) -> Result<()> {
+        self.file.read_exact_at(bytes, place).map_err(|error| self.failed(error))
+    }
+
+    #[cfg(feature = "lvm")]
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Writes an [`AlignedBuffer`]'s bytes to this place.

@@ -209,6 +209,8 @@ mod raw {
     nix::ioctl_read_bad!(optimal_io, nix::request_code_none!(0x12, 121), c_uint); // BLKIOOPT
     nix::ioctl_read_bad!(alignment, nix::request_code_none!(0x12, 122), c_int); // BLKALIGNOFF
     nix::ioctl_read_bad!(physical_sector, nix::request_code_none!(0x12, 123), c_uint); // BLKPBSZGET
+    #[cfg(feature = "lvm")]
+    nix::ioctl_write_ptr_bad!(discard, nix::request_code_none!(0x12, 119), [u64; 2]); // BLKDISCARD
     nix::ioctl_write_ptr_bad!(zero_out, nix::request_code_none!(0x12, 127), [u64; 2]); // BLKZEROOUT
     nix::ioctl_none_bad!(flush_buffers, nix::request_code_none!(0x12, 97)); // BLKFLSBUF
     nix::ioctl_write_int_bad!(loop_add, 0x4c80);
@@ -324,6 +326,14 @@ pub(crate) fn zero_out(fd: BorrowedFd<'_>, start: u64, length: u64) -> Result<()
     let range = [start, length];
     // SAFETY: the kernel reads two u64.
     unsafe { raw::zero_out(fd.as_raw_fd(), &raw const range) }.map(drop)
+}
+
+/// `BLKDISCARD`: says that a range is not needed any more. What it reads as afterwards is the device's choice.
+#[cfg(feature = "lvm")]
+pub(crate) fn discard(fd: BorrowedFd<'_>, start: u64, length: u64) -> Result<()> {
+    let range = [start, length];
+    // SAFETY: the kernel reads two u64.
+    unsafe { raw::discard(fd.as_raw_fd(), &raw const range) }.map(drop)
 }
 
 /// `BLKFLSBUF`: writes back and drops the device's page cache.

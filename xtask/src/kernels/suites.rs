@@ -200,6 +200,15 @@ const LUKS: Suite = Suite {
     ..MOUNT
 };
 
+/// A suite with logical volumes on loop devices.
+const LVM: Suite = Suite {
+    modules: &["loop dm_mod dm_thin_pool dm_snapshot dm_flakey"],
+    files: &["lvm thin_check dmsetup env grep sh /bin/sh", EXT4_TOOLS, COMMANDS],
+    seconds: 180,
+    prints_output: true,
+    ..MOUNT
+};
+
 /// A suite that also starts daemons.
 const FLOWS: Suite =
     Suite { modules: &["loop fuse overlay"], files: &[EXT4, COMMANDS, "sh env setsid"], ..MOUNT };
@@ -519,6 +528,9 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "luks_raw", ..LUKS },
     Suite { test: "luks_mapping", ..LUKS },
     Suite { test: "luks_crash", seconds: 300, env: &[("CSI_CRASH_POINTS", "5")], ..LUKS },
+    Suite { test: "erase", ..DEVICES },
+    Suite { test: "lvm", ..LVM },
+    Suite { test: "lvm_crash", ..LVM },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", env: &[("CSI_TEST_ROUNDS", "2")], ..DEVICES },
     Suite {

@@ -137,7 +137,7 @@ impl Tool {
 }
 
 /// The path of a program: on `PATH`, or in a system directory.
-fn find(program: &str, package: Option<&str>) -> Result<PathBuf> {
+pub(crate) fn find(program: &str, package: Option<&str>) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .filter(|directory| directory.is_absolute())
@@ -155,7 +155,7 @@ fn find(program: &str, package: Option<&str>) -> Result<PathBuf> {
 }
 
 /// Runs the program at a path; see [`Tool::run_with_input`].
-fn run<S: AsRef<OsStr>>(
+pub(crate) fn run<S: AsRef<OsStr>>(
     name: &str,
     path: &Path,
     arguments: &[S],
@@ -213,7 +213,7 @@ fn input(bytes: Option<&[u8]>) -> io::Result<Stdio> {
 }
 
 /// The error for a program that failed: its exit status and the last lines that it printed.
-fn failed(operation: &'static str, name: &str, output: &Output) -> Error {
+pub(crate) fn failed(operation: &'static str, name: &str, output: &Output) -> Error {
     let mut lines: Vec<&str> = output.text.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines.split_off(lines.len().saturating_sub(4)).join(" | ");
     let reason = format!("{name} ended with {}: {last}", output.status);
@@ -410,7 +410,7 @@ fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-fn search_path() -> OsString {
+pub(crate) fn search_path() -> OsString {
     std::env::join_paths(SYSTEM_DIRECTORIES.iter().chain(&["/bin"])).unwrap_or_default()
 }
 

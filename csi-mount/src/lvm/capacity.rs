@@ -1,0 +1,179 @@
+//! How much more fits: thick volumes by free extents, thin ones by their sizes and by what the pool can still take.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::lvm::group::{Group, LvmLayout, LvmOptions, VolumeGroup};
+use crate::lvm::report::{Kind, PoolFacts, Report};
+
+/// A thin pool gets no new volume above these, because its volumes need the rest.
+const MAX_DATA_PERCENT: f64 = 80.0;
+const MAX_METADATA_PERCENT: f64 = 70.0;
+
+/// What can be created, in bytes. All are whole extents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LvmCapacity {
+    /// For all new volumes together. A volume that is being erased is not free.
+    pub available: u64,
+    /// The largest new volume.
+    pub maximum: u64,
+    /// The smallest volume: one extent.
+    pub minimum: u64,
+}
+
+/// The state of a thin pool.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct LvmPool {
+    /// The name of its logical volume.
+    pub name: String,
+    /// Its size for data in bytes.
+    pub bytes: u64,
+    /// The sizes of all its volumes and snapshots together, in bytes: also of those of others.
+    pub promised: u64,
+    /// How much of its data is in use; none while it is not active.
+    pub data_percent: Option<f64>,
+    /// How much of its metadata is in use; none while it is not active.
+    pub metadata_percent: Option<f64>,
+    /// What happens to a write that needs space when the pool is full.
+    pub when_full: LvmWhenFull,
+    /// Why it needs an administrator; none if it is well.
+    pub fault: Option<String>,
+}
+
+/// What a full thin pool does with a write that needs space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LvmWhenFull {
+    /// It waits for the pool to grow, for 60 seconds unless the kernel's `dm_thin_pool.no_space_timeout` is changed, and
+    /// then fails.
+    Wait,
+    /// It fails at once.
+    Fail,
+}
+
+impl VolumeGroup {
+    /// How much more fits with this layout: for GetCapacity.
+    ///
+    /// Of a thin pool that is broken, or has more than 80 % of its data or 70 % of its metadata in use, nothing is
+    /// available.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); [`ErrorKind::NotFound`] if there is no such thin pool;
+    /// [`ErrorKind::Unsupported`] if the pool does not zero new blocks.
+    pub fn capacity(&self, layout: &LvmLayout) -> Result<LvmCapacity> {
+        let report = self.0.read()?;
+        let available = match report.room(&self.0, layout) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => 0,
+            room => room?,
+        };
+        Ok(LvmCapacity { available, maximum: available, minimum: report.extent })
+    }
+
+    /// All thin pools of the volume group, for health and metrics.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn pools(&self) -> Result<Vec<LvmPool>> {
+        let report = self.0.read()?;
+        let pools = report.volumes.iter().filter_map(|found| match &found.kind {
+            Kind::Pool(facts) => Some(LvmPool {
+                name: found.name.clone(),
+                bytes: found.bytes,
+                promised: report.promised(&found.name),
+                data_percent: facts.data_percent,
+                metadata_percent: facts.metadata_percent,
+                when_full: if facts.fails_when_full { LvmWhenFull::Fail } else { LvmWhenFull::Wait },
+                fault: facts.fault(),
+            }),
+            _ => None,
+        });
+        Ok(pools.collect())
+    }
+}
+
+impl PoolFacts {
+    fn fault(&self) -> Option<String> {
+        let faults = [
+            self.needs_check.then(|| "its metadata needs a check: lvconvert --repair".to_owned()),
+            (!self.zeroes)
+                .then(|| "it shows old data, because it does not zero new blocks: lvchange -Zy".to_owned()),
+            (!self.health.is_empty()).then(|| format!("its health is {}", self.health)),
+        ];
+        let faults: Vec<String> = faults.into_iter().flatten().collect();
+        (!faults.is_empty()).then(|| faults.join(", "))
+    }
+}
+
+impl Report {
+    /// The smallest number of bytes in whole extents that is at least this; none if it is too large.
+    pub(super) fn round_up(&self, bytes: u64) -> Option<u64> {
+        bytes.max(1).checked_next_multiple_of(self.extent)
+    }
+
+    fn round_down(&self, bytes: u64) -> u64 {
+        bytes - bytes % self.extent
+    }
+
+    /// How many bytes a volume with this layout can take.
+    ///
+    /// # Errors
+    /// Those of [`room_in_pool`](Self::room_in_pool).
+    pub(super) fn room(&self, group: &Group, layout: &LvmLayout) -> Result<u64> {
+        match layout {
+            LvmLayout::Thin(pool) => self.room_in_pool(&group.name, &group.options, pool),
+            thick => Ok(self.free(&group.options, thick)),
+        }
+    }
+
+    /// How many bytes a thick volume can take.
+    pub(super) fn free(&self, options: &LvmOptions, layout: &LvmLayout) -> u64 {
+        let has_tag = |tags: &[String]| match layout {
+            LvmLayout::ThickOn(tag) => tags.contains(tag),
+            LvmLayout::Thick | LvmLayout::Thin(_) => true,
+        };
+        let disks = self.disks.iter().filter(|disk| has_tag(&disk.tags));
+        let on_disks: u64 = disks.map(|disk| self.round_down(disk.free)).sum();
+        let in_group = (self.free_extents * self.extent).saturating_sub(options.reserve);
+        self.round_down(on_disks.min(in_group))
+    }
+
+    fn promised(&self, pool: &str) -> u64 {
+        let is_in_pool = |kind: &Kind| matches!(kind, Kind::Thin { pool: its } if its == pool);
+        self.volumes.iter().filter(|found| is_in_pool(&found.kind)).map(|found| found.bytes).sum()
+    }
+
+    /// How many bytes the volumes of a thin pool can still get.
+    ///
+    /// # Errors
+    /// Those of [`VolumeGroup::capacity`], and [`ErrorKind::NoSpace`] if the pool must not get any.
+    pub(super) fn room_in_pool(&self, group: &str, options: &LvmOptions, pool: &str) -> Result<u64> {
+        let error = |kind, reason: String| Error::new(kind, ROOM, reason).at(group);
+        let found = self.volumes.iter().find(|found| found.name == pool);
+        let Some((found, Kind::Pool(facts))) = found.map(|found| (found, &found.kind)) else {
+            return Err(error(ErrorKind::NotFound, format!("it has no thin pool {pool}")));
+        };
+        if !facts.zeroes {
+            let reason =
+                format!("the thin pool {pool} does not zero new blocks: a volume would show old data");
+            return Err(error(ErrorKind::Unsupported, reason).hint("lvchange --zero y for the pool"));
+        }
+        let refuse =
+            |reason: String| Err(error(ErrorKind::NoSpace, format!("the thin pool {pool}: {reason}")));
+        if let Some(fault) = facts.fault() {
+            return refuse(fault);
+        }
+        for (what, percent, limit) in [
+            ("data", facts.data_percent, MAX_DATA_PERCENT),
+            ("metadata", facts.metadata_percent, MAX_METADATA_PERCENT),
+        ] {
+            if let Some(percent) = percent.filter(|percent| *percent > limit) {
+                return refuse(format!("{percent} % of its {what} are in use, more than {limit} %"));
+            }
+        }
+        let limit = u128::from(found.bytes) * u128::from(options.overcommit) / 100;
+        let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+        Ok(self.round_down(limit.saturating_sub(self.promised(pool))))
+    }
+}
+
+const ROOM: &str = "find space in volume group";

@@ -1,0 +1,330 @@
+//! Volumes and snapshots that are made, and grow.
+
+use crate::erase::{self, EraseMode};
+use crate::error::{ErrorKind, Result};
+use crate::lvm::command::Turn;
+use crate::lvm::group::{Group, LvmLayout, LvmVolume, Ours, VolumeGroup};
+use crate::lvm::report::{Kind, Report};
+use crate::lvm::tags::{LvmName, LvmState, Record};
+
+const CREATE: &str = "create a logical volume in";
+const GROW: &str = "grow a logical volume of";
+
+/// A volume to create.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct LvmRequest {
+    name: String,
+    bytes: u64,
+    limit: Option<u64>,
+    layout: LvmLayout,
+    source: Option<LvmName>,
+}
+
+impl LvmRequest {
+    /// A thick volume with this name, of at least this size. Sizes are rounded up to whole extents.
+    pub fn new(name: impl Into<String>, bytes: u64) -> Self {
+        Self { name: name.into(), bytes, limit: None, layout: LvmLayout::Thick, source: None }
+    }
+
+    /// The largest size that is right too, in bytes.
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = Some(bytes);
+        self
+    }
+
+    /// Where its blocks are.
+    pub fn layout(mut self, layout: LvmLayout) -> Self {
+        self.layout = layout;
+        self
+    }
+
+    /// Its first content: a copy of this snapshot or volume, which must be thin and in the same pool. It then has at
+    /// least the size of its source.
+    pub fn source(mut self, source: LvmName) -> Self {
+        self.source = Some(source);
+        self
+    }
+}
+
+impl VolumeGroup {
+    /// Creates a volume. One that exists with this name is returned if it has the requested size, source and kind of
+    /// layout.
+    ///
+    /// A thin volume reads as zeros by its pool's own rule. A thick one is checked as [`erase`](crate::erase::erase)
+    /// does it, and erased if anything else than zeros is found: that can take hours in a volume group whose disks
+    /// were not erased before. The volume is not active afterwards.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::AlreadyExists`]: the volume exists with another size, source or layout.
+    /// - [`ErrorKind::Pending`]: the volume of this name is being created or erased.
+    /// - [`ErrorKind::NoSpace`]: it does not fit; see [`capacity`](Self::capacity).
+    /// - [`ErrorKind::OutOfRange`]: no size in whole extents is within the limit, or the source is larger than it.
+    /// - [`ErrorKind::NotFound`]: there is no such source, or no such thin pool.
+    /// - [`ErrorKind::Unsupported`]: the source is not in this thin pool, or the pool does not zero new blocks.
+    /// - [`ErrorKind::ToolFailed`]: lvm failed. Nothing exists, or a repeated call finishes it.
+    /// - Those of [`open`](Self::open).
+    pub fn create(&self, request: &LvmRequest) -> Result<LvmVolume> {
+        let name = LvmName::volume(&request.name);
+        name.check()?;
+        let group = &*self.0;
+        let turn = group.lvm.turn(CREATE)?;
+        let report = group.read()?;
+        if report.find(group, &name).is_none() {
+            self.allocate(&turn, &report, request, &name)?;
+        }
+        let report = group.read()?;
+        let made = report.find(group, &name).ok_or_else(|| group.missing(CREATE, &name))?;
+        match made.record.state {
+            LvmState::Erasing => Err(group.error(
+                ErrorKind::Pending,
+                CREATE,
+                format!("the deleted {name} is still being erased"),
+            )),
+            LvmState::Ready => judge(group, &report, &made, request).map(|()| made.volume()),
+            LvmState::Creating => {
+                judge(group, &report, &made, request)?;
+                self.finish(turn, &report, &made, request)?;
+                let report = group.read()?;
+                let made = report.find(group, &name).ok_or_else(|| group.missing(CREATE, &name))?;
+                group.require_ready(CREATE, &made)?;
+                Ok(made.volume())
+            }
+        }
+    }
+
+    /// Makes the logical volume with its tags, in one command.
+    fn allocate(&self, turn: &Turn, report: &Report, request: &LvmRequest, name: &LvmName) -> Result<()> {
+        let group = &*self.0;
+        let bytes = size(group, report, request)?;
+        let source = match &request.source {
+            None => None,
+            Some(source) => Some(source_of(group, report, source, &request.layout)?),
+        };
+        let source_bytes = source.as_ref().map(|source| source.found.bytes);
+        group.require_room(CREATE, report, name, &request.layout, bytes)?;
+        let is_complete =
+            matches!(request.layout, LvmLayout::Thin(_)) && source_bytes.is_none_or(|its| its == bytes);
+        let state = if is_complete { LvmState::Ready } else { LvmState::Creating };
+        let mut record = Record::new(name.clone(), state);
+        record.source.clone_from(&request.source);
+        let extents = (bytes / report.extent).to_string();
+        let options = match (&request.layout, &source) {
+            (LvmLayout::Thin(_), Some(source)) => {
+                let origin = format!("{}/{}", group.name, source.found.name);
+                words(&["--snapshot", "-an", "--permission", "rw", &origin])
+            }
+            (LvmLayout::Thin(pool), None) => {
+                let size = format!("{bytes}b");
+                words(&["--type", "thin", "-an", "--virtualsize", &size, "--thinpool", pool, &group.name])
+            }
+            (LvmLayout::Thick | LvmLayout::ThickOn(_), _) => {
+                if let LvmLayout::ThickOn(tag) = &request.layout {
+                    record.disks = Some(tag.clone());
+                }
+                // What is on it is this driver's to look at: lvm wipes only the signatures that it knows.
+                let linear =
+                    ["--type", "linear", "-ay", "-K", "-Zn", "-Wn", "--extents", &extents, &group.name];
+                let mut words = words(&linear);
+                words.extend(record.disks.as_ref().map(|tag| format!("@{tag}")));
+                words
+            }
+        };
+        group.create(turn, &record, options)
+    }
+
+    /// Finishes a volume that is allocated: a thick one must read as zeros, a copy must have its size.
+    fn finish(&self, turn: Turn, report: &Report, made: &Ours<'_>, request: &LvmRequest) -> Result<()> {
+        let group = &*self.0;
+        let mut record = made.record.clone();
+        record.state = LvmState::Ready;
+        if made.is_thin() {
+            let bytes = size(group, report, request)?;
+            if bytes > made.found.bytes {
+                group.extend(&turn, report, made, bytes)?;
+            }
+            return group.set_record(&turn, made, &record);
+        }
+        let _at_erase = group.begin_erase(&made.found.uuid)?;
+        let device = if made.found.is_active { group.device(made)? } else { group.activate(&turn, made)? };
+        // The volume group is free for others while the device is read and written.
+        drop(turn);
+        let mut stored = made.record.clone();
+        if stored.erased > 0 || !erase::reads_as_zeros(&device)? {
+            stored = self.erase_contents(&device, made, EraseMode::Zero, &|| true)?;
+        }
+        drop(device);
+        let turn = group.lvm.turn(CREATE)?;
+        group.deactivate(&turn, &made.found.uuid)?;
+        record.erased = 0;
+        // By its UUID: if the volume was deleted meanwhile, nothing is changed.
+        group.set_record(&turn, &Ours { found: made.found, record: stored }, &record)
+    }
+
+    /// Makes a snapshot of a thin volume, or returns the one that exists. If the volume is mounted on this node, the
+    /// kernel freezes its filesystem for the moment, so that the snapshot is consistent.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`] if the snapshot exists with another source; [`ErrorKind::NotFound`] if there is no
+    /// such volume; [`ErrorKind::Unsupported`] if it is thick; otherwise those of [`create`](Self::create).
+    pub fn snapshot(&self, name: &str, volume: &str) -> Result<LvmVolume> {
+        let name = LvmName::snapshot(name);
+        name.check()?;
+        let source_name = LvmName::volume(volume);
+        let group = &*self.0;
+        let turn = group.lvm.turn(SNAPSHOT)?;
+        let report = group.read()?;
+        if report.find(group, &name).is_none() {
+            let source =
+                report.find(group, &source_name).ok_or_else(|| group.missing(SNAPSHOT, &source_name))?;
+            let Kind::Thin { pool } = &source.found.kind else {
+                let reason = format!("{source_name} is thick: only thin volumes have snapshots");
+                return Err(group.error(ErrorKind::Unsupported, SNAPSHOT, reason));
+            };
+            group.require_ready(SNAPSHOT, &source)?;
+            // It counts with the size of its volume, whose blocks it keeps when they are overwritten there.
+            let layout = LvmLayout::Thin(pool.clone());
+            group.require_room(SNAPSHOT, &report, &name, &layout, source.found.bytes)?;
+            let mut record = Record::new(name.clone(), LvmState::Ready);
+            record.source = Some(source_name.clone());
+            let origin = format!("{}/{}", group.name, source.found.name);
+            group.create(&turn, &record, words(&["--snapshot", "-an", "--permission", "r", &origin]))?;
+        }
+        let report = group.read()?;
+        let made = report.find(group, &name).ok_or_else(|| group.missing(SNAPSHOT, &name))?;
+        if made.record.source.as_ref() != Some(&source_name) {
+            let reason = format!("{name} exists, and is not of {source_name}");
+            return Err(group.error(ErrorKind::AlreadyExists, SNAPSHOT, reason));
+        }
+        Ok(made.volume())
+    }
+
+    /// Grows a volume to at least this size, also while it is in use. A volume that has it already is returned as it
+    /// is; none ever shrinks.
+    ///
+    /// The new part of a thick volume can have the data of a volume that was deleted without being erased, or of
+    /// whoever used the disks before; nothing checks that. The filesystem is grown afterwards, by
+    /// [`grow_mounted`](crate::grow_mounted).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is no such volume; [`ErrorKind::Pending`] if it is not ready; otherwise those of
+    /// [`create`](Self::create).
+    pub fn grow(&self, volume: &str, bytes: u64) -> Result<LvmVolume> {
+        let name = LvmName::volume(volume);
+        let group = &*self.0;
+        let turn = group.lvm.turn(GROW)?;
+        let report = group.read()?;
+        let ours = report.find(group, &name).ok_or_else(|| group.missing(GROW, &name))?;
+        group.require_ready(GROW, &ours)?;
+        let wanted = report.round_up(bytes);
+        let wanted =
+            wanted.ok_or_else(|| group.error(ErrorKind::OutOfRange, GROW, format!("{bytes} bytes")))?;
+        if wanted <= ours.found.bytes {
+            return Ok(ours.volume());
+        }
+        group.require_room(GROW, &report, &name, &ours.volume().layout, wanted - ours.found.bytes)?;
+        group.extend(&turn, &report, &ours, wanted)?;
+        Ok(LvmVolume { bytes: wanted, ..ours.volume() })
+    }
+}
+
+const SNAPSHOT: &str = "make a snapshot in";
+
+impl Group {
+    /// Makes a logical volume. Nothing but this driver activates it: neither a boot nor `vgchange -ay`. One that has to be
+    /// read is active already.
+    fn create(&self, turn: &Turn, record: &Record, options: Vec<String>) -> Result<()> {
+        let mut arguments = words(&["lvcreate", "--yes", "--setactivationskip", "y", "--name"]);
+        arguments.push(record.name.logical_volume());
+        for tag in record.tags(&self.options.driver) {
+            arguments.extend(["--addtag".to_owned(), tag]);
+        }
+        arguments.extend(options);
+        self.lvm.change(turn, &arguments)
+    }
+
+    fn require_room(
+        &self,
+        operation: &'static str,
+        report: &Report,
+        name: &LvmName,
+        layout: &LvmLayout,
+        bytes: u64,
+    ) -> Result<()> {
+        let room = report.room(self, layout)?;
+        if bytes <= room {
+            return Ok(());
+        }
+        let reason = format!("{name} needs {bytes} bytes, and {room} are free for {layout:?}");
+        Err(self.error(ErrorKind::NoSpace, operation, reason))
+    }
+
+    fn extend(&self, turn: &Turn, report: &Report, ours: &Ours<'_>, bytes: u64) -> Result<()> {
+        let extents = (bytes / report.extent).to_string();
+        let volume = format!("{}/{}", self.name, ours.found.name);
+        let mut arguments = words(&["lvextend", "--yes", "--extents", &extents, &volume]);
+        arguments.extend(ours.record.disks.as_ref().map(|tag| format!("@{tag}")));
+        self.lvm.change(turn, &arguments)
+    }
+}
+
+/// The size of a new volume in whole extents.
+fn size(group: &Group, report: &Report, request: &LvmRequest) -> Result<u64> {
+    let source = request.source.as_ref().and_then(|source| report.find(group, source));
+    let least = request.bytes.max(source.map_or(0, |source| source.found.bytes));
+    let rounded =
+        report.round_up(least).filter(|rounded| request.limit.is_none_or(|limit| *rounded <= limit));
+    rounded.ok_or_else(|| {
+        let reason = format!("{least} bytes in extents of {} are more than the limit", report.extent);
+        group.error(ErrorKind::OutOfRange, CREATE, reason)
+    })
+}
+
+/// The source of a copy, which shares its blocks and so has to be in the same thin pool.
+fn source_of<'r>(
+    group: &'r Group,
+    report: &'r Report,
+    name: &LvmName,
+    layout: &LvmLayout,
+) -> Result<Ours<'r>> {
+    let source = report.find(group, name).ok_or_else(|| group.missing(CREATE, name))?;
+    group.require_ready(CREATE, &source)?;
+    match (layout, &source.found.kind) {
+        (LvmLayout::Thin(pool), Kind::Thin { pool: its }) if pool == its => Ok(source),
+        _ => {
+            let reason = format!("{name} is not in the thin pool of the new volume, so it can't be copied");
+            Err(group.error(ErrorKind::Unsupported, CREATE, reason))
+        }
+    }
+}
+
+/// Compares a volume that exists with a request for it.
+fn judge(group: &Group, report: &Report, made: &Ours<'_>, request: &LvmRequest) -> Result<()> {
+    let wants_pool = match &request.layout {
+        LvmLayout::Thin(pool) => Some(pool),
+        LvmLayout::Thick | LvmLayout::ThickOn(_) => None,
+    };
+    let pool = match &made.found.kind {
+        Kind::Thin { pool } => Some(pool),
+        _ => None,
+    };
+    // A copy that is not finished can still grow.
+    let is_unfinished_copy = made.record.state == LvmState::Creating && made.is_thin();
+    let bytes = made.found.bytes;
+    let is_large_enough = bytes >= request.bytes || is_unfinished_copy;
+    let differs = if !is_large_enough || request.limit.is_some_and(|limit| bytes > limit) {
+        format!("with another size ({bytes} bytes)")
+    } else if made.record.source != request.source {
+        "with another source".to_owned()
+    } else if pool != wants_pool {
+        "with another layout".to_owned()
+    } else {
+        return Ok(());
+    };
+    let reason = format!("{} exists {differs}, in extents of {} bytes", made.record.name, report.extent);
+    Err(group.error(ErrorKind::AlreadyExists, CREATE, reason))
+}
+
+pub(super) fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}

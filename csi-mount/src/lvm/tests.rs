@@ -1,0 +1,165 @@
+//! What is read from reports, and what is decided by them.
+
+use serde_json::{Value, json};
+
+use crate::error::ErrorKind;
+use crate::lvm::group::{LvmLayout, LvmOptions, judge};
+use crate::lvm::report::{Kind, PoolFacts, Report};
+
+/// As lvm2 2.03.16 prints it.
+fn printed() -> Value {
+    json!({"report": [{
+        "vg": [{
+            "vg_uuid": "lHfw9V-wRGi-UGNd-xV0l-ZGgG-3r14-dTF00F", "vg_extent_size": "4194304", "vg_free_count": "10",
+            "vg_shared": "", "vg_clustered": "", "vg_partial": "", "vg_exported": "",
+        }],
+        "pv": [
+            {"pv_free": "20971520", "pv_allocatable": "allocatable", "pv_missing": "", "pv_tags": "fast,ssd"},
+            {"pv_free": "16777216", "pv_allocatable": "allocatable", "pv_missing": "", "pv_tags": ""},
+            {"pv_free": "4194304", "pv_allocatable": "", "pv_missing": "", "pv_tags": "ssd"},
+        ],
+        "lv": [
+            volume("csi_a", "linear", "", "8388608"),
+            volume("pool", "thin,pool", "", "41943040"),
+            volume("csi_t", "thin,sparse", "pool", "20971520"),
+            volume("csisnap_s", "thin,sparse", "pool", "12582912"),
+        ],
+        "seg": [
+            {"lv_uuid": "csi_a", "zero": "unknown"},
+            {"lv_uuid": "pool", "zero": "zero"},
+            {"lv_uuid": "csi_t", "zero": ""},
+        ],
+    }]})
+}
+
+fn volume(name: &str, layout: &str, pool: &str, bytes: &str) -> Value {
+    let tags =
+        if pool.is_empty() && name == "pool" { "" } else { "csi.driver=d,csi.volume=a,csi.state=ready" };
+    json!({
+        "lv_name": name, "lv_uuid": name, "lv_size": bytes, "lv_tags": tags, "lv_layout": layout, "pool_lv": pool,
+        "origin": "", "data_percent": "12.50", "metadata_percent": "", "lv_when_full": "queue",
+        "lv_check_needed": "", "lv_health_status": "", "lv_active": "active", "lv_device_open": "",
+    })
+}
+
+fn parse(printed: &Value) -> crate::Result<Report> {
+    Report::parse(printed.to_string().as_bytes())
+}
+
+#[test]
+fn a_report_is_read() {
+    let report = parse(&printed()).unwrap();
+    assert_eq!((report.extent, report.free_extents, report.flaws.len()), (4 << 20, 10, 0));
+    assert_eq!(report.disks.iter().map(|disk| disk.free >> 20).collect::<Vec<_>>(), [20, 16, 0]);
+    let kinds: Vec<&Kind> = report.volumes.iter().map(|found| &found.kind).collect();
+    let facts = PoolFacts { data_percent: Some(12.5), zeroes: true, ..PoolFacts::default() };
+    let thin = Kind::Thin { pool: "pool".to_owned() };
+    assert_eq!(kinds, [&Kind::Thick, &Kind::Pool(facts), &thin, &thin]);
+    assert_eq!(report.volumes[0].tags.len(), 3);
+}
+
+#[test]
+fn a_report_that_lacks_something_is_no_report() {
+    for text in
+        ["", "notice\n{}", "{}", r#"{"report":[]}"#, r#"{"report":[{}]}"#, r#"{"report":[{"vg":[]}]}"#]
+    {
+        let error = Report::parse(text.as_bytes()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreadable, "{text}: {error}");
+    }
+    for (part, field) in [("vg", "vg_shared"), ("pv", "pv_missing"), ("lv", "lv_tags"), ("seg", "zero")] {
+        let mut printed = printed();
+        printed["report"][0][part][1.min(usize::from(part != "vg"))].as_object_mut().unwrap().remove(field);
+        let error = parse(&printed).unwrap_err();
+        assert_eq!(error.to_string(), format!("read lvm's report: it has no {field}"));
+    }
+    let mut wrong = printed();
+    wrong["report"][0]["lv"][0]["lv_size"] = "8.00m".into();
+    assert_eq!(parse(&wrong).unwrap_err().kind(), ErrorKind::Unreadable);
+}
+
+#[test]
+fn volume_groups_that_are_refused() {
+    let uuid = "lHfw9V-wRGi-UGNd-xV0l-ZGgG-3r14-dTF00F";
+    let mut shared = printed();
+    shared["report"][0]["vg"][0]["vg_shared"] = "shared".into();
+    let mut partial = printed();
+    partial["report"][0]["vg"][0]["vg_partial"] = "partial".into();
+    let mut clustered = printed();
+    clustered["report"][0]["vg"][0]["vg_clustered"] = "clustered".into();
+    let ours = || LvmOptions::new("d");
+    for (printed, uuid, options, expected) in [
+        (printed(), None, ours(), None),
+        (printed(), Some(uuid), ours(), None),
+        (printed(), Some("another"), ours(), Some((ErrorKind::WrongDevice, "and not another"))),
+        (shared, None, ours().allow_others(), Some((ErrorKind::Unreadable, "shared with other nodes"))),
+        (partial, None, ours().allow_others(), Some((ErrorKind::Unreadable, "disks are missing"))),
+        (clustered, None, ours().allow_others(), Some((ErrorKind::Unreadable, "clustered"))),
+        (
+            printed(),
+            None,
+            LvmOptions::new("e"),
+            Some((ErrorKind::NotOwned, "3 of its logical volumes are not of e")),
+        ),
+        (printed(), None, LvmOptions::new("e").allow_others(), None),
+    ] {
+        let error = judge(&parse(&printed).unwrap(), uuid, &options).err();
+        let Some((kind, text)) = expected else {
+            assert!(error.is_none(), "{error:?}");
+            continue;
+        };
+        let error = error.expect(text);
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
+
+#[test]
+fn free_space_is_whole_extents_of_usable_disks() {
+    let report = parse(&printed()).unwrap();
+    let free = |options: LvmOptions, layout: LvmLayout| report.free(&options, &layout) >> 20;
+    let ours = || LvmOptions::new("d");
+    let on = |tag: &str| LvmLayout::ThickOn(tag.to_owned());
+    for (options, layout, expected) in [
+        (ours(), LvmLayout::Thick, 36),
+        (ours(), on("ssd"), 20),
+        (ours(), on("hdd"), 0),
+        (ours().reserve(1), LvmLayout::Thick, 36),
+        (ours().reserve((4 << 20) + 1), LvmLayout::Thick, 32),
+        (ours().reserve(u64::MAX), LvmLayout::Thick, 0),
+    ] {
+        assert_eq!(free(options.clone(), layout.clone()), expected, "{options:?} {layout:?}");
+    }
+    for (bytes, rounded) in
+        [(0, Some(4)), (1, Some(4)), (4 << 20, Some(4)), ((4 << 20) + 1, Some(8)), (u64::MAX, None)]
+    {
+        assert_eq!(report.round_up(bytes).map(|bytes| bytes >> 20), rounded);
+    }
+}
+
+#[test]
+fn a_pool_takes_what_its_ratio_allows_while_it_is_well() {
+    let room = |percent: u32, change: &dyn Fn(&mut Value)| {
+        let mut printed = printed();
+        change(&mut printed["report"][0]);
+        parse(&printed).unwrap().room_in_pool("d", &LvmOptions::new("d").overcommit(percent), "pool")
+    };
+    for (percent, mebibytes) in [(100, 8), (200, 48), (110, 12), (0, 0)] {
+        assert_eq!(room(percent, &|_| {}).unwrap() >> 20, mebibytes, "{percent} %");
+    }
+    let set = |field: &'static str, value: &'static str| {
+        move |report: &mut Value| report["lv"][1][field] = value.into()
+    };
+    assert!(room(100, &set("data_percent", "80.00")).is_ok());
+    assert!(room(100, &set("data_percent", "")).is_ok(), "it is not active");
+    for (change, kind) in [
+        (set("data_percent", "80.01"), ErrorKind::NoSpace),
+        (set("metadata_percent", "70.01"), ErrorKind::NoSpace),
+        (set("lv_check_needed", "check needed"), ErrorKind::NoSpace),
+        (set("lv_health_status", "out_of_data"), ErrorKind::NoSpace),
+        (set("lv_layout", "linear"), ErrorKind::NotFound),
+    ] {
+        assert_eq!(room(100, &change).unwrap_err().kind(), kind);
+    }
+    let skips_zeroing = |report: &mut Value| report["seg"][1]["zero"] = "".into();
+    assert_eq!(room(100, &skips_zeroing).unwrap_err().kind(), ErrorKind::Unsupported);
+}
