@@ -35,7 +35,9 @@ fn the_life_of_a_thick_volume() {
         (44 * MIB, LvmState::Ready, "csi_pvc-1")
     );
     assert_eq!(thick(&group, "pvc-1", 44 * MIB), volume);
-    assert_eq!(group.list().unwrap(), [volume.clone()]);
+    assert_eq!(group.list().unwrap(), std::slice::from_ref(&volume));
+    let age = volume.created.elapsed().expect("it was made before");
+    assert!(age < Duration::from_secs(3600), "{age:?}");
     assert_eq!(free(&group), 84 * MIB);
     for (request, kind) in [
         (LvmRequest::new("pvc-1", 45 * MIB), ErrorKind::AlreadyExists),
@@ -57,28 +59,31 @@ fn the_life_of_a_thick_volume() {
     lvm(&["pvchange", "--addtag", "ssd", bed.images[1].path().to_str().unwrap()]);
     let on_ssd = LvmLayout::ThickOn("ssd".to_owned());
     assert_eq!(group.capacity(&on_ssd).unwrap().available, 64 * MIB);
-    let small = group.create(&LvmRequest::new("a b/ü", 4 * MIB).layout(on_ssd.clone())).unwrap();
+    let small = LvmRequest::new("a b/ü", 4 * MIB).layout(on_ssd.clone()).erase(EraseMode::None);
+    let small = group.create(&small).unwrap();
     assert_eq!((&small.layout, group.find(&small.name).unwrap().as_ref()), (&on_ssd, Some(&small)));
     assert_eq!(group.grow("a b/ü", 64 * MIB).unwrap().bytes, 64 * MIB);
     assert_eq!(group.capacity(&on_ssd).unwrap().available, 0);
-    group.delete(&small.name, EraseMode::None).unwrap();
+    group.delete(&small.name).unwrap();
     // In use while it grows.
+    assert!(group.device("pvc-1").unwrap().is_none());
     let device = group.activate("pvc-1").unwrap();
+    assert_eq!(group.device("pvc-1").unwrap().map(|device| device.number()), Some(device.number()));
     assert_eq!(group.activate("pvc-1").unwrap().number(), device.number());
     let busy = group.deactivate("pvc-1").unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
     assert_eq!(group.grow("pvc-1", 60 * MIB).unwrap().bytes, 60 * MIB);
     assert_eq!(device.size().unwrap(), 60 * MIB);
     assert_eq!(group.grow("pvc-1", MIB).unwrap().bytes, 60 * MIB);
-    let busy = group.delete(&volume.name, EraseMode::Zero).unwrap_err();
+    let busy = group.delete(&volume.name).unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
     drop(device);
     group.deactivate("pvc-1").unwrap();
     group.deactivate("pvc-1").unwrap();
     assert_eq!(group.snapshot("s", "pvc-1").unwrap_err().kind(), ErrorKind::Unsupported);
     // Its space is taken until it is erased.
-    assert_eq!(group.delete(&volume.name, EraseMode::Zero).unwrap(), LvmDeletion::Erasing);
-    assert_eq!(group.delete(&volume.name, EraseMode::None).unwrap(), LvmDeletion::Erasing);
+    assert_eq!(group.delete(&volume.name).unwrap(), LvmDeletion::Erasing);
+    assert_eq!(group.delete(&volume.name).unwrap(), LvmDeletion::Erasing);
     assert_eq!(free(&group), 68 * MIB);
     for error in [
         group.create(&LvmRequest::new("pvc-1", MIB)).unwrap_err(),
@@ -89,7 +94,7 @@ fn the_life_of_a_thick_volume() {
     }
     group.erase(&volume.name).unwrap();
     assert_eq!((free(&group), group.find(&volume.name).unwrap()), (128 * MIB, None));
-    assert_eq!(group.delete(&volume.name, EraseMode::Zero).unwrap(), LvmDeletion::Removed);
+    assert_eq!(group.delete(&volume.name).unwrap(), LvmDeletion::Removed);
     assert_eq!(group.activate("pvc-1").unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(
         bed.open_with(LvmOptions::new(DRIVER).reserve(5 * MIB))
@@ -108,6 +113,12 @@ fn the_life_of_thin_volumes() {
     let room = || group.capacity(&thin("pool")).unwrap().available / MIB;
     assert_eq!(room(), 128);
     group.create(&request("a", 24)).unwrap();
+    let unused = group.snapshot("unused", "a").unwrap();
+    group.set_staged("a").unwrap();
+    group.set_staged("a").unwrap();
+    assert_eq!(group.set_staged("b").unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(!unused.was_staged && group.find(&LvmName::volume("a")).unwrap().unwrap().was_staged);
+    group.delete(&unused.name).unwrap();
     mark(&group, "a", "first");
     let snapshot = group.snapshot("s", "a").unwrap();
     assert_eq!(
@@ -140,12 +151,12 @@ fn the_life_of_thin_volumes() {
     group.snapshot("t", "a").unwrap();
     // The source goes first.
     for name in [LvmName::volume("a"), snapshot.name, LvmName::volume("c"), LvmName::snapshot("t")] {
-        assert_eq!(group.delete(&name, EraseMode::Zero).unwrap(), LvmDeletion::Removed, "{name}");
+        assert_eq!(group.delete(&name).unwrap(), LvmDeletion::Removed, "{name}");
     }
     assert!(volume_has(&group, "r", "first"));
     assert_eq!(group.grow("r", 40 * MIB).unwrap().bytes, 40 * MIB);
     assert!(volume_has(&group, "r", "first"));
-    group.delete(&restored.name, EraseMode::Zero).unwrap();
+    group.delete(&restored.name).unwrap();
     assert_eq!((room(), bed.logical_volumes()), (128, vec!["pool".to_owned()]));
     let [pool] = &*group.pools().unwrap() else { panic!("one pool") };
     assert_eq!(
@@ -174,17 +185,17 @@ fn no_tenant_sees_the_data_of_another() {
                 file.sync_all().unwrap();
             });
             let name = LvmName::volume(name);
-            if group.delete(&name, EraseMode::Zero).unwrap() == LvmDeletion::Erasing {
+            if group.delete(&name).unwrap() == LvmDeletion::Erasing {
                 group.erase(&name).unwrap();
             }
         }
     }
     println!("{rounds} rounds of {} tenants", layouts.len());
     // The search finds what is there; and what a delete without an erase left, the next create finds.
-    thick(&group, "careless", 24 * MIB);
+    group.create(&LvmRequest::new("careless", 24 * MIB).erase(EraseMode::None)).unwrap();
     mark(&group, "careless", "secret of the careless");
     assert!(volume_has(&group, "careless", "secret of"));
-    assert_eq!(group.delete(&LvmName::volume("careless"), EraseMode::None).unwrap(), LvmDeletion::Removed);
+    assert_eq!(group.delete(&LvmName::volume("careless")).unwrap(), LvmDeletion::Removed);
     assert!(has(&bed.images[0].file(), "secret of the careless"));
     thick(&group, "next", 24 * MIB);
     assert!(!volume_has(&group, "next", "secret of"));
@@ -225,7 +236,7 @@ fn a_full_pool_loses_nothing_in_silence() {
         (0..written).all(|at| file.read_exact_at(&mut read, at * MIB).is_ok() && read == block)
     });
     assert!(whole);
-    group.delete(&LvmName::volume("a"), EraseMode::Zero).unwrap();
+    group.delete(&LvmName::volume("a")).unwrap();
 }
 
 #[test]
@@ -283,7 +294,7 @@ fn what_is_not_ours_or_not_whole_is_refused() {
     for result in [
         group.find(&LvmName::volume("mine")).map(drop),
         group.find(&LvmName::volume("none")).map(drop),
-        group.delete(&LvmName::volume("none"), EraseMode::Zero).map(drop),
+        group.delete(&LvmName::volume("none")).map(drop),
         group.create(&LvmRequest::new("new", MIB)).map(drop),
         group.capacity(&LvmLayout::Thick).map(drop),
     ] {
@@ -333,7 +344,7 @@ fn an_erase_goes_on_after_a_restart() {
     let group = bed.open();
     let volume = thick(&group, "a", 3 << 30);
     mark(&group, "a", "secret");
-    group.delete(&volume.name, EraseMode::Zero).unwrap();
+    group.delete(&volume.name).unwrap();
     // At this rate the rest would take an hour.
     let slow = bed.open_with(LvmOptions::new(DRIVER).erase_rate(MIB));
     let eraser = slow.start_eraser().unwrap();

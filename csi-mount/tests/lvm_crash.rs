@@ -11,7 +11,6 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 
-use csi_mount::erase::EraseMode;
 use csi_mount::lvm::{LvmDeletion, LvmLayout, LvmName, LvmOptions, LvmRequest, LvmState, VolumeGroup};
 use csi_mount::{Error, ErrorKind};
 use devices::MIB;
@@ -106,7 +105,7 @@ impl Job {
 }
 
 fn delete(group: &VolumeGroup, name: &LvmName) -> csi_mount::Result<()> {
-    match group.delete(name, EraseMode::Zero)? {
+    match group.delete(name)? {
         LvmDeletion::Removed => Ok(()),
         _ => group.erase(name),
     }

@@ -16,6 +16,7 @@ use crate::redact::SecretMap;
 /// assert_eq!(pairs.of(Rpc::CreateVolume)["user"], "bob");
 /// assert_eq!(pairs.of(Rpc::DeleteVolume)["user"], "ann");
 /// assert!(!format!("{pairs:?}").contains("ann"));
+/// assert_eq!(Pairs::from([("user", "ann")]).of(Rpc::DeleteVolume), pairs.of(Rpc::DeleteVolume));
 /// # Ok::<(), csi_proto::PairsError>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -105,6 +106,13 @@ impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for Pairs {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
         let all = pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
         Self(BTreeMap::from([(String::new(), all)]))
+    }
+}
+
+/// Pairs for all RPCs.
+impl<K: Into<String>, V: Into<String>, const N: usize> From<[(K, V); N]> for Pairs {
+    fn from(pairs: [(K, V); N]) -> Self {
+        pairs.into_iter().collect()
     }
 }
 

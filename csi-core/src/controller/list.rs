@@ -10,6 +10,7 @@ use crate::call::Call;
 use crate::call::request::request;
 use crate::error::{Error, Result};
 use crate::offer::{Offer, PluginService};
+use crate::types::place::usable_from;
 use crate::types::volume::signed;
 use crate::types::{NodeId, Parameters, Token, Topology, Volume, VolumeCapability, VolumeId};
 
@@ -203,6 +204,13 @@ impl Call for ControllerGetVolumeRequest {
             volume_condition: answer.condition,
         };
         Ok(v1::ControllerGetVolumeResponse { volume: Some(volume.answer(offer)?), status: Some(status) })
+    }
+}
+
+impl GetCapacityRequest {
+    /// Whether the capacity of this place counts: it is in the requested place, or none is requested.
+    pub fn is_for(&self, place: &Topology) -> bool {
+        self.accessible_topology.as_ref().is_none_or(|wanted| usable_from(place, wanted))
     }
 }
 

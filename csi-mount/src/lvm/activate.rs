@@ -36,6 +36,17 @@ impl VolumeGroup {
         group.activate(&turn, &ours)
     }
 
+    /// The block device of a volume on this node; none while it is not [active](Self::activate).
+    ///
+    /// # Errors
+    /// Those of [`activate`](Self::activate) for the volume group and the device.
+    pub fn device(&self, volume: &str) -> Result<Option<BlockDevice>> {
+        let group = &*self.0;
+        let report = group.read()?;
+        let ours = report.find(group, &LvmName::volume(volume)).filter(|ours| ours.found.is_active);
+        ours.map(|ours| group.device(&ours)).transpose()
+    }
+
     /// Removes the block device of a volume, after its unstage. Succeeds if it is not active or does not exist.
     ///
     /// # Errors

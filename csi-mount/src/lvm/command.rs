@@ -26,8 +26,8 @@ const LONGEST_TEXT: usize = 8 << 10;
 const NO_WARNINGS: (&str, &str) = ("LVM_SUPPRESS_FD_WARNINGS", "1");
 /// Without it lvm waits on a semaphore for a udev that is not in this container's IPC namespace.
 const NO_UDEV: (&str, &str) = ("DM_DISABLE_UDEV", "1");
-/// Reports have nothing but JSON on their standard output, whatever `lvm.conf` says.
-const ONLY_JSON: &str = "log{report_command_log=0}";
+/// Reports have nothing but JSON on their standard output, and times in seconds, whatever `lvm.conf` says.
+const ONLY_JSON: &str = "log{report_command_log=0}report{time_format=\"%s\"}";
 /// Also starts no `dmeventd` in this container.
 const NO_DAEMON: &str = "log{report_command_log=0}activation{monitoring=0}";
 

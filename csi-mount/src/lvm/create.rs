@@ -19,12 +19,20 @@ pub struct LvmRequest {
     limit: Option<u64>,
     layout: LvmLayout,
     source: Option<LvmName>,
+    erase: EraseMode,
 }
 
 impl LvmRequest {
     /// A thick volume with this name, of at least this size. Sizes are rounded up to whole extents.
     pub fn new(name: impl Into<String>, bytes: u64) -> Self {
-        Self { name: name.into(), bytes, limit: None, layout: LvmLayout::Thick, source: None }
+        Self {
+            name: name.into(),
+            bytes,
+            limit: None,
+            layout: LvmLayout::Thick,
+            source: None,
+            erase: EraseMode::Zero,
+        }
     }
 
     /// The largest size that is right too, in bytes.
@@ -43,6 +51,13 @@ impl LvmRequest {
     /// least the size of its source.
     pub fn source(mut self, source: LvmName) -> Self {
         self.source = Some(source);
+        self
+    }
+
+    /// What [`VolumeGroup::delete`] does with the data of a thick volume: [`EraseMode::Zero`] unless set. It is recorded
+    /// with the volume.
+    pub fn erase(mut self, mode: EraseMode) -> Self {
+        self.erase = mode;
         self
     }
 }
@@ -108,6 +123,8 @@ impl VolumeGroup {
         let state = if is_complete { LvmState::Ready } else { LvmState::Creating };
         let mut record = Record::new(name.clone(), state);
         record.source.clone_from(&request.source);
+        record.erase = request.erase;
+        record.was_staged = source.as_ref().is_some_and(|source| source.record.was_staged);
         let extents = (bytes / report.extent).to_string();
         let options = match (&request.layout, &source) {
             (LvmLayout::Thin(_), Some(source)) => {
@@ -187,6 +204,7 @@ impl VolumeGroup {
             group.require_room(SNAPSHOT, &report, &name, &layout, source.found.bytes)?;
             let mut record = Record::new(name.clone(), LvmState::Ready);
             record.source = Some(source_name.clone());
+            record.was_staged = source.record.was_staged;
             let origin = format!("{}/{}", group.name, source.found.name);
             group.create(&turn, &record, words(&["--snapshot", "-an", "--permission", "r", &origin]))?;
         }

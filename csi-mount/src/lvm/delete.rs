@@ -33,13 +33,12 @@ impl VolumeGroup {
     /// Deletes a volume or snapshot. Succeeds if it does not exist.
     ///
     /// A thin one is removed at once: its pool returns zeros for blocks that it gives to another. A thick one is
-    /// removed at once with [`EraseMode::None`], or marked with the mode that was chosen here. A repeated call does
-    /// not change the mode of a volume that is marked.
+    /// removed at once if it was [created](super::LvmRequest::erase) with [`EraseMode::None`], and otherwise marked.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if it is in use on this node; [`ErrorKind::Pending`] if it is still being created; otherwise
     /// those of [`open`](Self::open), and [`ErrorKind::ToolFailed`].
-    pub fn delete(&self, name: &LvmName, mode: EraseMode) -> Result<LvmDeletion> {
+    pub fn delete(&self, name: &LvmName) -> Result<LvmDeletion> {
         let group = &*self.0;
         let turn = group.lvm.turn(DELETE)?;
         let report = group.read()?;
@@ -53,13 +52,12 @@ impl VolumeGroup {
         group.require_closed(DELETE, &ours)?;
         // Nobody had a volume that was not finished.
         let has_no_data = ours.record.state == LvmState::Creating;
-        if ours.is_thin() || mode == EraseMode::None || has_no_data {
+        if ours.is_thin() || ours.record.erase == EraseMode::None || has_no_data {
             self.remove(&turn, &ours)?;
             return Ok(LvmDeletion::Removed);
         }
         let mut record = ours.record.clone();
         record.state = LvmState::Erasing;
-        record.erase = mode;
         record.erased = 0;
         group.set_record(&turn, &ours, &record)?;
         self.wake_eraser();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lvm::command::{Lvm, Turn};
@@ -127,6 +127,10 @@ pub struct LvmVolume {
     pub state: LvmState,
     /// The volume or snapshot that it was made from. It can be deleted already.
     pub source: Option<LvmName>,
+    /// Whether it, or what it is a copy of, was ever in use: see [`VolumeGroup::set_staged`].
+    pub was_staged: bool,
+    /// When it was made, to the second.
+    pub created: SystemTime,
     /// The name of its logical volume.
     pub logical_volume: String,
     /// The UUID of its logical volume.
@@ -193,6 +197,21 @@ impl VolumeGroup {
     pub fn find(&self, name: &LvmName) -> Result<Option<LvmVolume>> {
         Ok(self.0.read()?.find(&self.0, name).map(|ours| ours.volume()))
     }
+
+    /// Records durably that a volume was in use, so that it is never taken for a new one: a driver that formats volumes
+    /// calls it after the first stage. Copies made later have the record too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is no such volume; otherwise those of [`create`](Self::create) for lvm itself.
+    pub fn set_staged(&self, volume: &str) -> Result<()> {
+        let name = LvmName::volume(volume);
+        let group = &*self.0;
+        let turn = group.lvm.turn(RECORD)?;
+        let report = group.read()?;
+        let ours = report.find(group, &name).ok_or_else(|| group.missing(RECORD, &name))?;
+        let new = Record { was_staged: true, ..ours.record.clone() };
+        group.set_record(&turn, &ours, &new)
+    }
 }
 
 impl fmt::Debug for VolumeGroup {
@@ -205,6 +224,7 @@ impl fmt::Debug for VolumeGroup {
 }
 
 const OPEN: &str = "use volume group";
+const RECORD: &str = "record the use of a logical volume of";
 
 /// A logical volume of this driver.
 pub(super) struct Ours<'r> {
@@ -225,6 +245,8 @@ impl Ours<'_> {
             layout,
             state: self.record.state,
             source: self.record.source.clone(),
+            was_staged: self.record.was_staged,
+            created: SystemTime::UNIX_EPOCH + Duration::from_secs(self.found.time),
             logical_volume: self.found.name.clone(),
             uuid: self.found.uuid.clone(),
         }

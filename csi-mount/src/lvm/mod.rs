@@ -5,7 +5,6 @@
 //! and a repeated call continues.
 //!
 //! ```no_run
-//! use csi_mount::erase::EraseMode;
 //! use csi_mount::lvm::{HOST_LAUNCHER, LvmLayout, LvmName, LvmOptions, LvmRequest, VolumeGroup};
 //!
 //! # fn main() -> csi_mount::Result<()> {
@@ -29,7 +28,7 @@
 //! group.deactivate("pvc-1")?;
 //!
 //! // DeleteVolume: a thick volume is erased afterwards, and its space is free only then.
-//! group.delete(&LvmName::volume("pvc-1"), EraseMode::Zero)?;
+//! group.delete(&LvmName::volume("pvc-1"))?;
 //! # Ok(())
 //! # }
 //! ```

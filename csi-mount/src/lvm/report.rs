@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 const GROUP: &str = "vg_uuid,vg_extent_size,vg_free_count,vg_shared,vg_clustered,vg_partial,vg_exported";
 const DISK: &str = "pv_free,pv_allocatable,pv_missing,pv_tags";
 const VOLUME: &str = "lv_name,lv_uuid,lv_size,lv_tags,lv_layout,pool_lv,origin,data_percent,metadata_percent,\
-     lv_when_full,lv_check_needed,lv_health_status,lv_active,lv_device_open";
+     lv_when_full,lv_check_needed,lv_health_status,lv_active,lv_device_open,lv_time";
 const SEGMENT: &str = "lv_uuid,zero";
 
 /// The arguments of the report of one volume group.
@@ -53,6 +53,8 @@ pub(super) struct Found {
     pub(super) is_active: bool,
     /// None if it is not known.
     pub(super) is_open: Option<bool>,
+    /// When it was made, in seconds since 1970.
+    pub(super) time: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -140,6 +142,7 @@ fn volume(row: &Value, segments: &[Value]) -> Result<Found> {
         kind,
         is_active: !text(row, "lv_active")?.is_empty(),
         is_open,
+        time: number(row, "lv_time")?,
     })
 }
 
@@ -175,7 +178,7 @@ fn text<'a>(row: &'a Value, field: &str) -> Result<&'a str> {
 
 fn number(row: &Value, field: &str) -> Result<u64> {
     let text = text(row, field)?;
-    text.parse().map_err(|_| unreadable(&format!("its {field} is {text:?}, not a number of bytes")))
+    text.parse().map_err(|_| unreadable(&format!("its {field} is {text:?}, not a number")))
 }
 
 fn tags(text: &str) -> Vec<String> {

@@ -14,6 +14,7 @@ const SOURCE: &str = "csi.source=";
 const DISKS: &str = "csi.disks=";
 const ERASE: &str = "csi.erase=";
 const ERASED: &str = "csi.erased=";
+const STAGED: &str = "csi.staged";
 
 /// The longest name in bytes. A tag has at most 1024 characters, and an escaped byte takes three.
 const LONGEST_NAME: usize = 256;
@@ -133,15 +134,17 @@ pub(super) struct Record {
     pub(super) source: Option<LvmName>,
     /// The tag of the physical volumes that it is on.
     pub(super) disks: Option<String>,
-    /// How it is erased, once its state says so.
+    /// How it is erased when it is deleted.
     pub(super) erase: EraseMode,
     /// How much is erased already, in bytes.
     pub(super) erased: u64,
+    /// It, or what it is a copy of, was in use.
+    pub(super) was_staged: bool,
 }
 
 impl Record {
     pub(super) fn new(name: LvmName, state: LvmState) -> Self {
-        Self { name, state, source: None, disks: None, erase: EraseMode::Zero, erased: 0 }
+        Self { name, state, source: None, disks: None, erase: EraseMode::Zero, erased: 0, was_staged: false }
     }
 
     /// The tags for this driver's volume.
@@ -153,8 +156,11 @@ impl Record {
         ];
         tags.extend(self.source.as_ref().map(|source| format!("{SOURCE}{}", source.to_text())));
         tags.extend(self.disks.as_ref().map(|disks| format!("{DISKS}{disks}")));
-        if self.state == LvmState::Erasing {
+        if self.erase != EraseMode::Zero {
             tags.push(format!("{ERASE}{}", self.erase));
+        }
+        if self.was_staged {
+            tags.push(STAGED.to_owned());
         }
         if self.erased > 0 {
             tags.push(format!("{ERASED}{}", self.erased));
@@ -187,6 +193,7 @@ impl Record {
             disks: one(DISKS).map(str::to_owned),
             erase,
             erased: one(ERASED).and_then(|bytes| bytes.parse().ok()).unwrap_or(0),
+            was_staged: tags.iter().any(|tag| tag == STAGED),
         })
     }
 }
@@ -268,13 +275,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tags_keep_every_name(name in "\\PC{1,40}|[\\x00-\\x7f]{1,20}", erased in 0..9_u64, is_snapshot: bool) {
+        fn tags_keep_every_name(name in "\\PC{1,40}|[\\x00-\\x7f]{1,20}", erased in 0..9_u64, is_snapshot: bool, was_staged: bool) {
             let named = if is_snapshot { LvmName::Snapshot } else { LvmName::Volume };
             for (state, _) in LvmState::ALL {
                 let mut record = Record::new(named(name.clone()), state);
                 record.source = Some(LvmName::snapshot(name.clone()));
                 record.disks = Some("ssd".to_owned());
                 record.erased = erased;
+                record.was_staged = was_staged;
                 if state == LvmState::Erasing {
                     record.erase = EraseMode::Discard;
                 }

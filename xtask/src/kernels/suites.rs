@@ -531,6 +531,17 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "erase", ..DEVICES },
     Suite { test: "lvm", ..LVM },
     Suite { test: "lvm_crash", ..LVM },
+    Suite {
+        package: "local",
+        test: "on_lvm",
+        modules: &[
+            "loop dm_mod dm_thin_pool dm_snapshot dm_crypt ecb xts aes_generic aesni_intel sha256_generic",
+        ],
+        files: &["lvm thin_check dmsetup cryptsetup blkdiscard sh /bin/sh", EXT4_TOOLS, COMMANDS],
+        seconds: 900,
+        in_gate: InGate::Nothing,
+        ..LVM
+    },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", env: &[("CSI_TEST_ROUNDS", "2")], ..DEVICES },
     Suite {
