@@ -38,6 +38,10 @@ pub(crate) fn run(root: &Path) -> Result<Vec<String>, Failure> {
     Step::cargo("csi", csi).run(root)?;
     timed("templates: generate", || generate(root, &place))?;
     let shared = target::dir()?.display().to_string();
+    let names =
+        KINDS.iter().flat_map(|(kind, _)| VARIANTS.map(|variant| format!("--package={variant}-{kind}")));
+    let format = ["fmt", "--check"].map(str::to_owned).into_iter().chain(names);
+    Step::cargo("templates: format", format).run(&place)?;
     // As `cargo build` makes them, without the feature `manifests`.
     let plain = ["check", "--package", "template-*", "--package", "least-*", "--target-dir", &shared];
     Step::cargo("templates: without features", plain).run(&place)?;

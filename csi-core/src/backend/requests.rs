@@ -11,7 +11,7 @@ use super::failure::{Failure, Retry};
 use super::rate_limit::RateLimit;
 use crate::error::{Error, Result};
 
-/// The pauses between repeated requests: from one to two times this, then twice as long each time.
+/// The pauses between repeated requests by default: from one to two times this, then twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The longest time for which a `Retry-After` stops all requests.
@@ -70,6 +70,7 @@ pub struct Backend {
     limit: Arc<RateLimit>,
     request_time_limit: Duration,
     poll_time_limit: Duration,
+    first_pause: Duration,
 }
 
 impl Default for Backend {
@@ -78,6 +79,7 @@ impl Default for Backend {
             limit: Arc::new(RateLimit::new(Duration::ZERO, 1)),
             request_time_limit: Duration::from_secs(60),
             poll_time_limit: Duration::from_secs(600),
+            first_pause: FIRST_PAUSE,
         }
     }
 }
@@ -111,6 +113,14 @@ impl Backend {
         self
     }
 
+    /// The pause before the first repetition: from one to two times this. Each further one is twice as long, at most 15
+    /// seconds. The default is 500 ms; a test with a fake backend sets a few milliseconds.
+    #[must_use]
+    pub fn first_pause(mut self, pause: Duration) -> Self {
+        self.first_pause = pause;
+        self
+    }
+
     /// Sends a request, and repeats it after a temporary [`Failure`], with growing random pauses or when `Retry-After`
     /// says. `Retry-After` stops the requests of all calls, for five minutes at most.
     ///
@@ -126,7 +136,7 @@ impl Backend {
         F: Future<Output = Result<T, Failure>>,
     {
         let end = Instant::now() + self.request_time_limit;
-        let mut pauses = pauses();
+        let mut pauses = self.pauses();
         loop {
             self.limit.wait().await;
             let answer = timeout_at(end, attempt()).await.unwrap_or_else(|_| Err(self.unanswered()));
@@ -162,7 +172,7 @@ impl Backend {
         F: Future<Output = Result<Option<T>, Failure>>,
     {
         let end = Instant::now() + self.poll_time_limit;
-        let mut pauses = pauses();
+        let mut pauses = self.pauses();
         loop {
             match self.request(&mut look).await {
                 Ok(Some(ended)) => return Ok(ended),
@@ -188,11 +198,11 @@ impl Backend {
         let limit = self.request_time_limit.as_secs();
         Error::OutcomeUnknown(format!("the backend has not answered within {limit} s").into()).into()
     }
-}
 
-fn pauses() -> impl Iterator<Item = Duration> {
-    let policy = ExponentialBuilder::new().with_min_delay(FIRST_PAUSE).with_max_delay(LONGEST_PAUSE);
-    policy.with_jitter().without_max_times().build()
+    fn pauses(&self) -> impl Iterator<Item = Duration> {
+        let policy = ExponentialBuilder::new().with_min_delay(self.first_pause).with_max_delay(LONGEST_PAUSE);
+        policy.with_jitter().without_max_times().build()
+    }
 }
 
 #[cfg(test)]

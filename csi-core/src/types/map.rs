@@ -73,7 +73,8 @@ impl StringMap {
 
     /// Parses the map into the driver's own struct, each value into its field's type.
     ///
-    /// Supported are numbers, booleans, strings, enums of unit variants and `Option`s of them.
+    /// Supported are numbers, booleans, strings, enums of unit variants, types that read themselves from a string, such as
+    /// [`Quantity`](crate::kubernetes::Quantity), and `Option`s of them.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] that names the key: missing, of the wrong type, or, for a struct,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::VolumeUse;
-use crate::v1;
+use crate::{Rpc, v1};
 
 impl VolumeUse {
     /// Asks whether the volume can be used as here.
@@ -23,6 +23,7 @@ impl VolumeUse {
             node_id: self.node_id.clone().unwrap_or_default(),
             volume_capability: Some(self.capability.clone()),
             volume_context: self.volume_context.clone(),
+            secrets: self.secrets.of(Rpc::ControllerPublishVolume),
             ..Default::default()
         }
     }
@@ -40,7 +41,7 @@ impl VolumeUse {
             staging_target_path: self.staging_text(),
             volume_capability: Some(self.capability.clone()),
             volume_context: self.volume_context.clone(),
-            ..Default::default()
+            secrets: self.secrets.of(Rpc::NodeStageVolume),
         }
     }
 
@@ -58,6 +59,7 @@ impl VolumeUse {
             target_path: text(target),
             volume_capability: Some(self.capability.clone()),
             volume_context: self.volume_context.clone(),
+            secrets: self.secrets.of(Rpc::NodePublishVolume),
             ..Default::default()
         }
     }
@@ -94,7 +96,7 @@ impl VolumeUse {
             capacity_range: Some(v1::CapacityRange { required_bytes, limit_bytes: 0 }),
             staging_target_path: self.staging_text(),
             volume_capability: Some(self.capability.clone()),
-            ..Default::default()
+            secrets: self.secrets.of(Rpc::NodeExpandVolume),
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::MakeCalls;
 use crate::redact::ContextMap;
-use crate::v1;
+use crate::{Pairs, v1};
 
 /// A volume as its orchestrator uses it on one node: it makes the requests of the volume's life and knows
 /// their order.
@@ -39,6 +39,8 @@ pub struct VolumeUse {
     pub publish_context: BTreeMap<String, String>,
     /// The staging path; `None` if the driver does not stage volumes (STAGE_UNSTAGE_VOLUME).
     pub staging_path: Option<PathBuf>,
+    /// The secrets of its calls, for all or by RPC.
+    pub secrets: Pairs,
 }
 
 /// A path where a volume is published.
@@ -199,6 +201,7 @@ impl fmt::Debug for VolumeUse {
             .field("node_id", &self.node_id)
             .field("publish_context", &ContextMap(&self.publish_context))
             .field("staging_path", &self.staging_path)
+            .field("secrets", &self.secrets)
             .finish()
     }
 }
@@ -245,6 +248,25 @@ mod tests {
 
     fn run<F: Future>(life: F) -> F::Output {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(life)
+    }
+
+    #[test]
+    fn each_call_has_its_own_secrets() {
+        let mut volume = VolumeUse::new("v", v1::VolumeCapability::mount(Mode::SingleNodeWriter));
+        volume.secrets = "all=1\n[NodeStageVolume]\nkey=canary".parse().unwrap();
+        assert_eq!(volume.node_stage_volume().secrets, [("all", "1"), ("key", "canary")].map(own).into());
+        for secrets in [
+            volume.controller_publish_volume().secrets,
+            volume.node_publish_volume(Path::new("/t")).secrets,
+            volume.node_expand_volume(Path::new("/t"), 1).secrets,
+        ] {
+            assert_eq!(secrets, [("all", "1")].map(own).into());
+        }
+        assert!(!format!("{volume:?}").contains("canary"));
+    }
+
+    fn own((key, value): (&str, &str)) -> (String, String) {
+        (key.to_owned(), value.to_owned())
     }
 
     #[test]

@@ -175,7 +175,7 @@ pub(super) fn wait_until_ready(
             let reason = format!("{reason}{over}{}", watched.last_lines.text());
             return Err(Error::new(ErrorKind::ToolFailed, STAGE, reason)
                 .at(staging.path())
-                .hint("the log of this process contains its output"));
+                .hint("its output is in the log of the driver on this node"));
         }
         if Instant::now() > deadline {
             let limit = daemon.ready_time_limit;

@@ -31,12 +31,11 @@ pub(crate) fn capability(flags: &[&str], group: &str) -> v1::VolumeCapability {
     }
 }
 
-/// A volume, its places, and the secrets that each call gets.
+/// A volume and its places.
 #[derive(Clone)]
 pub(crate) struct Use {
     pub(crate) volume: VolumeUse,
     pub(crate) target: PathBuf,
-    pub(crate) secrets: BTreeMap<String, String>,
 }
 
 impl Use {
@@ -50,7 +49,8 @@ impl Use {
     ) -> Self {
         let mut volume = VolumeUse::new(id, capability).staged_at(directory.join("staging"));
         volume.volume_context = context;
-        Self { volume, target: directory.join("target"), secrets: secrets.clone() }
+        volume.secrets = secrets.clone().into_iter().collect();
+        Self { volume, target: directory.join("target") }
     }
 
     pub(crate) fn staging(&self) -> PathBuf {
@@ -58,9 +58,7 @@ impl Use {
     }
 
     pub(crate) async fn stage(&self, client: &Client) -> Answer<()> {
-        let mut request = self.volume.node_stage_volume();
-        request.secrets = self.secrets.clone();
-        client.call(request).await.map(drop)
+        self.volume.stage(client).await
     }
 
     pub(crate) async fn publish(&self, client: &Client) -> Answer<()> {

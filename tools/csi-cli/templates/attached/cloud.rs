@@ -80,7 +80,8 @@ impl Cloud {
         let token = fs::read_to_string(&self.token_file).at("read", &self.token_file)?;
         let url = format!("{}/disks/{action}", self.url);
         // The cloud might still do what it did not answer: the caller repeats the call.
-        let unknown = |error: ureq::Error| Error::OutcomeUnknown(Reason::because(format!("{url}: {error}"), error));
+        let unknown =
+            |error: ureq::Error| Error::OutcomeUnknown(Reason::because(format!("{url}: {error}"), error));
         let bearer = format!("Bearer {}", token.trim());
         let mut answer =
             self.client.post(&url).header("Authorization", bearer).send_json(&request).map_err(unknown)?;
@@ -90,7 +91,7 @@ impl Cloud {
         }
         Err(refused(status).unwrap_or_else(|| match status {
             401 | 403 => {
-                Error::Unavailable(format!("{url} refuses the token in {}", self.token_file.display()).into())
+                Error::Unhealthy(format!("{url} refuses the token in {}", self.token_file.display()).into())
             }
             _ => Error::OutcomeUnknown(format!("{url} answers with status {status}").into()),
         }))

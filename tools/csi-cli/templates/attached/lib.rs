@@ -103,7 +103,8 @@ impl PublishUnpublishVolume for Disks {
             return Err(Error::PublishedElsewhere(NodeId::new(other)?));
         }
         let volume = id.to_string();
-        let Disk { serial, written, .. } = self.call(move |cloud| cloud.attach(&id, &request.node_id)).await?;
+        let disk = self.call(move |cloud| cloud.attach(&id, &request.node_id)).await?;
+        let Disk { serial, written, .. } = disk;
         // What the node needs to know, without secrets: the cluster stores it in clear text.
         let context = [("volume", volume), ("serial", serial), ("written", written.to_string())];
         Ok(Published::new(context.map(|(key, value)| (key.to_owned(), value)).into()))

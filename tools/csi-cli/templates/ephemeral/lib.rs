@@ -2,8 +2,8 @@
 use std::sync::Arc;
 
 use csi_core::mount::flow::ephemeral::Content;
-use csi_core::{Result, prelude::*};
 use csi_core::node::NodePublishVolumeRequest;
+use csi_core::{Result, prelude::*};
 use tokio::{fs::File, io::AsyncReadExt as _};
 
 const NAME: &str = "{{driver}}";

@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use csi_core::mount::flow::fuse::FuseDaemon;
-use csi_core::{Result, prelude::*};
 use csi_core::types::MountFlags;
+use csi_core::{Result, prelude::*};
 
 const NAME: &str = "{{driver}}";
 

@@ -37,6 +37,7 @@ const COMMON: &[(&str, &str)] = &[
     ("Cargo.toml", text!("Cargo.toml.jinja")),
     ("Containerfile", text!("Containerfile")),
     ("README.md", text!("README.md.jinja")),
+    ("rustfmt.toml", text!("rustfmt.toml")),
     ("src/main.rs", text!("main.rs")),
 ];
 
