@@ -11,6 +11,7 @@ use crate::filesystem::kind::Filesystem;
 use crate::mounted::health::MountHealth;
 use crate::mounting::options::{FsOption, MountOptions};
 use crate::place::owner::OwnerId;
+use crate::quota::DirectoryLimit;
 use crate::sys::attributes::MountAttributes;
 use crate::sys::ids::DeviceNumber;
 
@@ -112,6 +113,8 @@ pub(super) struct State {
     pub(super) marks: BTreeMap<PathBuf, (OwnerId, Option<Root>)>,
     /// What was set with `set_permissions`.
     pub(super) permissions: BTreeMap<(Option<usize>, PathBuf), u32>,
+    /// Directories of the real system that can hold so much and no more.
+    pub(super) limits: BTreeMap<PathBuf, DirectoryLimit>,
     pub(super) disks: Vec<Disk>,
     pub(super) images: BTreeMap<(u64, u64, PathBuf), usize>,
     /// The disks that have been attached, by what they are known by.

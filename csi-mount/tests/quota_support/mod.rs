@@ -1,0 +1,146 @@
+//! Filesystems with project quotas, and what a workload can do in their directories.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::{DirectoryLimit, Host, Mount, MountOptions, Target, unmount};
+use nix::libc;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use crate::devices::{Image, run};
+
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
+/// Our project ids.
+pub(crate) const OURS: std::ops::Range<u32> = 0x4000_0000..0x8000_0000;
+
+/// The filesystems of this machine that can have project quotas. XFS only where its kernel has them.
+pub(crate) fn filesystems() -> Vec<&'static str> {
+    let xfs = std::env::var_os("CSI_TEST_XFS_QUOTAS").map(|_| "xfs");
+    ["ext4"].into_iter().chain(xfs).collect()
+}
+
+/// A filesystem on a loop device, mounted in a directory in memory.
+pub(crate) struct Disk {
+    pub(crate) image: Image,
+    pub(crate) fs_type: &'static str,
+    pub(crate) at: PathBuf,
+}
+
+impl Disk {
+    /// Formats an image with these arguments.
+    pub(crate) fn format(base: &Path, fs_type: &'static str, arguments: &[&str]) -> Self {
+        let image = Image::new(if fs_type == "ext4" { 64 } else { 320 });
+        let device = image.path().to_str().unwrap();
+        run(&format!("mkfs.{fs_type}"), &[arguments, &[device]].concat());
+        Self { image, fs_type, at: base.join(fs_type) }
+    }
+
+    pub(crate) fn with_quotas(base: &Path, fs_type: &'static str) -> Self {
+        let quotas: &[&str] = if fs_type == "ext4" { &["-q", "-O", "quota,project", "-I", "256"] } else { &["-q"] };
+        let disk = Self::format(base, fs_type, quotas);
+        disk.mount(&["prjquota"]);
+        disk
+    }
+
+    pub(crate) fn mount(&self, options: &[&str]) {
+        let target = Target::new(&self.at).unwrap();
+        target.create_dir().unwrap();
+        let options = MountOptions::parse(options.iter().copied()).unwrap();
+        Mount::new(self.fs_type, self.image.path()).options(&options).at(&target).unwrap();
+    }
+
+    pub(crate) fn unmount(&self) {
+        unmount(&Target::new(&self.at).unwrap()).unwrap();
+        self.image.is_let_go("after the unmount");
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+}
+
+/// Runs a test on each filesystem with quotas, in its own mount namespace.
+pub(crate) fn on_each(test: impl Fn(&Disk) + Sync) {
+    for fs_type in filesystems() {
+        in_memory(|base| {
+            let disk = Disk::with_quotas(base, fs_type);
+            test(&disk);
+            disk.unmount();
+        });
+    }
+}
+
+/// Runs a test with a directory in memory, in its own mount namespace.
+pub(crate) fn in_memory(test: impl FnOnce(&Path) + Send) {
+    let place = tempfile::tempdir().unwrap().keep();
+    private_mount_namespace(|| {
+        Mount::new("tmpfs", "test").at(&Target::new(&place).unwrap()).unwrap();
+        test(&place);
+    });
+    fs::remove_dir(&place).unwrap();
+}
+
+pub(crate) fn create(path: &Path, limit: impl Into<DirectoryLimit>) -> csi_mount::Result<DirectoryLimit> {
+    Host::kernel().directories().create(path, limit.into())
+}
+
+/// Runs the closure without the capability by which root ignores the limits of ext4.
+pub(crate) fn as_workload<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective -= CapabilitySet::SYS_RESOURCE;
+            set_capabilities(None, sets).unwrap();
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Writes a file of a workload, to the disk.
+pub(crate) fn write(file: &Path, bytes: u64) -> io::Result<()> {
+    as_workload(|| {
+        let mut file = File::create(file)?;
+        file.write_all(&vec![7; usize::try_from(bytes).unwrap()])?;
+        file.sync_all()
+    })
+}
+
+/// Whether this is how the filesystem says that a limit is reached.
+#[track_caller]
+pub(crate) fn assert_full<T: std::fmt::Debug>(fs_type: &str, result: io::Result<T>) {
+    let number = result.unwrap_err().raw_os_error();
+    assert_eq!(number, Some(if fs_type == "ext4" { libc::EDQUOT } else { libc::ENOSPC }));
+}
+
+/// `struct fsxattr`: flags, extent size, extents, project, and the rest.
+pub(crate) type Attributes = [u32; 7];
+
+mod raw {
+    nix::ioctl_read!(attributes, b'X', 31, super::Attributes);
+    nix::ioctl_write_ptr!(set_attributes, b'X', 32, super::Attributes);
+}
+
+/// What programs see of the project of a file: its flags and its id.
+pub(crate) fn project(path: &Path) -> (u32, u32) {
+    let mut attributes = Attributes::default();
+    let file = File::open(path).unwrap();
+    #[allow(unsafe_code, reason = "a system call")]
+    // SAFETY: the kernel writes one fsxattr, which has seven words.
+    unsafe { raw::attributes(std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()), &raw mut attributes) }.unwrap();
+    (attributes[0], attributes[3])
+}
+
+/// Gives a file to a project, as `chattr -p` does.
+pub(crate) fn set_project(path: &Path, flags: u32, id: u32) -> nix::Result<()> {
+    let file = File::open(path).unwrap();
+    let attributes = [flags, 0, 0, id, 0, 0, 0];
+    #[allow(unsafe_code, reason = "a system call")]
+    // SAFETY: the kernel reads one fsxattr, which has seven words.
+    unsafe { raw::set_attributes(std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()), &raw const attributes) }.map(drop)
+}
