@@ -38,7 +38,9 @@ pub(super) struct Project<'d> {
 impl<'d> Project<'d> {
     pub(super) fn open(operation: &'static str, path: &'d Path, directory: BorrowedFd<'d>) -> Result<Self> {
         let attributes = match file_attributes(directory) {
-            Err(Errno::ENOTTY | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL) => FileAttributes::default(),
+            Err(Errno::ENOTTY | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL) => {
+                FileAttributes::default()
+            }
             attributes => attributes.map_err(|error| Error::os(operation, path, error))?,
         };
         let needs_node = !features::has(Feature::QuotaDescriptor);
@@ -195,7 +197,9 @@ impl<'d> Project<'d> {
     pub(super) fn change(&self, limit: DirectoryLimit) -> Result<()> {
         let Some(id) = self.own_id() else {
             return Err(match self.id() {
-                Some(id) => self.error(ErrorKind::NotOwned, format!("it belongs to project {id} of somebody else")),
+                Some(id) => {
+                    self.error(ErrorKind::NotOwned, format!("it belongs to project {id} of somebody else"))
+                }
                 None => self.error(ErrorKind::Unsupported, "it was made without a limit"),
             });
         };

@@ -50,9 +50,7 @@ fn why(fs_type: &str, source: &Path, is_counted: bool) -> (String, String) {
             "btrfs has no project quotas, and its own quotas are not used".to_owned(),
             "use a directory on ext4 or xfs".to_owned(),
         ),
-        other => {
-            (format!("{other} has no project quotas"), "use a directory on ext4 or xfs".to_owned())
-        }
+        other => (format!("{other} has no project quotas"), "use a directory on ext4 or xfs".to_owned()),
     }
 }
 

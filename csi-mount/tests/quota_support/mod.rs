@@ -3,11 +3,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use csi_mount::testing::private_mount_namespace;
-use csi_mount::{DirectoryLimit, Host, Mount, MountOptions, Target, unmount};
+use csi_mount::{Directories, DirectoryLimit, Error, ErrorKind, Host, Mount, MountOptions, Target, unmount};
 use nix::libc;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -17,12 +16,6 @@ pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 /// Our project ids.
 pub(crate) const OURS: std::ops::Range<u32> = 0x4000_0000..0x8000_0000;
-
-/// The filesystems of this machine that can have project quotas. XFS only where its kernel has them.
-pub(crate) fn filesystems() -> Vec<&'static str> {
-    let xfs = std::env::var_os("CSI_TEST_XFS_QUOTAS").map(|_| "xfs");
-    ["ext4"].into_iter().chain(xfs).collect()
-}
 
 /// A filesystem on a loop device, mounted in a directory in memory.
 pub(crate) struct Disk {
@@ -41,7 +34,7 @@ impl Disk {
     }
 
     pub(crate) fn with_quotas(base: &Path, fs_type: &'static str) -> Self {
-        let quotas: &[&str] = if fs_type == "ext4" { &["-q", "-O", "quota,project", "-I", "256"] } else { &["-q"] };
+        let quotas: &[&str] = if fs_type == "ext4" { &["-q", "-O", "quota,project"] } else { &["-q"] };
         let disk = Self::format(base, fs_type, quotas);
         disk.mount(&["prjquota"]);
         disk
@@ -66,7 +59,7 @@ impl Disk {
 
 /// Runs a test on each filesystem with quotas, in its own mount namespace.
 pub(crate) fn on_each(test: impl Fn(&Disk) + Sync) {
-    for fs_type in filesystems() {
+    for fs_type in ["ext4", "xfs"] {
         in_memory(|base| {
             let disk = Disk::with_quotas(base, fs_type);
             test(&disk);
@@ -85,8 +78,13 @@ pub(crate) fn in_memory(test: impl FnOnce(&Path) + Send) {
     fs::remove_dir(&place).unwrap();
 }
 
+pub(crate) fn directories() -> Directories<'static> {
+    static HOST: Host = Host::kernel();
+    HOST.directories()
+}
+
 pub(crate) fn create(path: &Path, limit: impl Into<DirectoryLimit>) -> csi_mount::Result<DirectoryLimit> {
-    Host::kernel().directories().create(path, limit.into())
+    directories().create(path, limit.into())
 }
 
 /// Runs the closure without the capability by which root ignores the limits of ext4.
@@ -118,29 +116,32 @@ pub(crate) fn assert_full<T: std::fmt::Debug>(fs_type: &str, result: io::Result<
     assert_eq!(number, Some(if fs_type == "ext4" { libc::EDQUOT } else { libc::ENOSPC }));
 }
 
-/// `struct fsxattr`: flags, extent size, extents, project, and the rest.
-pub(crate) type Attributes = [u32; 7];
-
-mod raw {
-    nix::ioctl_read!(attributes, b'X', 31, super::Attributes);
-    nix::ioctl_write_ptr!(set_attributes, b'X', 32, super::Attributes);
+/// The project of a directory, and whether new files inherit it, as `lsattr` shows them.
+pub(crate) fn project(directory: &Path) -> (u32, bool) {
+    let line = run("lsattr", &["-pd", directory.to_str().unwrap()]);
+    let mut words = line.split_whitespace();
+    let id = words.next().unwrap().parse().unwrap();
+    (id, words.next().unwrap().contains('P'))
 }
 
-/// What programs see of the project of a file: its flags and its id.
-pub(crate) fn project(path: &Path) -> (u32, u32) {
-    let mut attributes = Attributes::default();
-    let file = File::open(path).unwrap();
-    #[allow(unsafe_code, reason = "a system call")]
-    // SAFETY: the kernel writes one fsxattr, which has seven words.
-    unsafe { raw::attributes(std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()), &raw mut attributes) }.unwrap();
-    (attributes[0], attributes[3])
+/// Whether a project has a limit, as a directory shows it that is given to the project.
+pub(crate) fn has_limit(disk: &Disk, id: u32) -> bool {
+    let probe = disk.path("probe");
+    fs::create_dir(&probe).unwrap();
+    run("chattr", &["-p", &id.to_string(), "+P", probe.to_str().unwrap()]);
+    let limit = directories().limit(&probe).unwrap();
+    fs::remove_dir(&probe).unwrap();
+    limit.is_some()
 }
 
-/// Gives a file to a project, as `chattr -p` does.
-pub(crate) fn set_project(path: &Path, flags: u32, id: u32) -> nix::Result<()> {
-    let file = File::open(path).unwrap();
-    let attributes = [flags, 0, 0, id, 0, 0, 0];
-    #[allow(unsafe_code, reason = "a system call")]
-    // SAFETY: the kernel reads one fsxattr, which has seven words.
-    unsafe { raw::set_attributes(std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()), &raw const attributes) }.map(drop)
+#[track_caller]
+pub(crate) fn assert_refused(at: &Path, says: &[&str]) -> Error {
+    let error = create(&at.join("volume"), MIB).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let text = error.to_string();
+    assert!(says.iter().all(|part| text.contains(part)), "{text}");
+    assert!(!at.join("volume").exists(), "nothing is made");
+    let checked = directories().check_limits(at).unwrap_err();
+    assert_eq!(checked.kind(), ErrorKind::Unsupported, "{checked}");
+    error
 }
