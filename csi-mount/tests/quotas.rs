@@ -183,7 +183,7 @@ fn an_ext4_that_only_counts_says_how_it_enforces() {
         create(&counted.path("volume"), MIB).unwrap();
         counted.unmount();
         counted.mount(&[]);
-        assert_eq!(directories().limit(&counted.path("volume")).unwrap(), None, "it does not hold now");
+        assert_eq!(directories().limit(&counted.path("volume")).unwrap(), Some(DirectoryLimit::new(MIB)));
         assert_eq!(directories().usage(&counted.path("volume")).unwrap(), None);
         counted.unmount();
         counted.mount(&["prjquota"]);

@@ -78,7 +78,10 @@ steps! {
         quota::check(path)
     }
 
-    /// The limit of a directory. `None` if it has none, or its filesystem does not enforce limits now.
+    /// The limit of a directory, also while its filesystem is mounted so that it only counts. `None` if it has none.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported): it has a project, and the filesystem's quotas are off.
     pub fn limit(path: &Path) -> Result<Option<DirectoryLimit>> {
         quota::limit(path)
     }
@@ -94,7 +97,8 @@ steps! {
         quota::set_limit(path, limit)
     }
 
-    /// What a directory with a limit uses of it, as the quota counts it. `None` as for [`limit`](Self::limit).
+    /// What a directory with a limit uses of it, as the quota counts it. `None` if it has no limit, or its filesystem does
+    /// not enforce limits now.
     ///
     /// Before Linux 6.13 `statfs(2)` there says that more is free than the filesystem has.
     pub fn usage(path: &Path) -> Result<Option<Stats>> {

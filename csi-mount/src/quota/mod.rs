@@ -155,7 +155,7 @@ fn limit_new(target: &Target, limit: DirectoryLimit) -> Result<DirectoryLimit> {
 /// See [`Directories::limit`](crate::Directories::limit).
 pub(crate) fn limit(path: &Path) -> Result<Option<DirectoryLimit>> {
     let directory = open(READ, path)?;
-    Project::open(READ, path, directory.as_fd())?.enforced_limit()
+    Project::open(READ, path, directory.as_fd())?.limit()
 }
 
 /// See [`Directories::set_limit`](crate::Directories::set_limit).
@@ -163,7 +163,6 @@ pub(crate) fn set_limit(path: &Path, limit: DirectoryLimit) -> Result<()> {
     limit.check(CHANGE, path)?;
     let directory = open(CHANGE, path)?;
     let project = Project::open(CHANGE, path, directory.as_fd())?;
-    project.require_enforced()?;
     project.change(limit)?;
     project.sync()
 }

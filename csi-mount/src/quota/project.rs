@@ -57,7 +57,21 @@ impl<'d> Project<'d> {
     }
 
     fn account_of(&self, id: u32) -> Result<Account> {
-        self.quotas()?.account(id).map_err(|error| self.failed(error))
+        self.quotas()?.account(id).or_else(|error| Err(self.refused(error)?))
+    }
+
+    /// The error of a call about quotas, which says how to switch them on if they are off.
+    fn refused(&self, error: Errno) -> Result<Error> {
+        if is_off(error) {
+            return support::missing(self.operation, self.path, self.directory, false);
+        }
+        Ok(match error {
+            Errno::EPERM => self
+                .error(ErrorKind::Unsupported, "the process is not allowed to use quotas")
+                .hint("give it CAP_SYS_ADMIN in the initial user namespace"),
+            Errno::ERANGE => self.failed(error).with_kind(ErrorKind::OutOfRange),
+            error => self.failed(error),
+        })
     }
 
     fn error(&self, kind: ErrorKind, reason: impl Into<String>) -> Error {
@@ -87,20 +101,15 @@ impl<'d> Project<'d> {
     /// Refuses a filesystem that can't enforce limits, or does not do it now, and says how to change that.
     pub(super) fn require_enforced(&self) -> Result<()> {
         let state = match self.quotas()?.state() {
-            // Quotas are off, or unknown to this filesystem.
-            Err(Errno::ENOSYS | Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ESRCH | Errno::ENOTBLK) => 0,
+            Err(error) if is_off(error) => 0,
             state => state.map_err(|error| self.failed(error))?,
         };
         if state & ENFORCED == 0 {
             let is_counted = state & COUNTED != 0;
             return Err(support::missing(self.operation, self.path, self.directory, is_counted)?);
         }
-        match self.quotas()?.account(0) {
-            Err(Errno::EPERM) => Err(self
-                .error(ErrorKind::Unsupported, "the process is not allowed to use quotas")
-                .hint("give it CAP_SYS_ADMIN in the initial user namespace")),
-            account => account.map(drop).map_err(|error| self.failed(error)),
-        }
+        // Whether this process is allowed to.
+        self.account_of(0).map(drop)
     }
 
     /// Refuses a directory whose content belongs to a project: its limit would not count for what has an own one.
@@ -113,7 +122,7 @@ impl<'d> Project<'d> {
         }
     }
 
-    /// The limit of the directory, enforced or not.
+    /// The limit of the directory, also while the filesystem only counts.
     pub(super) fn limit(&self) -> Result<Option<DirectoryLimit>> {
         if self.id().is_none() {
             return Ok(None);
@@ -215,10 +224,8 @@ impl<'d> Project<'d> {
     }
 
     fn set_limits(&self, id: u32, limit: DirectoryLimit) -> Result<()> {
-        self.quotas()?.set_limits(id, limit.bytes, limit.inodes).map_err(|error| match error {
-            Errno::ERANGE => self.failed(error).with_kind(ErrorKind::OutOfRange),
-            error => self.failed(error),
-        })
+        let set = self.quotas()?.set_limits(id, limit.bytes, limit.inodes);
+        set.or_else(|error| Err(self.refused(error)?))
     }
 
     /// Writes the directory and its limit to the disk.
@@ -242,6 +249,11 @@ pub(crate) fn release(path: &Path, directory: BorrowedFd<'_>) {
     if let Err(error) = released {
         tracing::debug!("the limit of a removed directory is left: {error}");
     }
+}
+
+/// Whether quotas are off, or unknown to the filesystem.
+fn is_off(error: Errno) -> bool {
+    matches!(error, Errno::ENOSYS | Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ESRCH | Errno::ENOTBLK)
 }
 
 fn is_ours(id: u32) -> bool {
