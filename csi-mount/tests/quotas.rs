@@ -4,11 +4,11 @@
 mod devices;
 mod quota_support;
 
-use std::fs::{self, File};
+use std::fs;
 use std::process::Command;
 
 use csi_mount::internal::{Feature, without_features};
-use csi_mount::{Bind, DirectoryLimit, ErrorKind, Removed, Target, unmount};
+use csi_mount::{DirectoryLimit, ErrorKind, Removed};
 use quota_support::{
     Disk, KIB, MIB, OURS, as_workload, assert_full, assert_refused, create, directories, has_limit,
     in_memory, on_each, project, write,
@@ -48,13 +48,13 @@ fn without_quotactl_fd_the_device_is_named() {
     on_each(|disk| {
         without_features(&old, || tenants_are_apart(disk));
         // As in a container without the node of the device.
-        let image = disk.image.path();
-        let hidden = Target::new(image).unwrap();
-        let empty = disk.path("empty");
-        File::create(&empty).unwrap();
-        Bind::new(&empty).at(&hidden).unwrap();
+        let node = disk.at.with_file_name("node");
+        disk.unmount();
+        devices::put_node(&node, disk.image.loop_device().number());
+        disk.mount_from(&node, &["prjquota"]);
+        without_features(&old, || directories().check_limits(&disk.at)).unwrap();
+        fs::remove_file(&node).unwrap();
         let error = without_features(&old, || create(&disk.path("third"), MIB)).unwrap_err();
-        unmount(&hidden).unwrap();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("mount the node's /dev"), "{error}");
     });

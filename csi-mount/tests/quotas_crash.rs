@@ -12,7 +12,8 @@ use std::path::Path;
 use csi_mount::{DirectoryLimit, Removed, Target};
 use devices::Image;
 use quota_support::{
-    Disk, MIB, OURS, assert_full, create, directories, has_limit, in_memory, on_each, project, write,
+    Disk, MIB, OURS, assert_full, create, directories, has_limit, in_memory, on_each, project, projects,
+    write,
 };
 use stepper::{End, Job, Programs, do_job};
 
@@ -56,9 +57,9 @@ fn ids_that_are_chosen_in_parallel_are_distinct() {
                 });
             }
         });
-        let made: Vec<_> = parents.iter().flat_map(|parent| fs::read_dir(parent).unwrap()).collect();
-        let ids: BTreeSet<u32> =
-            made.iter().map(|entry| project(&entry.as_ref().unwrap().path()).0).collect();
+        let entries = parents.iter().flat_map(|parent| fs::read_dir(parent).unwrap());
+        let made: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        let ids: BTreeSet<u32> = projects(&made).into_iter().map(|(id, _)| id).collect();
         assert_eq!((made.len(), ids.len()), (200, 200));
         assert!(ids.iter().all(|id| OURS.contains(id)));
     });

@@ -97,7 +97,9 @@ impl From<u64> for DirectoryLimit {
 /// See [`Directories::check_limits`](crate::Directories::check_limits).
 pub(crate) fn check(path: &Path) -> Result<()> {
     let directory = open(READ, path)?;
-    Project::open(READ, path, directory.as_fd())?.require_enforced()
+    let project = Project::open(READ, path, directory.as_fd())?;
+    project.require_enforced()?;
+    project.refuse_heirs()
 }
 
 /// See [`Directories::create`](crate::Directories::create).

@@ -3,14 +3,16 @@
 use std::ffi::CString;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use rustix::fs::Dir;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::DirectoryLimit;
 use super::support;
 use crate::error::{Error, ErrorKind, Result};
+use crate::place::target::is_empty;
 use crate::sys::features::{self, Feature};
 use crate::sys::project_quota::{
     Account, COUNTED, ENFORCED, FileAttributes, INHERIT, Quotas, file_attributes, set_file_attributes,
@@ -23,6 +25,10 @@ const IDS: u32 = 0x4000_0000;
 /// among more when most of those are in use.
 const WINDOWS: [u32; 4] = [1 << 12, 1 << 16, 1 << 20, IDS];
 const ATTEMPTS: u32 = 32;
+/// How long a removal waits until XFS has freed the removed files.
+const FREED_WITHIN: Duration = Duration::from_secs(5);
+/// `XFS_SUPER_MAGIC`.
+const XFS_MAGIC: rustix::fs::FsWord = 0x5846_5342;
 
 /// An open directory, and the quotas of its filesystem.
 pub(super) struct Project<'d> {
@@ -117,8 +123,8 @@ impl<'d> Project<'d> {
         match self.id() {
             None => Ok(()),
             Some(id) => Err(self
-                .error(ErrorKind::Unsupported, format!("its parent directory belongs to project {id}"))
-                .hint("use another directory, or take the project from this one: chattr -P -p 0")),
+                .error(ErrorKind::Unsupported, format!("what is made there belongs to project {id}"))
+                .hint("use another parent directory, or take the project from it: chattr -P -p 0")),
         }
     }
 
@@ -228,6 +234,10 @@ impl<'d> Project<'d> {
         set.or_else(|error| Err(self.refused(error)?))
     }
 
+    fn is_xfs(&self) -> bool {
+        rustix::fs::fstatfs(self.directory).is_ok_and(|found| found.f_type == XFS_MAGIC)
+    }
+
     /// Writes the directory and its limit to the disk.
     pub(super) fn sync(&self) -> Result<()> {
         let failed = |error: rustix::io::Errno| Error::os(self.operation, self.path, error);
@@ -241,14 +251,29 @@ impl<'d> Project<'d> {
 /// Takes the limit from an empty directory that is about to be removed. While the directory exists nobody else can
 /// choose its id. A failure is harmless: an id that nothing belongs to is free, whatever its limit is.
 pub(crate) fn release(path: &Path, directory: BorrowedFd<'_>) {
-    let released = Project::open("take the limit from", path, directory).and_then(|project| {
-        // Root in a volume can give its directory the id of another volume, which then has more inodes.
-        let Some(id) = project.sole_id()? else { return Ok(()) };
-        project.quotas()?.set_limits(id, 0, 0).map_err(|error| project.failed(error))
-    });
-    if let Err(error) = released {
+    if let Err(error) = take_limit(path, directory) {
         tracing::debug!("the limit of a removed directory is left: {error}");
     }
+}
+
+fn take_limit(path: &Path, directory: BorrowedFd<'_>) -> Result<()> {
+    let project = Project::open("take the limit from", path, directory)?;
+    let id = project.attributes.project;
+    if !is_ours(id) {
+        return Ok(());
+    }
+    // Root in a volume can give its directory the id of another volume, which then has more inodes. XFS counts removed
+    // files until it has freed them in the background.
+    let end = Instant::now() + FREED_WITHIN;
+    while project.sole_id()?.is_none() {
+        // This makes XFS hurry.
+        project.account_of(0)?;
+        if Instant::now() > end || !project.is_xfs() {
+            return Err(project.error(ErrorKind::Busy, "other files have the same project id"));
+        }
+        sleep(Duration::from_millis(1));
+    }
+    project.set_limits(id, DirectoryLimit { bytes: 0, inodes: 0 })
 }
 
 /// Whether quotas are off, or unknown to the filesystem.
@@ -258,15 +283,6 @@ fn is_off(error: Errno) -> bool {
 
 fn is_ours(id: u32) -> bool {
     (FIRST_ID..FIRST_ID + IDS).contains(&id)
-}
-
-fn is_empty(directory: BorrowedFd<'_>) -> rustix::io::Result<bool> {
-    for entry in Dir::read_from(directory)? {
-        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 fn random() -> Result<u32> {

@@ -41,10 +41,15 @@ impl Disk {
     }
 
     pub(crate) fn mount(&self, options: &[&str]) {
+        self.mount_from(self.image.path(), options);
+    }
+
+    /// Mounts it by this node of its device.
+    pub(crate) fn mount_from(&self, node: &Path, options: &[&str]) {
         let target = Target::new(&self.at).unwrap();
         target.create_dir().unwrap();
         let options = MountOptions::parse(options.iter().copied()).unwrap();
-        Mount::new(self.fs_type, self.image.path()).options(&options).at(&target).unwrap();
+        Mount::new(self.fs_type, node).options(&options).at(&target).unwrap();
     }
 
     pub(crate) fn unmount(&self) {
@@ -116,12 +121,20 @@ pub(crate) fn assert_full<T: std::fmt::Debug>(fs_type: &str, result: io::Result<
     assert_eq!(number, Some(if fs_type == "ext4" { libc::EDQUOT } else { libc::ENOSPC }));
 }
 
-/// The project of a directory, and whether new files inherit it, as `lsattr` shows them.
+/// The projects of directories, and whether new files inherit them, as `lsattr` shows them.
+pub(crate) fn projects(directories: &[PathBuf]) -> Vec<(u32, bool)> {
+    let paths = directories.iter().map(|path| path.to_str().unwrap());
+    let text = run("lsattr", &["-pd"].into_iter().chain(paths).collect::<Vec<_>>());
+    let project = |line: &str| {
+        let mut words = line.split_whitespace();
+        let id = words.next().unwrap().parse().unwrap();
+        (id, words.next().unwrap().contains('P'))
+    };
+    text.lines().map(project).collect()
+}
+
 pub(crate) fn project(directory: &Path) -> (u32, bool) {
-    let line = run("lsattr", &["-pd", directory.to_str().unwrap()]);
-    let mut words = line.split_whitespace();
-    let id = words.next().unwrap().parse().unwrap();
-    (id, words.next().unwrap().contains('P'))
+    projects(&[directory.to_owned()])[0]
 }
 
 /// Whether a project has a limit, as a directory shows it that is given to the project.

@@ -26,8 +26,7 @@ impl CreateDeleteVolume for Dirs {
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
         let id = VolumeId::from_name(&request.name)?;
         let size = request.capacity_range.choose(1 << 30, 1 << 20)?;
-        let path = self.directory(&id).await?;
-        Ok(Volume::new(id, create_directory(request.host(), path, size).await?))
+        Ok(Volume::new(id.clone(), create_directory(request.host(), self.directory(&id).await?, size).await?))
     }
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         remove_tree(request.host(), self.directory(&request.volume_id).await?).await

@@ -1,10 +1,11 @@
 //! Directories of a simulated node.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::{fs, io};
 
 use super::SimulatedNode;
-use super::state::{Root, State, canonical, fail, resolved};
+use super::state::{Inode, Root, State, canonical, fail};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounted::stats::{FilesystemUsage, Stats};
 use crate::mounting::attach::Outcome;
@@ -67,8 +68,8 @@ pub(crate) fn create(
 ) -> Result<DirectoryLimit> {
     const OPERATION: &str = "make the limited directory";
     let mut state = simulated.begin()?;
-    if let Some(limit) = state.limits.get(&canonical(path)) {
-        return Ok(*limit);
+    if let Some((_, limit)) = state.limit(path) {
+        return Ok(limit);
     }
     state.step()?;
     match fs::create_dir(path) {
@@ -79,7 +80,8 @@ pub(crate) fn create(
     if used(path).1 > 1 {
         return fail(ErrorKind::Unsupported, OPERATION, path, "it has files that no limit counts");
     }
-    state.limits.insert(canonical(path), limit);
+    let made = inode(path).map_err(|error| Error::os(OPERATION, path, error))?;
+    state.limits.insert(made, limit);
     Ok(limit)
 }
 
@@ -88,22 +90,21 @@ pub(crate) fn check_limits(simulated: &SimulatedNode, _path: &Path) -> Result<()
 }
 
 pub(crate) fn limit(simulated: &SimulatedNode, path: &Path) -> Result<Option<DirectoryLimit>> {
-    Ok(simulated.begin()?.limits.get(&canonical(path)).copied())
+    Ok(simulated.begin()?.limit(path).map(|(_, limit)| limit))
 }
 
 pub(crate) fn set_limit(simulated: &SimulatedNode, path: &Path, limit: DirectoryLimit) -> Result<()> {
     const OPERATION: &str = "change the limit of";
     let mut state = simulated.begin()?;
-    let path = canonical(path);
-    if !state.limits.contains_key(&path) {
-        return fail(ErrorKind::Unsupported, OPERATION, &path, "it was made without a limit");
-    }
-    let (bytes, inodes) = used(&path);
+    let Some((inode, _)) = state.limit(path) else {
+        return fail(ErrorKind::Unsupported, OPERATION, path, "it was made without a limit");
+    };
+    let (bytes, inodes) = used(path);
     if bytes > limit.bytes || inodes > limit.inodes {
-        return fail(ErrorKind::OutOfRange, OPERATION, &path, "it holds more");
+        return fail(ErrorKind::OutOfRange, OPERATION, path, "it holds more");
     }
     state.step()?;
-    state.limits.insert(path, limit);
+    state.limits.insert(inode, limit);
     Ok(())
 }
 
@@ -115,16 +116,28 @@ pub(crate) fn usage(simulated: &SimulatedNode, path: &Path) -> Result<Option<Sta
 }
 
 impl State {
+    fn limit(&self, directory: &Path) -> Option<(Inode, DirectoryLimit)> {
+        let inode = inode(directory).ok()?;
+        self.limits.get(&inode).map(|limit| (inode, *limit))
+    }
+
     /// Whether a limit leaves no room for a file of this size.
     pub(super) fn exceeds_limit(&self, file: &Path, size: u64) -> bool {
-        let file = resolved(file);
-        let is_new = !file.exists();
-        self.limits.iter().filter(|(directory, _)| file.starts_with(directory)).any(|(directory, limit)| {
-            let (bytes, inodes) = used(directory);
-            let freed = fs::metadata(&file).map_or(0, |found| pages(found.len()));
-            bytes - freed + pages(size) > limit.bytes || inodes + u64::from(is_new) > limit.inodes
+        let found = fs::metadata(file);
+        let is_new = u64::from(found.is_err());
+        let freed = found.map_or(0, |found| pages(found.len()));
+        file.ancestors().skip(1).any(|directory| {
+            self.limit(directory).is_some_and(|(_, limit)| {
+                let (bytes, inodes) = used(directory);
+                bytes - freed + pages(size) > limit.bytes || inodes + is_new > limit.inodes
+            })
         })
     }
+}
+
+fn inode(directory: &Path) -> io::Result<Inode> {
+    let found = fs::metadata(directory)?;
+    Ok((found.dev(), found.ino(), found.created().ok()))
 }
 
 fn pages(bytes: u64) -> u64 {
@@ -149,7 +162,6 @@ pub(crate) fn remove_tree(simulated: &SimulatedNode, path: &Path) -> Result<Remo
         return fail(ErrorKind::Busy, "remove", path, "something is mounted in it");
     }
     state.step()?;
-    state.limits.remove(&canonical(path));
     let was_there = state.directories.contains(path);
     state.directories.retain(|found| !found.starts_with(path));
     state.host_files.retain(|found, _| !found.starts_with(path));
