@@ -60,6 +60,17 @@ fn without_quotactl_fd_the_device_is_named() {
     });
 }
 
+/// As in a privileged container.
+#[test]
+fn only_xfs_limits_root_with_all_capabilities() {
+    on_each(|disk| {
+        let volume = disk.path("volume");
+        create(&volume, 2 * MIB).unwrap();
+        let written = fs::write(volume.join("file"), vec![7; 3 << 20]);
+        if disk.fs_type == "ext4" { written.unwrap() } else { assert_full(disk.fs_type, written) }
+    });
+}
+
 #[test]
 fn the_number_of_files_is_limited() {
     on_each(|disk| {
