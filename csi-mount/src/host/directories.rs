@@ -57,9 +57,8 @@ steps! {
     /// namespace the owner of a file can give it to another project (`FS_IOC_FSSETXATTR`); a pod is held to its limit
     /// against its will only with `hostUsers: false`.
     ///
-    /// The directory gets the mode 0777 minus the umask. The project id is chosen by what the filesystem counts, from
-    /// 0x40000000 upwards, and is the directory's own record ([`project quotas`](https://man7.org/linux/man-pages/man5/projid.5.html),
-    /// `ioctl_xfs_fsgetxattr(2)`). The limit is on the disk when the call returns. A call that was interrupted is
+    /// The directory gets the mode 0777 minus the umask. Its project id, from 0x40000000 upwards, is one that nothing on
+    /// the filesystem has (`quotactl(2)`, `ioctl_xfs_fsgetxattr(2)`). The limit is on the disk when the call returns. A call that was interrupted is
     /// continued by the next one. Before Linux 5.14 (`quotactl_fd(2)`) the node of the filesystem's device is needed.
     ///
     /// # Errors

@@ -54,7 +54,7 @@ pub(crate) fn make_limited(host: &Host, place: &Path, bytes: u64) -> Result<()> 
     let content = Kind::Directory.content(place);
     match host.directories().create(&content, bytes.into()) {
         Err(error) if error.kind() == ErrorKind::Unsupported => {
-            SAID.call_once(|| tracing::warn!("the sizes of directories are not enforced: {error}"));
+            SAID.call_once(|| tracing::warn!("the sizes of volumes are not enforced: {error}"));
             fs::create_dir(&content).at("create", &content)
         }
         made => Ok(made.map(drop)?),
