@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use csi_mount::internal::set_first_project_ids;
 use csi_mount::{DirectoryLimit, Removed, Target};
 use devices::Image;
 use quota_support::{
@@ -16,6 +17,9 @@ use quota_support::{
     write,
 };
 use stepper::{End, Job, Programs, do_job};
+
+/// How many project ids the processes try first that make 200 volumes.
+const FEW_IDS: u32 = 208;
 
 fn job(words: &[&str]) -> csi_mount::Result<()> {
     let path = Path::new(words[1]);
@@ -27,16 +31,15 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
     }
 }
 
+/// 100 volumes by four threads, two of them in the same directory.
 fn create_many(parent: &Path) -> csi_mount::Result<()> {
+    set_first_project_ids(FEW_IDS);
     std::thread::scope(|scope| {
-        let threads = (0..4).map(|first| {
-            scope.spawn(move || {
-                (first..100)
-                    .step_by(4)
-                    .try_for_each(|number: u32| create(&parent.join(format!("{number}")), MIB).map(drop))
-            })
-        });
-        let threads: Vec<_> = threads.collect();
+        let create = |thread: u32| {
+            let mut numbers = (0..25).map(|number| parent.join(format!("{}/{thread}-{number}", thread % 2)));
+            numbers.try_for_each(|volume| create(&volume, MIB).map(drop))
+        };
+        let threads: Vec<_> = (0..4).map(|thread| scope.spawn(move || create(thread))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap())
     })
 }
@@ -46,8 +49,10 @@ fn ids_that_are_chosen_in_parallel_are_distinct() {
     do_job(job);
     on_each(|disk| {
         let parents = [disk.path("one"), disk.path("other")];
-        parents.iter().for_each(|parent| fs::create_dir(parent).unwrap());
-        // Two processes, which do not share the lock of a parent directory.
+        let folders = parents.iter().flat_map(|parent| ["0", "1"].map(|folder| parent.join(folder)));
+        let folders: Vec<_> = folders.collect();
+        folders.iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
+        // Two processes, four parent directories, each with its lock, and hardly more ids than volumes.
         std::thread::scope(|scope| {
             let test = "ids_that_are_chosen_in_parallel_are_distinct";
             for parent in &parents {
@@ -57,7 +62,7 @@ fn ids_that_are_chosen_in_parallel_are_distinct() {
                 });
             }
         });
-        let entries = parents.iter().flat_map(|parent| fs::read_dir(parent).unwrap());
+        let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
         let made: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
         let ids: BTreeSet<u32> = projects(&made).into_iter().map(|(id, _)| id).collect();
         assert_eq!((made.len(), ids.len()), (200, 200));

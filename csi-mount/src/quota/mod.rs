@@ -33,6 +33,8 @@ use crate::table::facts;
 use project::Project;
 
 pub(crate) use project::release;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use project::set_first_ids;
 
 const CREATE: &str = "make the limited directory";
 const CHANGE: &str = "change the limit of";

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,9 @@ const FIRST_ID: u32 = 0x4000_0000;
 const IDS: u32 = 0x4000_0000;
 /// An id is chosen at random among the first of them, so that the quota file, which XFS never shrinks, stays small; and
 /// among more when most of those are in use.
-const WINDOWS: [u32; 4] = [1 << 12, 1 << 16, 1 << 20, IDS];
+const WINDOWS: [u32; 3] = [1 << 16, 1 << 20, IDS];
+/// How many the first are. A test makes them few.
+static FIRST_WINDOW: AtomicU32 = AtomicU32::new(1 << 12);
 const ATTEMPTS: u32 = 32;
 /// How long a removal waits until XFS has freed the removed files.
 const FREED_WITHIN: Duration = Duration::from_secs(5);
@@ -179,7 +182,7 @@ impl<'d> Project<'d> {
             return Ok(id);
         }
         let flags = self.attributes.flags & !INHERIT;
-        for window in WINDOWS {
+        for window in [FIRST_WINDOW.load(Ordering::Relaxed)].into_iter().chain(WINDOWS) {
             for _ in 0..ATTEMPTS {
                 let id = FIRST_ID + random()? % window;
                 let found = self.account_of(id)?;
@@ -246,6 +249,12 @@ impl<'d> Project<'d> {
         rustix::fs::fchown(self.directory, None, None).map_err(failed)?;
         rustix::fs::fsync(self.directory).map_err(failed)
     }
+}
+
+/// Sets how many ids this process tries first.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn set_first_ids(number: u32) {
+    FIRST_WINDOW.store(number, Ordering::Relaxed);
 }
 
 /// Takes the limit from an empty directory that is about to be removed. While the directory exists nobody else can
