@@ -13,8 +13,8 @@ use csi_mount::internal::set_first_project_ids;
 use csi_mount::{DirectoryLimit, Removed, Target};
 use devices::Image;
 use quota_support::{
-    Disk, MIB, OURS, assert_full, create, directories, has_limit, in_memory, on_each, project, projects,
-    write,
+    Disk, MIB, OURS, assert_full, create, directories, has_limit, in_memory, inherits, on_each, project,
+    projects, write,
 };
 use stepper::{End, Job, Programs, do_job};
 
@@ -64,7 +64,7 @@ fn ids_that_are_chosen_in_parallel_are_distinct() {
         });
         let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
         let made: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-        let ids: BTreeSet<u32> = projects(&made).into_iter().map(|(id, _)| id).collect();
+        let ids: BTreeSet<u32> = projects(&made).into_iter().collect();
         assert_eq!((made.len(), ids.len()), (200, 200));
         assert!(ids.iter().all(|id| OURS.contains(id)));
     });
@@ -72,8 +72,8 @@ fn ids_that_are_chosen_in_parallel_are_distinct() {
 
 /// Whatever is made with this id is limited by its own limit, and nothing else has the id.
 fn assert_whole(disk: &Disk, volume: &Path, neighbour: &Path) {
-    let (id, inherits) = project(volume);
-    assert!(inherits && OURS.contains(&id) && id != project(neighbour).0);
+    let id = project(volume);
+    assert!(inherits(volume) && OURS.contains(&id) && id != project(neighbour));
     assert_eq!(directories().limit(volume).unwrap(), Some(DirectoryLimit::new(2 * MIB)));
     assert_full(disk.fs_type, write(&volume.join("file"), 3 * MIB));
     fs::remove_file(volume.join("file")).unwrap();
@@ -92,7 +92,7 @@ fn killed_at_each_step(test: &str, step: &str, go_on: &(dyn Fn(&Disk, &Path, &Pa
                 write(&volume.join("file"), MIB).unwrap();
             }
             let end = Job { programs: Programs::Followed, test, words: &words }.kill_before_change(change);
-            let id = volume.exists().then(|| project(&volume).0).filter(|id| *id != 0);
+            let id = volume.exists().then(|| project(&volume)).filter(|id| *id != 0);
             go_on(disk, &volume, &neighbour);
             directories().remove_tree(&volume).unwrap();
             assert!(id.is_none_or(|id| !has_limit(disk, id)), "{step} leaves a limit before change {change}");
@@ -151,7 +151,7 @@ fn an_id_that_was_claimed_twice_is_given_to_one() {
         let second = disk.path("second");
         create(&first, 2 * MIB).unwrap();
         fs::create_dir(&second).unwrap();
-        devices::run("chattr", &["-p", &project(&first).0.to_string(), second.to_str().unwrap()]);
+        devices::run("chattr", &["-p", &project(&first).to_string(), second.to_str().unwrap()]);
         assert_eq!(directories().limit(&second).unwrap(), None);
         create(&second, 2 * MIB).unwrap();
         assert_whole(disk, &second, &first);

@@ -121,27 +121,35 @@ pub(crate) fn assert_full<T: std::fmt::Debug>(fs_type: &str, result: io::Result<
     assert_eq!(number, Some(if fs_type == "ext4" { libc::EDQUOT } else { libc::ENOSPC }));
 }
 
-/// The projects of directories, and whether new files inherit them, as `lsattr` shows them.
-pub(crate) fn projects(directories: &[PathBuf]) -> Vec<(u32, bool)> {
+/// The projects of directories, as `lsattr` shows them.
+pub(crate) fn projects(directories: &[PathBuf]) -> Vec<u32> {
     let paths = directories.iter().map(|path| path.to_str().unwrap());
     let text = run("lsattr", &["-pd"].into_iter().chain(paths).collect::<Vec<_>>());
-    let project = |line: &str| {
-        let mut words = line.split_whitespace();
-        let id = words.next().unwrap().parse().unwrap();
-        (id, words.next().unwrap().contains('P'))
-    };
-    text.lines().map(project).collect()
+    text.lines().map(|line| line.split_whitespace().next().unwrap().parse().unwrap()).collect()
 }
 
-pub(crate) fn project(directory: &Path) -> (u32, bool) {
+pub(crate) fn project(directory: &Path) -> u32 {
     projects(&[directory.to_owned()])[0]
+}
+
+/// Whether new files belong to the project of a directory. Before Linux 5.13 e2fsprogs can't see it on XFS.
+pub(crate) fn inherits(directory: &Path) -> bool {
+    let text = run("xfs_io", &["-r", "-c", "lsattr", directory.to_str().unwrap()]);
+    text.split_whitespace().next().unwrap().contains('P')
+}
+
+/// Gives a directory to a project, with the files that will be made in it.
+pub(crate) fn set_project(directory: &Path, id: u32) {
+    let chproj = format!("chproj {id}");
+    run("xfs_io", &["-r", "-c", &chproj, "-c", "chattr +P", directory.to_str().unwrap()]);
+    assert!(project(directory) == id && inherits(directory));
 }
 
 /// Whether a project has a limit, as a directory shows it that is given to the project.
 pub(crate) fn has_limit(disk: &Disk, id: u32) -> bool {
     let probe = disk.path("probe");
     fs::create_dir(&probe).unwrap();
-    run("chattr", &["-p", &id.to_string(), "+P", probe.to_str().unwrap()]);
+    set_project(&probe, id);
     let limit = directories().limit(&probe).unwrap();
     fs::remove_dir(&probe).unwrap();
     limit.is_some()

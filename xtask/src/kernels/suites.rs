@@ -190,7 +190,7 @@ const DEVICES: Suite = Suite {
 /// A suite with the project quotas of ext4 and XFS.
 const QUOTAS: Suite = Suite {
     modules: &["loop overlay xfs quota_v2 crc32c_generic"],
-    files: &[EXT4, "mkfs.xfs lsattr unshare", COMMANDS],
+    files: &[EXT4, "mkfs.xfs xfs_io lsattr unshare", COMMANDS],
     processors: 2,
     ..MOUNT
 };
