@@ -112,6 +112,12 @@ pub fn without_features<T>(features: &[Feature], run: impl FnOnce() -> T) -> T {
     crate::sys::features::without(features, run)
 }
 
+/// Makes this process choose project ids among so few first, so that processes choose the same one.
+#[cfg(any(test, feature = "testing"))]
+pub fn set_first_project_ids(number: u32) {
+    crate::quota::set_first_ids(number);
+}
+
 /// Returns the parts of a device that [`probe`](crate::BlockDevice::probe) reads, in its order, so that a
 /// test can read the same parts without it.
 #[cfg(any(test, feature = "testing"))]

@@ -45,6 +45,7 @@
 //! | repair and grow a filesystem | [`check`], [`grow_mounted`], [`grow_unmounted`] |
 //! | make and delete directories below an untrusted path | [`Root`], [`Target::remove_tree`] |
 //! | give a volume's files to a group | [`set_volume_ownership`], or [`IdMap`] for one mount |
+//! | limit what a directory can hold | [`Directories::create`], [`DirectoryLimit`] |
 //! | copy the content of a volume | [`copy_file()`], [`Target::copy_tree`], [`data_ranges`]; [`Frozen`] stops writes meanwhile |
 //! | run all steps for a volume | [`flow`] |
 //! | make volumes in a volume group of LVM, and erase them | [`lvm`], [`erase`](mod@erase) |
@@ -95,6 +96,7 @@ mod mounting;
 mod path;
 mod place;
 mod preflight;
+mod quota;
 #[cfg(feature = "remote")]
 pub mod remote;
 mod sys;
@@ -142,6 +144,7 @@ pub use place::protected::ProtectedPaths;
 pub use place::root::Root;
 pub use place::target::{Created, Removed, Target, mount_state};
 pub use preflight::{NodeNeed, Preflight, PreflightFinding, Verdict, preflight};
+pub use quota::DirectoryLimit;
 pub use sys::attributes::MountAttributes;
 pub use sys::ids::{DeviceNumber, MountId};
 pub use sys::memory::trim_heap;

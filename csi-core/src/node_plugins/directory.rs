@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use csi_mount::{Evidence, Host, IdMap, MountHealth, MountState};
+use csi_mount::{Evidence, Host, IdMap, MountHealth, MountState, Stats};
 
 use super::Attachment;
+use super::kernel::usage;
+use super::limited_directory::grow_directory;
 use super::mount_group::{MountGroup, MountGroupChange};
 use super::ownership::owner_known_by;
 use super::root_permissions::RootPermissions;
@@ -16,10 +18,11 @@ use crate::blocking::blocking;
 use crate::call::request::TypedRequest as _;
 use crate::error::{Error, Result};
 use crate::node::{
-    Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest,
-    NodeInfo, NodePublishVolumeRequest, NodeService, NodeUnpublishVolumeRequest, PublishedTargets,
+    Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
+    NodeGetVolumeStats, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
+    NodeUnpublishVolumeRequest, PublishedTargets,
 };
-use crate::types::{VolumeHealth, VolumeId, VolumeStats};
+use crate::types::{Usage, VolumeHealth, VolumeId, VolumeStats};
 
 /// What only the driver knows about its directories. [`DirectoryNode`] makes a node plugin of it.
 #[async_trait]
@@ -59,8 +62,15 @@ pub trait Directories: Send + Sync + 'static {
     }
 }
 
-/// A node plugin for directories: publishes them with bind mounts, read-only if requested, and reports the
-/// usage of their filesystem.
+/// The unit of sizes in bytes: blocks of filesystems.
+const UNIT: u64 = 4096;
+
+/// A node plugin for directories: publishes them with bind mounts, read-only if requested, and reports their usage: of
+/// the limit that [`create_directory`](super::create_directory) gave a directory, else of the filesystem.
+///
+/// It can also grow these limits: call [`NodeService::expand_volume`] on the [`service`](Self::service), and have the
+/// controller answer [`Expanded::node_expansion_required`](crate::Expanded::node_expansion_required), or not expand at
+/// all. Other implementors of one RPC, such as [`NodeService::get_volume_stats_by`], replace this one there.
 #[derive(Debug, Clone)]
 pub struct DirectoryNode<D>(Arc<D>);
 
@@ -146,12 +156,40 @@ impl<D: Directories> NodeGetVolumeStats for DirectoryNode<D> {
         // The filesystem has just answered, so access to the path does not hang.
         let stats = request.statfs().await?;
         blocking(move || {
-            if !request.host().directories().is_same_file(&source, &request.volume_path)? {
+            let directories = request.host().directories();
+            if !directories.is_same_file(&source, &request.volume_path)? {
                 return Err(Error::VolumeNotFound(request.volume_id));
             }
-            Ok(stats)
+            Ok(directories.usage(&source)?.map_or(stats, |limited| of_limit(limited, stats)))
         })
         .await
+    }
+}
+
+/// The usage of a directory's limit. No more is available than the filesystem has.
+fn of_limit(limited: Stats, filesystem: VolumeStats) -> VolumeStats {
+    let within = |limited, filesystem: Option<Usage>| {
+        let limited: Usage = usage(limited);
+        let most = filesystem.map_or(u64::MAX, |filesystem| filesystem.available);
+        Usage { available: limited.available.min(most), ..limited }
+    };
+    let inodes = limited.inodes.map(|inodes| within(inodes, filesystem.inodes));
+    VolumeStats::from_usage(within(limited.bytes, filesystem.bytes), inodes)
+}
+
+/// Grows the limit of a directory. A directory without one needs nothing.
+#[async_trait]
+impl<D: Directories> NodeExpandVolume for DirectoryNode<D> {
+    async fn expand_volume(&self, request: NodeExpandVolumeRequest) -> Result<u64> {
+        let source = self.existing(request.host(), &request.volume_id).await?;
+        let size = request.capacity_range.choose(0, UNIT)?;
+        let host = request.host().clone();
+        let path = source.clone();
+        let at = request.volume_path.to_path_buf();
+        if !blocking(move || Ok(MountTable::read(&host)?.mounted_from(&path).contains(&at))).await? {
+            return Err(Error::VolumeNotFound(request.volume_id));
+        }
+        grow_directory(request.host(), source, size).await
     }
 }
 

@@ -16,6 +16,7 @@ mod ephemeral;
 mod filesystem_options;
 mod fuse;
 mod kernel;
+mod limited_directory;
 mod mount_group;
 mod ownership;
 #[cfg(feature = "remote")]
@@ -32,6 +33,7 @@ pub use directory::{Directories, DirectoryNode};
 pub use ephemeral::{EphemeralContent, EphemeralNode};
 pub use filesystem_options::FilesystemOptions;
 pub use fuse::{FuseFilesystems, FuseNode};
+pub use limited_directory::{create_directory, grow_directory};
 pub use mount_group::MountGroup;
 #[cfg(feature = "remote")]
 pub use remote::RemoteDisks;

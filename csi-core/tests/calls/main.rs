@@ -15,6 +15,7 @@ mod bad_input;
 mod contradictions;
 mod every_field;
 mod lenient;
+mod limited_directories;
 mod metadata_streams;
 mod needs_capability;
 mod older_callers;

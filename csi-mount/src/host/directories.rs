@@ -8,11 +8,13 @@ use rustix::fs::FileType;
 use super::{OwnedPath, steps};
 use crate::error::{Error, Result};
 use crate::flow::ephemeral::{self, Change, Content, EphemeralPlan};
+use crate::mounted::stats::Stats;
 use crate::mounting::attach::Outcome;
 use crate::mounting::bind::Bind;
 use crate::mounting::id_map::IdMap;
 use crate::mounting::unmount::unmount;
 use crate::place::target::{Removed, Target};
+use crate::quota::{self, DirectoryLimit};
 use crate::sys::attributes::MountAttributes;
 use crate::tree::group::{GroupChange, GroupOutcome};
 
@@ -42,6 +44,64 @@ steps! {
     /// Sets the permissions of a directory; see [`set_permissions`](crate::set_permissions).
     pub fn set_permissions(directory: &Path, mode: u32) -> Result<()> {
         crate::set_permissions(directory, mode)
+    }
+
+    /// Makes a directory that can hold so much and no more, and returns its limit. A directory that has a limit stays as
+    /// it is, and its limit is returned.
+    ///
+    /// The limit is that of a project (project quotas of ext4, Linux 4.5, and XFS): a write above it fails with `EDQUOT`
+    /// or, on XFS, `ENOSPC`, and `statfs(2)` in the directory shows it. It is no reservation: the filesystem can be full
+    /// before. Files can neither be linked nor renamed into the directory from outside (`EXDEV`).
+    ///
+    /// A process with `CAP_SYS_RESOURCE`, as in a privileged container, is not bound by limits on ext4. Outside a user
+    /// namespace the owner of a file can give it to another project (`FS_IOC_FSSETXATTR`); a pod is held to its limit
+    /// against its will only with `hostUsers: false`.
+    ///
+    /// The directory gets the mode 0777 minus the umask. Its project id, from 0x40000000 upwards, is one that nothing on
+    /// the filesystem has (`quotactl(2)`, `ioctl_xfs_fsgetxattr(2)`). The limit is on the disk when the call returns. A call that was interrupted is
+    /// continued by the next one. Before Linux 5.14 (`quotactl_fd(2)`) the node of the filesystem's device is needed.
+    ///
+    /// # Errors
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported): the filesystem enforces no limits; the error says how to
+    ///   change that. Nothing is made. Also for a directory with files and without a limit.
+    /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): a limit of 0.
+    /// - [`NotFound`](crate::ErrorKind::NotFound): the parent directory does not exist.
+    /// - [`Busy`](crate::ErrorKind::Busy): something is mounted there, or another process keeps the lock of the parent
+    ///   directory for a minute.
+    pub fn create(path: &Path, limit: DirectoryLimit) -> Result<DirectoryLimit> {
+        quota::create(path, limit)
+    }
+
+    /// Whether directories below this one can be limited: the errors are those of [`create`](Self::create).
+    pub fn check_limits(path: &Path) -> Result<()> {
+        quota::check(path)
+    }
+
+    /// The limit of a directory, also while its filesystem is mounted so that it only counts. `None` if it has none.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported): it has a project, and the filesystem's quotas are off.
+    pub fn limit(path: &Path) -> Result<Option<DirectoryLimit>> {
+        quota::limit(path)
+    }
+
+    /// Gives a directory that was made with a limit another one, larger or smaller, also while it is used. The new
+    /// limit is on the disk when the call returns.
+    ///
+    /// # Errors
+    /// - [`OutOfRange`](crate::ErrorKind::OutOfRange): the directory holds more than that.
+    /// - [`NotOwned`](crate::ErrorKind::NotOwned): it belongs to a project of another program or person.
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported): it was made without a limit; or as [`create`](Self::create).
+    pub fn set_limit(path: &Path, limit: DirectoryLimit) -> Result<()> {
+        quota::set_limit(path, limit)
+    }
+
+    /// What a directory with a limit uses of it, as the quota counts it. `None` if it has no limit, or its filesystem does
+    /// not enforce limits now.
+    ///
+    /// Before Linux 6.13 `statfs(2)` there says that more is free than the filesystem has.
+    pub fn usage(path: &Path) -> Result<Option<Stats>> {
+        quota::usage(path)
     }
 
     /// Removes a directory with its content; see [`Target::remove_tree`].

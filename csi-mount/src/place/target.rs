@@ -456,7 +456,7 @@ const MAX_ATTEMPTS: u32 = 100;
 
 /// Whether an open directory has no entries. The descriptor leads to the directory itself, also if something is
 /// mounted on it since.
-fn is_empty(directory: &OwnedFd) -> rustix::io::Result<bool> {
+pub(crate) fn is_empty(directory: impl AsFd) -> rustix::io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     for entry in Dir::new(rustix::fs::openat(directory, ".", flags, Mode::empty())?)? {
         if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {

@@ -43,11 +43,14 @@ pub enum Feature {
     CloseRange,
     /// `noswap` of tmpfs, Linux 6.4. Fallback: mounts without it.
     NoSwap,
+    /// `quotactl_fd(2)`, Linux 5.14. Fallback: `quotactl(2)`, which needs the node of the filesystem's device.
+    QuotaDescriptor,
 }
 
 // Numbers of the generic table, which are the same on all of Rust's architectures except Alpha and x32.
 pub(super) const MOUNT_SETATTR: c_long = 442;
 pub(super) const STATMOUNT: c_long = 457;
+pub(super) const QUOTACTL_FD: c_long = 443;
 const MOVE_MOUNT: c_long = 429;
 pub(super) const OPENAT2: c_long = 437;
 
@@ -60,12 +63,13 @@ pub(crate) fn has(feature: Feature) -> bool {
     if HIDDEN.get() & bit(feature) != 0 {
         return false;
     }
-    static CALLS: [OnceLock<bool>; 4] = [const { OnceLock::new() }; 4];
+    static CALLS: [OnceLock<bool>; 5] = [const { OnceLock::new() }; 5];
     let (slot, number) = match feature {
         Feature::Openat2 => (0, OPENAT2),
         Feature::FsContext => (1, MOVE_MOUNT),
         Feature::MountSetattr => (2, MOUNT_SETATTR),
         Feature::Statmount => (3, STATMOUNT),
+        Feature::QuotaDescriptor => (4, QUOTACTL_FD),
         // The answer of each call shows it.
         Feature::StatxMount
         | Feature::CachedLookup

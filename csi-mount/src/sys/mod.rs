@@ -25,6 +25,7 @@ pub(crate) mod new_mount;
 pub(crate) mod nvme_identify;
 pub(crate) mod own_descriptors;
 pub(crate) mod process;
+pub(crate) mod project_quota;
 #[cfg(feature = "remote")]
 mod scsi_command;
 pub(crate) mod super_options;

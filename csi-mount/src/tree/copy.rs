@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::lookup;
-use crate::place::target::Target;
+use crate::place::target::{Target, is_empty};
 use crate::sys::descriptor::reopen_file;
 use crate::sys::ids::MountId;
 use crate::table::facts;
@@ -26,8 +26,8 @@ const COPY: &str = "copy the tree";
 const KEPT_ATTRIBUTES: [&[u8]; 4] = [b"user.", b"trusted.", b"system.posix_acl_", b"security.capability"];
 
 impl Target {
-    /// Copies the directory and everything in it to a target that does not exist yet, on this mount or
-    /// another.
+    /// Copies the directory and everything in it to a target that does not exist yet, or is an empty directory, on
+    /// this mount or another.
     ///
     /// Owners, modes, times, hard links, holes, special files, ACLs, capabilities, and the extended
     /// attributes `user.*` and `trusted.*` are kept. Symbolic links are copied and never followed, even if
@@ -56,12 +56,20 @@ impl Target {
     /// - [`ErrorKind::NoSpace`]: the filesystem has no space left.
     /// - [`ErrorKind::OutOfRange`]: a file is larger than the filesystem of the copy allows, or a directory is
     ///   below 65,536 others.
-    /// - [`ErrorKind::Io`] with `EEXIST`: the new target exists.
+    /// - [`ErrorKind::Io`] with `EEXIST`: the new target exists and has content.
     pub fn copy_tree(&self, to: &Target) -> Result<Copied> {
         let from = self.open_directory(COPY)?;
         let found = facts::from_fd(&from).map_err(|error| self.error(COPY, error))?;
-        make(to.parent(COPY)?, to.name(), to.path())?;
-        let copy = to.open_directory(COPY)?;
+        let copy = match rustix::fs::mkdirat(to.parent(COPY)?, to.name(), Mode::RWXU) {
+            Err(Errno::EXIST) => {
+                let existing = to.open_directory(COPY)?;
+                if !is_empty(&existing).map_err(|error| to.error(COPY, error))? {
+                    return Err(to.error(COPY, Errno::EXIST));
+                }
+                existing
+            }
+            made => made.map_err(|error| to.error(COPY, error)).and_then(|()| to.open_directory(COPY))?,
+        };
         let top = copy.try_clone().map_err(|error| to.error(COPY, error))?;
         let mut copier = Copier {
             mount: found.mount,

@@ -12,6 +12,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::lookup;
 use crate::place::target::{Removed, Target};
+use crate::quota;
 use crate::sys::descriptor::{path_of, reopen_file};
 use crate::sys::ids::MountId;
 use crate::table::facts;
@@ -35,6 +36,8 @@ impl Target {
     ///
     /// A file that is immutable or append-only (`chattr(1)`) loses this attribute and is removed, unless it
     /// has another name, which can be outside the directory.
+    ///
+    /// A directory with a limit ([`Directories::create`](crate::Directories::create)) gives its project id back.
     ///
     /// # Errors
     /// If files can't be removed, all others are removed, and the error is that of the first file and says how
@@ -106,6 +109,7 @@ pub(crate) fn remove(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Pat
         if let Some(error) = walk.failures.into_error() {
             return Err(error);
         }
+        quota::release(path, walk.top.as_fd());
         let make_removable = || make_entry_removable(parent, name, mount) == Ok(true);
         match unlink(parent, name, AtFlags::REMOVEDIR, make_removable) {
             Err(Errno::NOTEMPTY | Errno::EXIST) => {}

@@ -25,8 +25,8 @@ impl Controller for Dirs {
 impl CreateDeleteVolume for Dirs {
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
         let id = VolumeId::from_name(&request.name)?;
-        let path = self.directory(&id).await?;
-        tokio::fs::create_dir_all(&path).await.at("create", &path).map(|()| Volume::new(id, 0))
+        let size = request.capacity_range.choose(1 << 30, 1 << 20)?;
+        Ok(Volume::new(id.clone(), create_directory(request.host(), self.directory(&id).await?, size).await?))
     }
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         remove_tree(request.host(), self.directory(&request.volume_id).await?).await

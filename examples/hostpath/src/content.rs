@@ -4,8 +4,9 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::Once;
 
-use csi_core::mount::{Filesystem, Target, copy_file};
+use csi_core::mount::{ErrorKind, Filesystem, Host, Target, copy_file};
 use csi_core::{IoContext as _, Result};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -31,19 +32,32 @@ impl Fill {
 }
 
 /// Creates new, empty content in the directory of an object.
-pub(crate) fn make(kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<()> {
+pub(crate) fn make(host: &Host, kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<()> {
     let content = kind.content(place);
     match kind {
         Kind::Image => {
             File::options().write(true).create_new(true).open(&content).at("create", &content)?;
-            grow(kind, place, bytes, fill)
+            grow(host, kind, place, bytes, fill)
         }
         Kind::Directory => {
-            fs::create_dir(&content).at("create", &content)?;
+            make_limited(host, place, bytes)?;
             fs::set_permissions(&content, fs::Permissions::from_mode(0o755))
                 .at("change the mode of", &content)?;
             sync(&content)
         }
+    }
+}
+
+/// Creates the directory of a volume, which can hold so many bytes where the disk's filesystem can enforce that.
+pub(crate) fn make_limited(host: &Host, place: &Path, bytes: u64) -> Result<()> {
+    static SAID: Once = Once::new();
+    let content = Kind::Directory.content(place);
+    match host.directories().create(&content, bytes.into()) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            SAID.call_once(|| tracing::warn!("the sizes of volumes are not enforced: {error}"));
+            fs::create_dir(&content).at("create", &content)
+        }
+        made => Ok(made.map(drop)?),
     }
 }
 
@@ -93,7 +107,7 @@ pub(crate) fn held(kind: Kind, place: &Path) -> Result<Held> {
     })
 }
 
-/// Copies another object's content into the directory of this one. Blocks are shared if the disk can do that.
+/// Copies another object's content into the directory of this one, into an empty directory if that has one. Blocks are shared if the disk can do that.
 pub(crate) fn copy(kind: Kind, from: &Path, place: &Path) -> Result<()> {
     // Checked before the copy: if the source is staged meanwhile, a blank copy must not be marked.
     if was_staged(from)? {
@@ -115,12 +129,16 @@ pub(crate) fn copy(kind: Kind, from: &Path, place: &Path) -> Result<()> {
     }
 }
 
-/// Grows the content to at least `bytes`. A directory needs nothing: its size is that of the disk.
-pub(crate) fn grow(kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<()> {
+/// Grows the content to at least `bytes`: an image, or the limit of a directory.
+pub(crate) fn grow(host: &Host, kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<()> {
+    let path = kind.content(place);
     if kind == Kind::Directory {
+        let limit = host.directories().limit(&path)?;
+        if limit.is_some_and(|limit| limit.bytes < bytes) {
+            host.directories().set_limit(&path, bytes.into())?;
+        }
         return Ok(());
     }
-    let path = kind.content(place);
     let image = File::options().write(true).open(&path).at("open", &path)?;
     if fill == Fill::Thick {
         unshare(kind, place)?;
@@ -152,13 +170,11 @@ pub(crate) fn unshare(kind: Kind, place: &Path) -> Result<()> {
     }
 }
 
-/// The size of the content in bytes; `None` for a directory, whose size is unknown.
-pub(crate) fn size(kind: Kind, place: &Path) -> Result<Option<u64>> {
+/// The size of the content in bytes; `None` for a directory without a limit.
+pub(crate) fn size(host: &Host, kind: Kind, place: &Path) -> Result<Option<u64>> {
+    let path = kind.content(place);
     match kind {
-        Kind::Image => {
-            let path = kind.content(place);
-            Ok(Some(path.metadata().at("look at", &path)?.len()))
-        }
-        Kind::Directory => Ok(None),
+        Kind::Image => Ok(Some(path.metadata().at("look at", &path)?.len())),
+        Kind::Directory => Ok(host.directories().limit(&path)?.map(|limit| limit.bytes)),
     }
 }

@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 pub enum Kind {
     /// An image file, attached as a loop device: raw, or with a filesystem on it
     Image,
-    /// A directory, limited only by its disk
+    /// A directory, whose size the disk's filesystem enforces if it has project quotas
     Directory,
 }
 

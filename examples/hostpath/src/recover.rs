@@ -51,11 +51,12 @@ fn drop_members_without_group(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Updates the record of a volume whose image has grown before its record did.
+/// Updates the record of a volume whose content has grown before its record did.
 fn finish_expansions(host: &Host) -> Result<()> {
+    let kernel = csi_core::mount::Host::kernel();
     for (id, record) in host.volumes.all() {
         // A missing image is damage, which the volume's health reports.
-        let Ok(Some(bytes)) = content::size(record.kind, &host.volumes.place(&id)) else { continue };
+        let Ok(Some(bytes)) = content::size(&kernel, record.kind, &host.volumes.place(&id)) else { continue };
         if bytes > record.created.capacity_bytes() {
             tracing::warn!(id, bytes, "finished an interrupted expansion");
             host.volumes.update(&id, |record| {

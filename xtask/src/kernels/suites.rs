@@ -187,6 +187,14 @@ const DEVICES: Suite = Suite {
     ..MOUNT
 };
 
+/// A suite with the project quotas of ext4 and XFS.
+const QUOTAS: Suite = Suite {
+    modules: &["loop overlay xfs quota_v2 crc32c_generic"],
+    files: &[EXT4, "mkfs.xfs xfs_io lsattr unshare", COMMANDS],
+    processors: 2,
+    ..MOUNT
+};
+
 /// A suite with volumes inside encrypted devices. The ciphers are slow in emulation, so only a sample of the
 /// crashes is tested.
 const LUKS: Suite = Suite {
@@ -524,6 +532,10 @@ pub(crate) const SUITES: &[Suite] = &[
         )],
         ..DEVICES
     },
+    Suite { test: "quotas", ..QUOTAS },
+    Suite { test: "quotas_refused", ..QUOTAS },
+    Suite { test: "quotas_crash", seconds: 180, in_gate: InGate::Only("in_parallel"), ..QUOTAS },
+    Suite { package: "csi-conformance", test: "quotas", seconds: 600, in_gate: InGate::Nothing, ..QUOTAS },
     Suite { test: "luks_flow", ..LUKS },
     Suite { test: "luks_raw", ..LUKS },
     Suite { test: "luks_mapping", ..LUKS },

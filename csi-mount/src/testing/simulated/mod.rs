@@ -190,7 +190,8 @@ impl SimulatedNode {
     /// Writes a file as a workload does, with the directories above it. At a raw volume, writes its content.
     ///
     /// # Errors
-    /// EROFS where it is mounted read-only, ENOSPC when the filesystem is full, ETIMEDOUT where a workload
+    /// EROFS where it is mounted read-only, ENOSPC when the filesystem is full, EDQUOT above the limit of a
+    /// directory, ETIMEDOUT where a workload
     /// would wait without limit, the error of a dead filesystem, and those of the real system below a
     /// directory that is published.
     pub fn write(&self, path: impl AsRef<Path>, bytes: impl Into<Vec<u8>>) -> io::Result<()> {
@@ -210,6 +211,9 @@ impl SimulatedNode {
         match root {
             Root::Directory(root) => {
                 let file = root.join(rest);
+                if state.exceeds_limit(&file, bytes.len() as u64) {
+                    return Err(os(libc::EDQUOT));
+                }
                 file.parent().map_or(Ok(()), std::fs::create_dir_all)?;
                 std::fs::write(file, bytes)
             }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::device::sysfs::DeviceIdentity;
 use crate::error::{Error, ErrorKind, Result};
@@ -11,6 +12,7 @@ use crate::filesystem::kind::Filesystem;
 use crate::mounted::health::MountHealth;
 use crate::mounting::options::{FsOption, MountOptions};
 use crate::place::owner::OwnerId;
+use crate::quota::DirectoryLimit;
 use crate::sys::attributes::MountAttributes;
 use crate::sys::ids::DeviceNumber;
 
@@ -103,6 +105,9 @@ pub(super) struct Mount {
     pub(super) attributes: MountAttributes,
 }
 
+/// A directory of the real system: its device, its number, and when it was made, because numbers are reused.
+pub(super) type Inode = (u64, u64, Option<SystemTime>);
+
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// Directories and empty files of the node that exist in memory only.
@@ -112,6 +117,8 @@ pub(super) struct State {
     pub(super) marks: BTreeMap<PathBuf, (OwnerId, Option<Root>)>,
     /// What was set with `set_permissions`.
     pub(super) permissions: BTreeMap<(Option<usize>, PathBuf), u32>,
+    /// Directories of the real system that can hold so much and no more, by what stays when they are renamed.
+    pub(super) limits: BTreeMap<Inode, DirectoryLimit>,
     pub(super) disks: Vec<Disk>,
     pub(super) images: BTreeMap<(u64, u64, PathBuf), usize>,
     /// The disks that have been attached, by what they are known by.

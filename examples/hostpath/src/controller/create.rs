@@ -127,19 +127,22 @@ impl Host {
         let kind = record.kind;
         let fill = Fill::thick(record.mutable.is_thick());
         let made = self.volumes.make(id, record, |place| match origin {
-            None => content::make(kind, place, bytes, fill),
+            None => content::make(request.host(), kind, place, bytes, fill),
             Some(origin) => {
                 let volume = origin.volume.as_ref();
                 let still = volume
                     .map(|(id, record)| self.quiesce(request.host(), id.as_str(), record, Consistency::Crash))
                     .transpose()?;
+                if kind == Kind::Directory {
+                    content::make_limited(request.host(), place, bytes)?;
+                }
                 content::copy(kind, &origin.place, place)?;
                 drop(still);
                 check_held(request, content::held(kind, place)?)?;
                 if volume.is_some_and(|(_, record)| record.mutable.is_thick()) {
                     content::unshare(kind, place)?;
                 }
-                content::grow(kind, place, bytes, fill)
+                content::grow(request.host(), kind, place, bytes, fill)
             }
         })?;
         self.volumes.commit(made)

@@ -40,9 +40,10 @@ impl Host {
                 self.refuse_in_use(request.host(), id, &record)?;
             }
             let room = self.pools.reserve(&record.pool, wanted - now)?;
-            // The image grows before the record changes: a start detects an unfinished expansion by an image
+            // The content grows before the record changes: a start detects an unfinished expansion by content
             // larger than its record.
             content::grow(
+                request.host(),
                 record.kind,
                 &self.volumes.place(id),
                 wanted,
@@ -76,7 +77,7 @@ impl ControllerModifyVolume for Driver {
                 if asked.is_thick() {
                     damage::refuse_volume(host, id, record)?;
                     let bytes = record.created.capacity_bytes();
-                    content::grow(record.kind, &host.volumes.place(id), bytes, Fill::Thick)?;
+                    content::grow(request.host(), record.kind, &host.volumes.place(id), bytes, Fill::Thick)?;
                 }
                 record.mutable.take(asked);
                 record.created.modified(&request.mutable_parameters);

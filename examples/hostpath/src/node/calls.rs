@@ -103,7 +103,7 @@ impl NodeExpandVolume for HostNode {
         if record.kind == Kind::Image {
             return volumes.devices.expand_volume(request).await;
         }
-        // A directory is as large as the disk, so the only check is whether it is mounted at the given path.
+        // The controller has set the limit of a directory, so the only check is whether it is mounted at the given path.
         let content = record.kind.content(&volumes.place(&request.volume_id)?);
         let path = request.volume_path.to_path_buf();
         let host = request.host().clone();

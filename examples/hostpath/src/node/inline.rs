@@ -208,9 +208,9 @@ impl HostNode {
             filesystem: request.volume_capability.is_mount(),
         };
         let record = InlineRecord { volume, published: false };
-        let made = self
-            .inline_store
-            .make(id, record.clone(), |place| content::make(kind, place, bytes, Fill::Thin))?;
+        let made = self.inline_store.make(id, record.clone(), |place| {
+            content::make(request.host(), kind, place, bytes, Fill::Thin)
+        })?;
         self.inline_store.commit(made)?;
         Ok(record)
     }

@@ -23,6 +23,8 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use id::new_id;
 
+use crate::kind::Kind;
+
 /// The id of the one record in an object's directory.
 const RECORD: &str = "record";
 const NEW: &str = ".new";
@@ -274,23 +276,22 @@ impl<T: Record> Store<T> {
             Err(_) => None,
         };
         let gone = self.root.join(OLD).join(id);
-        let old = Target::new(&gone)?;
         // From before, of an object with the same id.
-        old.remove_tree()?;
+        remove_tree(&gone)?;
         match fs::rename(self.place(id), &gone) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             renamed => renamed.at("rename", self.place(id))?,
         }
         sync(&self.root)?;
         self.write().forget(id);
-        if let Err(error) = old.remove_tree() {
+        if let Err(error) = remove_tree(&gone) {
             match record {
                 Some(record) => self.keep_half_deleted(id, record),
                 None => {
                     self.write().undeleted.insert(id.to_owned());
                 }
             }
-            return Err(error.into());
+            return Err(error);
         }
         self.half_deleted().remove(id);
         Ok(())
@@ -398,11 +399,19 @@ pub(crate) fn sync(path: &Path) -> Result<()> {
 
 /// Deletes a directory that is no longer visible. Mounts in it are left alone. False if it stays.
 fn remove_directory(directory: &Path) -> bool {
-    let removed = Target::new(directory).and_then(|directory| directory.remove_tree());
+    let removed = remove_tree(directory);
     if let Err(error) = &removed {
         tracing::warn!("can't be removed before the next start: {error}");
     }
     removed.is_ok()
+}
+
+/// The content first: a directory gives the limit of its size back if it is the top of what is removed.
+fn remove_tree(place: &Path) -> Result<()> {
+    for directory in [&Kind::Directory.content(place), place] {
+        Target::new(directory)?.remove_tree()?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,0 +1,302 @@
+//! The project of a directory: chosen, limited, measured and given up.
+
+use std::ffi::CString;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::DirectoryLimit;
+use super::support;
+use crate::error::{Error, ErrorKind, Result};
+use crate::place::target::is_empty;
+use crate::sys::features::{self, Feature};
+use crate::sys::project_quota::{
+    Account, COUNTED, ENFORCED, FileAttributes, INHERIT, Quotas, file_attributes, set_file_attributes,
+};
+
+/// Our ids begin here. The kubelet's begin at 1048577, those of people near 1.
+const FIRST_ID: u32 = 0x4000_0000;
+const IDS: u32 = 0x4000_0000;
+/// An id is chosen at random among the first of them, so that the quota file, which XFS never shrinks, stays small; and
+/// among more when most of those are in use.
+const WINDOWS: [u32; 3] = [1 << 16, 1 << 20, IDS];
+/// How many the first are. A test makes them few.
+static FIRST_WINDOW: AtomicU32 = AtomicU32::new(1 << 12);
+const ATTEMPTS: u32 = 32;
+/// How long a removal waits until XFS has freed the removed files.
+const FREED_WITHIN: Duration = Duration::from_secs(5);
+/// `XFS_SUPER_MAGIC`.
+const XFS_MAGIC: rustix::fs::FsWord = 0x5846_5342;
+
+/// An open directory, and the quotas of its filesystem.
+pub(super) struct Project<'d> {
+    operation: &'static str,
+    path: &'d Path,
+    directory: BorrowedFd<'d>,
+    /// The node of the filesystem's device, if the kernel needs it and /dev has it.
+    node: Option<CString>,
+    /// All zeros if the filesystem has no projects.
+    attributes: FileAttributes,
+}
+
+impl<'d> Project<'d> {
+    pub(super) fn open(operation: &'static str, path: &'d Path, directory: BorrowedFd<'d>) -> Result<Self> {
+        let attributes = match file_attributes(directory) {
+            Err(Errno::ENOTTY | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL) => {
+                FileAttributes::default()
+            }
+            attributes => attributes.map_err(|error| Error::os(operation, path, error))?,
+        };
+        let needs_node = !features::has(Feature::QuotaDescriptor);
+        let node = if needs_node { support::device_node(operation, path, directory)? } else { None };
+        Ok(Self { operation, path, directory, node, attributes })
+    }
+
+    fn quotas(&self) -> Result<Quotas<'_>> {
+        match &self.node {
+            Some(node) => Ok(Quotas::OnDevice(node)),
+            None if features::has(Feature::QuotaDescriptor) => Ok(Quotas::Of(self.directory)),
+            None => Err(support::no_node(self.operation, self.path, self.directory)?),
+        }
+    }
+
+    fn account_of(&self, id: u32) -> Result<Account> {
+        self.quotas()?.account(id).or_else(|error| Err(self.refused(error)?))
+    }
+
+    /// The error of a call about quotas, which says how to switch them on if they are off.
+    fn refused(&self, error: Errno) -> Result<Error> {
+        if is_off(error) {
+            return support::missing(self.operation, self.path, self.directory, false);
+        }
+        Ok(match error {
+            Errno::EPERM => self
+                .error(ErrorKind::Unsupported, "the process is not allowed to use quotas")
+                .hint("give it CAP_SYS_ADMIN in the initial user namespace"),
+            Errno::ERANGE => self.failed(error).with_kind(ErrorKind::OutOfRange),
+            error => self.failed(error),
+        })
+    }
+
+    fn error(&self, kind: ErrorKind, reason: impl Into<String>) -> Error {
+        Error::new(kind, self.operation, reason).at(self.path)
+    }
+
+    fn failed(&self, error: Errno) -> Error {
+        Error::os(self.operation, self.path, error)
+    }
+
+    /// The directory's own project. `None` if new files do not belong to it.
+    fn id(&self) -> Option<u32> {
+        let FileAttributes { flags, project, .. } = self.attributes;
+        (flags & INHERIT != 0 && project != 0).then_some(project)
+    }
+
+    fn own_id(&self) -> Option<u32> {
+        self.id().filter(|id| is_ours(*id))
+    }
+
+    /// The project, if it is one of ours and nothing but this directory belongs to it.
+    fn sole_id(&self) -> Result<Option<u32>> {
+        let id = self.attributes.project;
+        Ok(if is_ours(id) && self.account_of(id)?.used_inodes == 1 { Some(id) } else { None })
+    }
+
+    /// Refuses a filesystem that can't enforce limits, or does not do it now, and says how to change that.
+    pub(super) fn require_enforced(&self) -> Result<()> {
+        let state = match self.quotas()?.state() {
+            Err(error) if is_off(error) => 0,
+            state => state.map_err(|error| self.failed(error))?,
+        };
+        if state & ENFORCED == 0 {
+            let is_counted = state & COUNTED != 0;
+            return Err(support::missing(self.operation, self.path, self.directory, is_counted)?);
+        }
+        // Whether this process is allowed to.
+        self.account_of(0).map(drop)
+    }
+
+    /// Refuses a directory whose content belongs to a project: its limit would not count for what has an own one.
+    pub(super) fn refuse_heirs(&self) -> Result<()> {
+        match self.id() {
+            None => Ok(()),
+            Some(id) => Err(self
+                .error(ErrorKind::Unsupported, format!("what is made there belongs to project {id}"))
+                .hint("use another parent directory, or take the project from it: chattr -P -p 0")),
+        }
+    }
+
+    /// The limit of the directory, also while the filesystem only counts.
+    pub(super) fn limit(&self) -> Result<Option<DirectoryLimit>> {
+        if self.id().is_none() {
+            return Ok(None);
+        }
+        let account = self.account()?;
+        let limit = DirectoryLimit { bytes: account.hard_bytes(), inodes: account.hard_inodes };
+        Ok((limit.bytes > 0).then_some(limit))
+    }
+
+    /// The limit of the directory, if the filesystem enforces it.
+    pub(super) fn enforced_limit(&self) -> Result<Option<DirectoryLimit>> {
+        // Most directories have no project, and this needs no call.
+        if self.id().is_none() {
+            return Ok(None);
+        }
+        match self.require_enforced() {
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
+            enforced => enforced.and_then(|()| self.limit()),
+        }
+    }
+
+    pub(super) fn account(&self) -> Result<Account> {
+        self.account_of(self.id().unwrap_or(0))
+    }
+
+    /// Gives the directory its first limit, and a project if it has none.
+    pub(super) fn limit_empty(&mut self, limit: DirectoryLimit) -> Result<()> {
+        if self.own_id().is_some() {
+            // Its removal was interrupted.
+            return self.change(limit);
+        }
+        if !is_empty(self.directory).map_err(|error| Error::os(self.operation, self.path, error))? {
+            return Err(self
+                .error(ErrorKind::Unsupported, "it has files that no limit counts")
+                .hint("only an empty directory can get its first limit: copy its content into a new one"));
+        }
+        let id = self.claim()?;
+        self.set_limits(id, limit)?;
+        // Last: the directory counts as limited from here on.
+        self.set_attributes(id, self.attributes.flags | INHERIT).map_err(|error| self.failed(error))
+    }
+
+    /// Takes a project id that nothing else has. The directory itself is the claim: it is the id's only inode, or
+    /// another process has chosen the same id.
+    fn claim(&mut self) -> Result<u32> {
+        if let Some(id) = self.sole_id()? {
+            // The claim of a call that was interrupted.
+            return Ok(id);
+        }
+        let flags = self.attributes.flags & !INHERIT;
+        for window in [FIRST_WINDOW.load(Ordering::Relaxed)].into_iter().chain(WINDOWS) {
+            for _ in 0..ATTEMPTS {
+                let id = FIRST_ID + random()? % window;
+                let found = self.account_of(id)?;
+                if found.used_inodes > 0 || found.used_bytes > 0 {
+                    continue;
+                }
+                match self.set_attributes(id, flags) {
+                    // A limit that is left of an earlier directory.
+                    Err(Errno::EDQUOT | Errno::ENOSPC) => continue,
+                    set => set.map_err(|error| self.failed(error))?,
+                }
+                if self.sole_id()? == Some(id) {
+                    return Ok(id);
+                }
+            }
+        }
+        Err(self.error(ErrorKind::NoSpace, "no project id is free"))
+    }
+
+    fn set_attributes(&mut self, project: u32, flags: u32) -> nix::Result<()> {
+        let mut attributes = self.attributes;
+        attributes.flags = flags;
+        attributes.project = project;
+        set_file_attributes(self.directory, &attributes)?;
+        self.attributes = attributes;
+        Ok(())
+    }
+
+    /// Changes the limit of a directory that has one of ours, or had.
+    pub(super) fn change(&self, limit: DirectoryLimit) -> Result<()> {
+        let Some(id) = self.own_id() else {
+            return Err(match self.id() {
+                Some(id) => {
+                    self.error(ErrorKind::NotOwned, format!("it belongs to project {id} of somebody else"))
+                }
+                None => self.error(ErrorKind::Unsupported, "it was made without a limit"),
+            });
+        };
+        let used = self.account()?;
+        if used.used_bytes > limit.bytes || used.used_inodes > limit.inodes {
+            let reason = format!(
+                "it holds {} bytes and {} inodes, more than {} and {}",
+                used.used_bytes, used.used_inodes, limit.bytes, limit.inodes
+            );
+            return Err(self.error(ErrorKind::OutOfRange, reason));
+        }
+        self.set_limits(id, limit)
+    }
+
+    fn set_limits(&self, id: u32, limit: DirectoryLimit) -> Result<()> {
+        let set = self.quotas()?.set_limits(id, limit.bytes, limit.inodes);
+        set.or_else(|error| Err(self.refused(error)?))
+    }
+
+    fn is_xfs(&self) -> bool {
+        rustix::fs::fstatfs(self.directory).is_ok_and(|found| found.f_type == XFS_MAGIC)
+    }
+
+    /// Writes the directory and its limit to the disk.
+    pub(super) fn sync(&self) -> Result<()> {
+        let failed = |error: rustix::io::Errno| Error::os(self.operation, self.path, error);
+        // Both filesystems log changes in their order, so the sync of a later change of the directory, here of its
+        // ctime, includes the limit. A sync of the limit alone does not exist.
+        rustix::fs::fchown(self.directory, None, None).map_err(failed)?;
+        rustix::fs::fsync(self.directory).map_err(failed)
+    }
+}
+
+/// Sets how many ids this process tries first.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn set_first_ids(number: u32) {
+    FIRST_WINDOW.store(number, Ordering::Relaxed);
+}
+
+/// Takes the limit from an empty directory that is about to be removed. While the directory exists nobody else can
+/// choose its id. A failure is harmless: an id that nothing belongs to is free, whatever its limit is.
+pub(crate) fn release(path: &Path, directory: BorrowedFd<'_>) {
+    if let Err(error) = take_limit(path, directory) {
+        tracing::debug!("the limit of a removed directory is left: {error}");
+    }
+}
+
+fn take_limit(path: &Path, directory: BorrowedFd<'_>) -> Result<()> {
+    let project = Project::open("take the limit from", path, directory)?;
+    let id = project.attributes.project;
+    if !is_ours(id) {
+        return Ok(());
+    }
+    // Root in a volume can give its directory the id of another volume, which then has more inodes. XFS counts removed
+    // files until it has freed them in the background.
+    let end = Instant::now() + FREED_WITHIN;
+    while project.sole_id()?.is_none() {
+        // This makes XFS hurry.
+        project.account_of(0)?;
+        if Instant::now() > end || !project.is_xfs() {
+            return Err(project.error(ErrorKind::Busy, "other files have the same project id"));
+        }
+        sleep(Duration::from_millis(1));
+    }
+    project.set_limits(id, DirectoryLimit { bytes: 0, inodes: 0 })
+}
+
+/// Whether quotas are off, or unknown to the filesystem.
+fn is_off(error: Errno) -> bool {
+    matches!(error, Errno::ENOSYS | Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ESRCH | Errno::ENOTBLK)
+}
+
+fn is_ours(id: u32) -> bool {
+    (FIRST_ID..FIRST_ID + IDS).contains(&id)
+}
+
+fn random() -> Result<u32> {
+    let mut bytes = [0; 4];
+    getrandom(&mut bytes, GetRandomFlags::empty())
+        .map_err(|error| Error::os("choose a project id", "/dev/urandom", error))?;
+    Ok(u32::from_ne_bytes(bytes))
+}
