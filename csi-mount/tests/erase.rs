@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::time::{Duration, Instant};
 
 use csi_mount::erase::{EraseMode, EraseOptions, erase};
-use csi_mount::{Error, ErrorKind};
+use csi_mount::{Error, ErrorKind, LoopDevice, LoopOptions};
 use devices::{Image, MIB};
 
 /// An image that is full of data.
@@ -22,19 +22,24 @@ fn nothing(_: u64) -> csi_mount::Result<()> {
 
 #[test]
 fn everything_is_zero_afterwards() {
-    for size in [4096, 5 * MIB + 512, 40 * MIB + 4096] {
-        let image = Image::of_bytes(size, &csi_mount::LoopOptions::new());
+    let slowly = EraseOptions::new().bytes_per_second(4 * MIB);
+    for (size, options, steps) in [
+        (4096, EraseOptions::new(), vec![4096]),
+        (2 * MIB + 512, slowly, vec![MIB, 2 * MIB, 2 * MIB + 512]),
+        (40 * MIB + 4096, EraseOptions::new(), vec![40 * MIB + 4096]),
+    ] {
+        let image = Image::of_bytes(size, &LoopOptions::new());
         let blocks = (0..size / 512).map(|sector| (sector * 512, vec![7; 512]));
         image.write_blocks(blocks.step_by(64));
         image.write(size - 512, &[7; 512]);
         let mut seen = Vec::new();
         let device = image.open();
-        erase(&device, EraseMode::Zero, EraseOptions::new(), |offset| {
+        erase(&device, EraseMode::Zero, options, |offset| {
             seen.push(offset);
             Ok(())
         })
         .unwrap();
-        assert_eq!(seen, [size]);
+        assert_eq!(seen, steps);
         assert!(image.is_zero(), "{size}");
     }
 }
@@ -113,6 +118,12 @@ fn a_device_in_use_is_not_written() {
     assert_eq!(image.content(), before);
     drop(user);
     image.is_let_go("the exclusive open is closed");
+    // A loop device over it does not hold it exclusively.
+    let over = LoopDevice::attach(image.path(), &LoopOptions::new()).unwrap();
+    let error = erase(&device, EraseMode::Zero, EraseOptions::new(), nothing).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert_eq!(image.content(), before);
+    devices::detach_when_let_go(over, image.path()).unwrap();
     erase(&device, EraseMode::Zero, EraseOptions::new(), nothing).unwrap();
 }
 

@@ -142,7 +142,7 @@ impl VolumeGroup {
     /// Starts a thread that erases and removes all volumes that are marked, one after another: those that an earlier
     /// process left, and each that is marked later. A driver starts one when it starts.
     ///
-    /// What fails is logged, and tried again each minute.
+    /// What fails is logged, and tried again after a minute.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if no thread can be started.
@@ -162,21 +162,25 @@ impl VolumeGroup {
         let goes_on = || !stop.load(Ordering::Relaxed);
         while goes_on() {
             let seen = *self.0.marked.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_marked = |volume: &super::LvmVolume| volume.state == LvmState::Erasing;
-            match self.list() {
-                Ok(all) => {
-                    for volume in all.iter().filter(|volume| is_marked(volume)) {
-                        if let (true, Err(error)) = (goes_on(), self.erase_while(&volume.name, &goes_on)) {
-                            tracing::warn!(%error, volume = %volume.name, "erase");
-                        }
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "list the volumes to erase"),
-            }
+            let has_failed = self.erase_marked(&goes_on).is_err();
+            let limit = if has_failed { RETRY_INTERVAL } else { Duration::MAX };
             let (marked, changed) = &self.0.marked;
             let marked = marked.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(changed.wait_timeout_while(marked, RETRY_INTERVAL, |marked| *marked == seen && goes_on()));
+            drop(changed.wait_timeout_while(marked, limit, |marked| *marked == seen && goes_on()));
         }
+    }
+
+    /// Erases all volumes that are marked. Returns the last error.
+    fn erase_marked(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        let mut result = Ok(());
+        let all = self.list().inspect_err(|error| tracing::warn!(%error, "list the volumes to erase"))?;
+        for volume in all.iter().filter(|volume| volume.state == LvmState::Erasing && goes_on()) {
+            if let Err(error) = self.erase_while(&volume.name, goes_on) {
+                tracing::warn!(%error, volume = %volume.name, "erase");
+                result = Err(error);
+            }
+        }
+        result
     }
 
     fn wake_eraser(&self) {

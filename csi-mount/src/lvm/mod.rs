@@ -47,8 +47,8 @@
 //!
 //! # Needs
 //!
-//! lvm2 2.02.107 or later (selections); `thin-provisioning-tools` for thin pools; the kernel's `dm_mod` and
-//! `dm_thin_pool`. See `lvm(8)`, `lvmthin(7)`, `lvmreport(7)`.
+//! lvm2 2.02.107 or later (selections); `thin-provisioning-tools` for thin pools; the kernel's `dm_mod`, for thin pools
+//! `dm_thin_pool`, and `dm_snapshot`, for which lvm2 asks also before a thin snapshot. See `lvm(8)`, `lvmthin(7)`, `lvmreport(7)`.
 
 mod activate;
 mod capacity;

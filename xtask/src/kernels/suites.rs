@@ -541,8 +541,6 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "luks_mapping", ..LUKS },
     Suite { test: "luks_crash", seconds: 300, env: &[("CSI_CRASH_POINTS", "5")], ..LUKS },
     Suite { test: "erase", ..DEVICES },
-    Suite { test: "lvm", ..LVM },
-    Suite { test: "lvm_crash", ..LVM },
     Suite {
         package: "local",
         test: "on_lvm",
@@ -551,6 +549,15 @@ pub(crate) const SUITES: &[Suite] = &[
         ],
         files: &["lvm thin_check dmsetup cryptsetup blkdiscard sh /bin/sh", EXT4_TOOLS, COMMANDS],
         seconds: 900,
+        in_gate: InGate::Nothing,
+        ..LVM
+    },
+    // All of it takes two minutes in emulation.
+    Suite { test: "lvm", env: &[("CSI_TEST_ROUNDS", "2")], in_gate: InGate::Only("erase"), ..LVM },
+    Suite {
+        test: "crash_lvm",
+        env: &[("CSI_CRASH_STRIDE", "7")],
+        seconds: 600,
         in_gate: InGate::Nothing,
         ..LVM
     },
