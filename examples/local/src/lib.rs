@@ -273,6 +273,9 @@ pub fn plugin(args: &Args) -> Plugin {
         .node(node.single_node_multi_writer())
         .declare(|options| {
             options.controller = csi_core::deploy::Controller::NodeLocal;
+            options.devices = true;
+            options.host_pid = true;
+            options.default_fstype = Some("ext4".to_owned());
             options.storage_class.push(csi_core::deploy::Class::new("local"));
             options.arg.push("--host-lvm".to_owned());
         })

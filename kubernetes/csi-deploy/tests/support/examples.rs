@@ -12,7 +12,7 @@ pub(crate) struct Example {
     pub(crate) options: Options,
 }
 
-pub(crate) fn all() -> [Example; 9] {
+pub(crate) fn all() -> [Example; 10] {
     [
         dirs(),
         block(),
@@ -23,6 +23,7 @@ pub(crate) fn all() -> [Example; 9] {
         hostpath_with_everything(),
         hostpath_in_a_stateful_set(),
         hostpath_on_each_node(),
+        local(),
     ]
 }
 
@@ -101,6 +102,18 @@ fn smb() -> Example {
     ];
     let flags = ["--namespace=smb-csi", "--host-network", "--privileged-controller", "--replicas=2"];
     example("smb", driver, &[&flags[..], &classes].concat())
+}
+
+fn local() -> Example {
+    let args = local::Args::parse_from(["local", "--node-id=node-1"]);
+    let classes = [
+        "--storage-class=local,erase=zero",
+        "--storage-class=local-thin,pool=pool",
+        "--snapshot-class=local",
+    ];
+    let flags =
+        ["--controller=node-local", "--devices", "--host-pid", "--arg=--host-lvm", "--default-fstype=ext4"];
+    example("local", facts(local::plugin(&args)), &[&flags[..], &classes].concat())
 }
 
 const HOSTPATH: [&str; 3] =
