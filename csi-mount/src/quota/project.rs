@@ -30,8 +30,6 @@ static FIRST_WINDOW: AtomicU32 = AtomicU32::new(1 << 12);
 const ATTEMPTS: u32 = 32;
 /// How long a removal waits until XFS has freed the removed files.
 const FREED_WITHIN: Duration = Duration::from_secs(5);
-/// `XFS_SUPER_MAGIC`.
-const XFS_MAGIC: rustix::fs::FsWord = 0x5846_5342;
 
 /// An open directory, and the quotas of its filesystem.
 pub(super) struct Project<'d> {
@@ -237,10 +235,6 @@ impl<'d> Project<'d> {
         set.or_else(|error| Err(self.refused(error)?))
     }
 
-    fn is_xfs(&self) -> bool {
-        rustix::fs::fstatfs(self.directory).is_ok_and(|found| found.f_type == XFS_MAGIC)
-    }
-
     /// Writes the directory and its limit to the disk.
     pub(super) fn sync(&self) -> Result<()> {
         let failed = |error: rustix::io::Errno| Error::os(self.operation, self.path, error);
@@ -267,22 +261,23 @@ pub(crate) fn release(path: &Path, directory: BorrowedFd<'_>) {
 
 fn take_limit(path: &Path, directory: BorrowedFd<'_>) -> Result<()> {
     let project = Project::open("take the limit from", path, directory)?;
-    let id = project.attributes.project;
-    if !is_ours(id) {
+    if !is_ours(project.attributes.project) {
         return Ok(());
     }
     // Root in a volume can give its directory the id of another volume, which then has more inodes. XFS counts removed
     // files until it has freed them in the background.
     let end = Instant::now() + FREED_WITHIN;
-    while project.sole_id()?.is_none() {
-        // This makes XFS hurry.
-        project.account_of(0)?;
-        if Instant::now() > end || !project.is_xfs() {
+    loop {
+        if let Some(id) = project.sole_id()? {
+            return project.set_limits(id, DirectoryLimit { bytes: 0, inodes: 0 });
+        }
+        if Instant::now() > end {
             return Err(project.error(ErrorKind::Busy, "other files have the same project id"));
         }
+        // This makes XFS hurry.
+        project.account_of(0)?;
         sleep(Duration::from_millis(1));
     }
-    project.set_limits(id, DirectoryLimit { bytes: 0, inodes: 0 })
 }
 
 /// Whether quotas are off, or unknown to the filesystem.

@@ -534,7 +534,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { test: "quotas", ..QUOTAS },
     Suite { test: "quotas_refused", ..QUOTAS },
-    Suite { test: "quotas_crash", seconds: 180, in_gate: InGate::Only("in_parallel"), ..QUOTAS },
+    Suite { test: "quotas_crash", seconds: 300, in_gate: InGate::Only("in_parallel"), ..QUOTAS },
     Suite { package: "csi-conformance", test: "quotas", seconds: 600, in_gate: InGate::Nothing, ..QUOTAS },
     Suite { test: "luks_flow", ..LUKS },
     Suite { test: "luks_raw", ..LUKS },
