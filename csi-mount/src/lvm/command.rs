@@ -29,7 +29,7 @@ const NO_UDEV: (&str, &str) = ("DM_DISABLE_UDEV", "1");
 /// Reports have nothing but JSON on their standard output, and times in seconds, whatever `lvm.conf` says.
 const ONLY_JSON: &str = "log{report_command_log=0}report{time_format=\"%s\"}";
 /// Also starts no `dmeventd` in this container.
-const NO_DAEMON: &str = "log{report_command_log=0}activation{monitoring=0}";
+const NO_DAEMON: &str = "log{report_command_log=0}report{time_format=\"%s\"}activation{monitoring=0}";
 
 /// How lvm is run.
 #[derive(Debug)]
