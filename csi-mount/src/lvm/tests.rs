@@ -38,7 +38,7 @@ fn volume(name: &str, layout: &str, pool: &str, bytes: &str) -> Value {
     json!({
         "lv_name": name, "lv_uuid": name, "lv_size": bytes, "lv_tags": tags, "lv_layout": layout, "pool_lv": pool,
         "origin": "", "data_percent": "12.50", "metadata_percent": "", "lv_when_full": "queue",
-        "lv_check_needed": "", "lv_health_status": "", "lv_active": "active", "lv_device_open": "",
+        "lv_check_needed": "", "lv_health_status": "", "lv_active": "active", "lv_device_open": "", "lv_time": "1764189832",
     })
 }
 
