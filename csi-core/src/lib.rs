@@ -234,8 +234,7 @@ pub use node::{Node, NodeInfo, NodeService};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use node_plugins::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
-    FuseFilesystems, FuseNode, SharedFilesystems, SharedNode, create_directory, grow_directory, remove_tree,
-    stage_plan,
+    FuseFilesystems, FuseNode, SharedFilesystems, SharedNode, create_directory, remove_tree, stage_plan,
 };
 pub use offer::Expansion;
 pub use plugin::Plugin;

@@ -37,8 +37,7 @@ pub use crate::node::{Node, NodeInfo, NodeService};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use crate::node_plugins::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
-    FuseFilesystems, FuseNode, SharedFilesystems, SharedNode, create_directory, grow_directory, remove_tree,
-    stage_plan,
+    FuseFilesystems, FuseNode, SharedFilesystems, SharedNode, create_directory, remove_tree, stage_plan,
 };
 pub use crate::offer::Expansion;
 pub use crate::plugin::Plugin;

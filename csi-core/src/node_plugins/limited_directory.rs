@@ -66,6 +66,7 @@ pub async fn create_directory(
 /// [`DirectoryNode`](super::DirectoryNode) does it.
 ///
 /// ```
+/// use csi_core::node_plugins::grow_directory;
 /// use csi_core::{Result, prelude::*};
 ///
 /// async fn expand(request: ControllerExpandVolumeRequest, path: std::path::PathBuf) -> Result<Expanded> {

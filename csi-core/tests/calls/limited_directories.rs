@@ -8,6 +8,7 @@ use std::sync::Arc;
 use csi_core::client::{Target, VolumeUse};
 use csi_core::mount::ErrorKind;
 use csi_core::mount::testing::SimulatedNode;
+use csi_core::node_plugins::grow_directory;
 use csi_core::testing::serve;
 use csi_core::{Plugin, Result, prelude::*};
 use csi_proto::v1::{self, VolumeCapability as Wire, volume_capability::access_mode::Mode};

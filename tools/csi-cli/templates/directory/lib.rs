@@ -33,8 +33,8 @@ impl Driver {
     }
 {% endif %}
 
-    fn volume(&self, id: VolumeId) -> Result<Volume> {
-        Ok(Volume::new(id, 0){% if local %}.accessible_from(self.here()?){% endif %})
+    fn volume(&self, id: VolumeId, bytes: u64) -> Result<Volume> {
+        Ok(Volume::new(id, bytes){% if local %}.accessible_from(self.here()?){% endif %})
     }
 }
 
@@ -43,7 +43,7 @@ impl Controller for Driver {
     async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
         let path = self.path(id)?;
         let exists = tokio::fs::try_exists(&path).await.at("look for", &path)?;
-        exists.then(|| self.volume(id.clone())).transpose()
+        exists.then(|| self.volume(id.clone(), 0)).transpose()
     }
 
     fn supports(&self, capability: &VolumeCapability) -> bool {
@@ -64,9 +64,10 @@ impl CreateDeleteVolume for Driver {
         Place::candidates(&places, request.accessibility_requirements.as_ref(), 0)?;
 {% endif %}
         let id = VolumeId::from_name(&request.name)?;
-        let path = self.path(&id)?;
-        tokio::fs::create_dir_all(&path).await.at("create", &path)?;
-        self.volume(id)
+        let size = request.capacity_range.choose(1 << 30, 1 << 20)?;
+        // ext4 and XFS with project quotas enforce it; elsewhere the log says why not.
+        let bytes = create_directory(request.host(), self.path(&id)?, size).await?;
+        self.volume(id, bytes)
     }
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
