@@ -51,6 +51,7 @@ fn a_project_has_its_names_and_its_next_commands() {
         "Cargo.toml",
         "Containerfile",
         "README.md",
+        "rustfmt.toml",
         "src/lib.rs",
         "src/main.rs",
         "tests/kit.rs",
