@@ -144,7 +144,9 @@ fn disk(volume: &Attachment) -> Result<ExpectedDevice> {
     let context = &volume.publish_context;
     match (context.get("volume"), context.get("serial")) {
         // Not the disk of another volume.
-        (Some(id), Some(serial)) if id == volume.volume_id.as_str() => Ok(ExpectedDevice::new().serial(serial)),
+        (Some(id), Some(serial)) if id == volume.volume_id.as_str() => {
+            Ok(ExpectedDevice::new().serial(serial))
+        }
         _ => Err(Error::VolumeNotFound(volume.volume_id.clone())),
     }
 }
