@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use csi_conformance::Kit;
@@ -41,8 +42,13 @@ async fn conforms_to(group: &str, parts: &[&str], least: usize, settings: fn(Kit
     serve(local::plugin(&args), directory.path()).await;
     let chosen = |kit: Kit| parts.iter().fold(settings(kit.size(64 << 20)), |kit, part| kit.only(*part));
     conforms(directory.path(), chosen, least).await;
-    let left = lvm(&["lvs", "--noheadings", "-o", "lv_name", group]);
-    assert_eq!(left.split_whitespace().collect::<Vec<_>>(), ["pool"], "nothing but the pool is left");
+    // Thick volumes are erased in the background.
+    let left = || lvm(&["lvs", "--noheadings", "-o", "lv_name", group]);
+    let end = Instant::now() + Duration::from_secs(120);
+    while left().split_whitespace().ne(["pool"]) {
+        assert!(Instant::now() < end, "more than the pool is left: {}", left());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
     lvm(&["vgremove", "--yes", "--force", group]);
 }
 
