@@ -281,6 +281,12 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_driver_sees_whether_the_flags_name_its_node() {
+        let id = |args: &[&str]| parse(args).unwrap().node_id().map(ToString::to_string);
+        assert_eq!(id(&["--endpoint=/csi.sock", "--node-id=n-1"]).as_deref(), Some("n-1"));
+    }
+
     #[cfg(feature = "manifests")]
     #[test]
     fn a_driver_sees_that_it_only_writes_manifests() {

@@ -306,6 +306,21 @@ mod tests {
         assert!(matches!(failed, Err(Error::LimitReached(_))));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn the_pauses_are_the_drivers_choice() {
+        let backend = Backend::new().first_pause(Duration::from_millis(2));
+        let looks = Cell::new(0);
+        let begun = Instant::now();
+        let look = || async {
+            looks.set(looks.get() + 1);
+            Ok((looks.get() == 5).then_some(()))
+        };
+        backend.poll(look).await.unwrap();
+        // 2, 4, 8 and 16 ms, each with up to its own length more.
+        let paused = begun.elapsed();
+        assert!((Duration::from_millis(30)..Duration::from_millis(70)).contains(&paused), "{paused:?}");
+    }
+
     /// The caller must ask again, because the backend's operation goes on: INTERNAL would make the provisioner forget it.
     #[tokio::test(start_paused = true)]
     async fn an_operation_that_goes_on_is_no_final_error() {

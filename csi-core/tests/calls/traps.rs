@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use csi_core::controller::GetCapacityRequest;
 use csi_core::node::{AtTarget, NodePublishVolumeRequest, NodeStageVolumeRequest, PublishedTargets};
+use csi_core::types::Topology;
 use csi_core::*;
 use csi_proto::{redact::TOKENS_KEY, v1};
 use tonic::Code;
@@ -49,6 +50,19 @@ async fn trap_2_an_inline_volume_has_no_staging_path() {
     served.call(request.clone()).await.unwrap_err();
     request.volume_context.insert("csi.storage.k8s.io/ephemeral".into(), "true".into());
     served.call(request).await.expect("inline volumes are never staged");
+}
+
+#[test]
+fn capacity_is_asked_for_a_place_or_for_all() {
+    let asks = |place: Option<v1::Topology>, here: &Topology| {
+        let request = v1::GetCapacityRequest { accessible_topology: place, ..Default::default() };
+        GetCapacityRequest::try_from(request).unwrap().is_for(here)
+    };
+    let node =
+        |name: &str| v1::Topology { segments: map(&[("a.example.org/node", name)]).into_iter().collect() };
+    let here = Topology::new("a.example.org/node", "n-1");
+    assert!(asks(None, &here) && asks(Some(node("n-1")), &here));
+    assert!(!asks(Some(node("n-2")), &here));
 }
 
 #[test]
