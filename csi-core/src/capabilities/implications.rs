@@ -89,8 +89,8 @@ fn plugin(offer: &Offer, parts: &Parts<'_>) -> Result<(), String> {
             .to_owned());
     }
     if parts.node.is_some_and(|node| node.needs_staging && node.stage_unstage_volume.is_none()) {
-        return Err("STAGE_UNSTAGE_VOLUME is withdrawn from a ready-made node plugin that stages its volumes: leave it, \
-             or use the service without staging where there is one, unstaged_service()"
+        return Err("STAGE_UNSTAGE_VOLUME is withdrawn from a ready-made node plugin that stages its volumes: do not \
+             withdraw it, or use unstaged_service() of the plugins that have one"
             .to_owned());
     }
     let tells = parts.controller.is_some_and(ControllerTable::reports_condition)

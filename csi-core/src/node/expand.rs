@@ -22,11 +22,10 @@ use crate::types::{AbsolutePath, CapacityRange, Secrets, VolumeCapability, Volum
     note = "write `#[async_trait]` before the `impl`, and the methods that the trait's documentation lists"
 )]
 pub trait NodeExpandVolume: Send + Sync + 'static {
-    /// Grows the filesystem or device at the path to fill the volume, or to `capacity_range` if no controller has
-    /// given the volume a new size, and returns the size in bytes; 0 if
-    /// the size is unknown. A volume that is already large enough is `Ok`. The framework compares the size with
-    /// the requested range: a larger one is OUT_OF_RANGE, and a smaller one is UNAVAILABLE, because the storage
-    /// can still grow.
+    /// Grows the filesystem or device at the path to fill the volume, and returns the size in bytes; 0 if the size is
+    /// unknown. If the node alone sets the size of volumes, it grows this one to `capacity_range`. A volume that is
+    /// already large enough is `Ok`. The framework compares the size with the requested range: a larger one is
+    /// OUT_OF_RANGE, and a smaller one is UNAVAILABLE, because the storage can still grow.
     ///
     /// - spec: `node-expand-volume.grows`, `node-expand-volume.large-enough-is-ok`
     /// - spec: `node-expand-volume.missing`, `node-expand-volume.in-use`, `node-expand-volume.out-of-range`

@@ -73,7 +73,7 @@ impl StringMap {
 
     /// Parses the map into the driver's own struct, each value into its field's type.
     ///
-    /// Supported are numbers, booleans, strings, enums of unit variants, types that read themselves from a string, such as
+    /// Supported are numbers, booleans, strings, enums of unit variants, types that are read from a string, such as
     /// [`Quantity`](crate::kubernetes::Quantity), and `Option`s of them.
     ///
     /// # Errors

@@ -83,8 +83,8 @@ impl<T> Place<T> {
         let fitting: Vec<_> = allowed.into_iter().filter(room).collect();
         if fitting.is_empty() {
             return Err(Error::LimitReached(format!(
-                "the volume needs {bytes} bytes, and of the places that are usable from where it has to be ({count}) \
-                 the largest has {most} bytes left"
+                "the volume needs {bytes} bytes, and none of the {count} places that are usable from where it has to be \
+                 has more than {most} left"
             ).into()));
         }
         Ok(fitting)

@@ -58,8 +58,9 @@ steps! {
     /// against its will only with `hostUsers: false`.
     ///
     /// The directory gets the mode 0777 minus the umask. Its project id, from 0x40000000 upwards, is one that nothing on
-    /// the filesystem has (`quotactl(2)`, `ioctl_xfs_fsgetxattr(2)`). The limit is on the disk when the call returns. A call that was interrupted is
-    /// continued by the next one. Before Linux 5.14 (`quotactl_fd(2)`) the node of the filesystem's device is needed.
+    /// the filesystem has (`quotactl(2)`, `ioctl_xfs_fsgetxattr(2)`). The limit is on the disk when the call returns. A
+    /// call that was interrupted is continued by the next one. Before Linux 5.14 (`quotactl_fd(2)`) the node of the
+    /// filesystem's device is needed.
     ///
     /// # Errors
     /// - [`Unsupported`](crate::ErrorKind::Unsupported): the filesystem enforces no limits; the error says how to

@@ -48,7 +48,7 @@ pub(crate) fn make(host: &Host, kind: Kind, place: &Path, bytes: u64, fill: Fill
     }
 }
 
-/// Creates the directory of a volume, which can hold so many bytes where the disk's filesystem can enforce that.
+/// Creates the directory of a volume. Where the disk's filesystem enforces sizes, it holds at most so many bytes.
 pub(crate) fn make_limited(host: &Host, place: &Path, bytes: u64) -> Result<()> {
     static SAID: Once = Once::new();
     let content = Kind::Directory.content(place);
@@ -107,7 +107,8 @@ pub(crate) fn held(kind: Kind, place: &Path) -> Result<Held> {
     })
 }
 
-/// Copies another object's content into the directory of this one, into an empty directory if that has one. Blocks are shared if the disk can do that.
+/// Copies another object's content into the directory of this one, where a directory for it can be already, but empty.
+/// Blocks are shared if the disk can do that.
 pub(crate) fn copy(kind: Kind, from: &Path, place: &Path) -> Result<()> {
     // Checked before the copy: if the source is staged meanwhile, a blank copy must not be marked.
     if was_staged(from)? {

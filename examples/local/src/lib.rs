@@ -91,11 +91,19 @@ impl Local {
         id: impl ToString,
         work: impl FnOnce(&VolumeGroup, &str) -> mount::Result<T> + Send + 'static,
     ) -> Result<T> {
+        let id = id.to_string();
+        self.run(move |group| work(group, &id)).await
+    }
+
+    /// Works with the volume group, on a thread that is allowed to block.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&VolumeGroup) -> mount::Result<T> + Send + 'static,
+    ) -> Result<T> {
         let args = self.args.clone();
         let opened = self.opened.get_or_try_init(|| blocking(move || Ok(open(&args)?))).await?;
         let group = opened.0.clone();
-        let id = id.to_string();
-        blocking(move || Ok(work(&group, &id)?)).await
+        blocking(move || Ok(work(&group)?)).await
     }
 
     /// Where this node's volumes can be used: on this node.
@@ -111,7 +119,7 @@ impl Local {
 #[async_trait]
 impl Identity for Local {
     async fn probe(&self) -> Result<Readiness> {
-        self.with("", |_, _| Ok(Readiness::Ready)).await
+        self.run(|_| Ok(Readiness::Ready)).await
     }
 }
 
@@ -152,7 +160,7 @@ impl CreateDeleteVolume for Local {
             let kind = if is_snapshot { LvmName::snapshot } else { LvmName::volume };
             wanted = wanted.source(kind(source.id().to_owned()));
         }
-        let made = self.with(&id, move |group, _| group.create(&wanted)).await?;
+        let made = self.run(move |group| group.create(&wanted)).await?;
         let mut volume = filesystem.keep_in(self.volume(&id, made.bytes)?);
         if params.encrypted == Some(true) {
             volume = volume.context("encrypted", "true");
@@ -189,7 +197,7 @@ impl GetCapacity for Local {
         if !is_supported || !request.is_for(&self.here()?) {
             return Ok(Capacity::new(0));
         }
-        let room = self.with("", move |group, _| group.capacity(&layout)).await?;
+        let room = self.run(move |group| group.capacity(&layout)).await?;
         let capacity = Capacity::new(room.available);
         Ok(capacity.maximum_volume_size(room.maximum).minimum_volume_size(room.minimum))
     }
@@ -250,7 +258,7 @@ impl NodeExpandVolume for Growth {
 #[async_trait]
 impl NodeGetStorageHealth for Local {
     async fn storage_health(&self, _: NodeGetStorageHealthRequest) -> Result<Vec<StorageHealthEntry>> {
-        let pools = self.with("", |group, _| group.pools()).await?;
+        let pools = self.run(VolumeGroup::pools).await?;
         let faults = pools.into_iter().filter_map(|pool| Some(format!("{}: {}", pool.name, pool.fault?)));
         let entry = |fault| StorageHealthEntry::new(StorageHealthStatus::Degraded, "ThinPool", fault);
         Ok(faults.map(entry).collect())

@@ -191,9 +191,8 @@ impl SimulatedNode {
     ///
     /// # Errors
     /// EROFS where it is mounted read-only, ENOSPC when the filesystem is full, EDQUOT above the limit of a
-    /// directory, ETIMEDOUT where a workload
-    /// would wait without limit, the error of a dead filesystem, and those of the real system below a
-    /// directory that is published.
+    /// directory, ETIMEDOUT where a workload would wait without limit, the error of a dead filesystem, and those of the
+    /// real system below a directory that is published.
     pub fn write(&self, path: impl AsRef<Path>, bytes: impl Into<Vec<u8>>) -> io::Result<()> {
         let path = path.as_ref();
         let bytes = bytes.into();
