@@ -44,6 +44,24 @@ fn everything_is_zero_afterwards() {
     }
 }
 
+/// Each tenant fills the device with its pattern; the next one searches all of it.
+#[test]
+fn no_tenant_sees_the_pattern_of_the_last() {
+    let rounds = std::env::var("CSI_TEST_ROUNDS").map_or(3, |rounds| rounds.parse().unwrap());
+    // With a part that is read back only by samples.
+    let bytes = 34 * MIB;
+    let image = Image::of_bytes(bytes, &LoopOptions::new());
+    let device = image.open();
+    for round in 0..rounds {
+        assert!(image.is_zero(), "round {round}");
+        let pattern = format!("secret of tenant {round:08} ").repeat(bytes as usize / 26);
+        image.write(0, pattern.as_bytes());
+        assert!(!image.is_zero());
+        erase(&device, EraseMode::Zero, EraseOptions::new(), nothing).unwrap();
+    }
+    println!("{rounds} tenants");
+}
+
 #[test]
 fn an_interrupted_erase_goes_on_where_it_was() {
     let image = full(40);

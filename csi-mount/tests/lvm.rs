@@ -137,6 +137,26 @@ fn the_life_of_thin_volumes() {
     {
         assert_eq!(volume_has(&group, volume, text), is_there, "{volume} {text}");
     }
+    // Its user does not get the header.
+    let headed = |name: &str, mebibytes: u64| request(name, mebibytes).header(4 * MIB);
+    let encrypted = group.create(&headed("h", 4)).unwrap();
+    assert_eq!((encrypted.bytes, room()), (4 * MIB, 128 - 48 - 32 - 24 - 8));
+    assert_eq!(group.create(&headed("h", 4).limit(4 * MIB)).unwrap(), encrypted);
+    assert_eq!(group.grow("h", 7 * MIB).unwrap().bytes, 8 * MIB);
+    let copy = group.create(&headed("i", 1).source(LvmName::volume("h"))).unwrap();
+    assert_eq!(copy.bytes, 8 * MIB);
+    for (request, kind) in [
+        (request("h", 8), ErrorKind::AlreadyExists),
+        (request("new", 8).source(LvmName::volume("h")), ErrorKind::Unsupported),
+        (headed("new", 8).source(LvmName::volume("r")), ErrorKind::Unsupported),
+    ] {
+        let error = group.create(&request).unwrap_err();
+        assert_eq!(error.kind(), kind, "{request:?}: {error}");
+        assert!(error.to_string().contains("header"), "{error}");
+    }
+    for name in ["h", "i"] {
+        assert_eq!(group.delete(&LvmName::volume(name)).unwrap(), LvmDeletion::Removed);
+    }
     for (request, kind) in [
         (request("r", 32), ErrorKind::AlreadyExists),
         (request("new", 25), ErrorKind::NoSpace),
@@ -191,13 +211,14 @@ fn an_erase_keeps_tenants_apart() {
         }
     }
     println!("{rounds} rounds of {} tenants", layouts.len());
-    // The search finds what is there; and what a delete without an erase left, the next create finds.
+    // The search finds what is there; and what a delete without an erase left, the next create and growth find.
     group.create(&LvmRequest::new("careless", 24 * MIB).erase(EraseMode::None)).unwrap();
     mark(&group, "careless", "secret of the careless");
     assert!(volume_has(&group, "careless", "secret of"));
     assert_eq!(group.delete(&LvmName::volume("careless")).unwrap(), LvmDeletion::Removed);
     assert!(has(&bed.images[0].file(), "secret of the careless"));
-    thick(&group, "next", 24 * MIB);
+    thick(&group, "next", 4 * MIB);
+    assert_eq!(group.grow("next", 24 * MIB).unwrap().bytes, 24 * MIB);
     assert!(!volume_has(&group, "next", "secret of"));
     assert!(!has(&bed.images[0].file(), "secret of the careless"));
 }
@@ -216,7 +237,7 @@ fn a_full_pool_loses_nothing_in_silence() {
     let written = written.count() as u64;
     assert!((12..=16).contains(&written), "{written} MiB were confirmed of 16");
     let [pool] = &*group.pools().unwrap() else { panic!("one pool") };
-    println!("{pool:?}");
+    assert_eq!(group.last_pools(), std::slice::from_ref(pool));
     assert!(pool.data_percent > Some(95.0) && pool.fault.is_some(), "{pool:?}");
     assert_eq!(group.capacity(&thin("pool")).unwrap().available, 0);
     for result in [
@@ -337,10 +358,10 @@ fn a_command_that_takes_long_is_not_repeated() {
     assert_eq!((volume.bytes, fs::read_to_string(&count).unwrap()), (8 * MIB, "once\n".to_owned()));
 }
 
-/// A process dies in the middle of an erase; the next one goes on at the place that the tag has.
+/// A process or the machine dies in the middle of an erase; the next one goes on at the place that the tag has.
 #[test]
 fn an_erase_goes_on_after_a_restart() {
-    let bed = Bed::new(&[3 << 10]);
+    let mut bed = Bed::new(&[3 << 10]);
     let group = bed.open();
     let volume = thick(&group, "a", 3 << 30);
     with_device(&group, "a", |path| {
@@ -362,8 +383,12 @@ fn an_erase_goes_on_after_a_restart() {
     let start = Instant::now();
     drop(eraser);
     assert!(start.elapsed() < Duration::from_secs(60), "it ends after its step");
-    // As a process that died after the first GiB left it.
+    // As a process that died after the first GiB left it, and the machine with it: nothing is active, and the disk is
+    // another loop device.
     lvm(&["lvchange", "--yes", "--addtag", "csi.erased=1073741824", &bed.volume("csi_a")]);
+    drop((group, slow));
+    lvm(&["vgchange", "--activate", "n", &bed.name]);
+    bed.images[0].attach_again();
     let eraser = bed.open().start_eraser().unwrap();
     eventually("it is erased", || bed.logical_volumes().is_empty().then_some(()));
     drop(eraser);

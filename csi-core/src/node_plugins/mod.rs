@@ -17,6 +17,8 @@ mod filesystem_options;
 mod fuse;
 mod kernel;
 mod limited_directory;
+#[cfg(feature = "lvm")]
+mod logical_volumes;
 mod mount_group;
 mod ownership;
 #[cfg(feature = "remote")]
@@ -34,6 +36,8 @@ pub use ephemeral::{EphemeralContent, EphemeralNode};
 pub use filesystem_options::FilesystemOptions;
 pub use fuse::{FuseFilesystems, FuseNode};
 pub use limited_directory::{create_directory, grow_directory};
+#[cfg(feature = "lvm")]
+pub use logical_volumes::LogicalVolumes;
 pub use mount_group::MountGroup;
 #[cfg(feature = "remote")]
 pub use remote::RemoteDisks;

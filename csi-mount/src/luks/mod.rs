@@ -98,6 +98,9 @@ pub enum LuksDiscards {
 }
 
 impl Luks {
+    /// How much of a new device its headers take. The rest is the volume.
+    pub const HEADER_BYTES: u64 = HEADER;
+
     /// This crate's defaults.
     pub fn new() -> Self {
         Self::default()

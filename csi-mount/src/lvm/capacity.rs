@@ -1,5 +1,7 @@
 //! How much more fits: thick volumes by free extents, thin ones by their sizes and by what the pool can still take.
 
+use std::sync::PoisonError;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::lvm::group::{Group, LvmLayout, LvmOptions, VolumeGroup};
 use crate::lvm::report::{Kind, PoolFacts, Report};
@@ -74,20 +76,12 @@ impl VolumeGroup {
     /// # Errors
     /// Those of [`open`](Self::open).
     pub fn pools(&self) -> Result<Vec<LvmPool>> {
-        let report = self.0.read()?;
-        let pools = report.volumes.iter().filter_map(|found| match &found.kind {
-            Kind::Pool(facts) => Some(LvmPool {
-                name: found.name.clone(),
-                bytes: found.bytes,
-                promised: report.promised(&found.name),
-                data_percent: facts.data_percent,
-                metadata_percent: facts.metadata_percent,
-                when_full: if facts.fails_when_full { LvmWhenFull::Fail } else { LvmWhenFull::Wait },
-                fault: facts.fault(),
-            }),
-            _ => None,
-        });
-        Ok(pools.collect())
+        Ok(self.0.read()?.pools())
+    }
+
+    /// All thin pools, as the last call found them that read the volume group. No lvm is run: for metrics.
+    pub fn last_pools(&self) -> Vec<LvmPool> {
+        self.0.pools.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -105,6 +99,22 @@ impl PoolFacts {
 }
 
 impl Report {
+    pub(super) fn pools(&self) -> Vec<LvmPool> {
+        let pools = self.volumes.iter().filter_map(|found| match &found.kind {
+            Kind::Pool(facts) => Some(LvmPool {
+                name: found.name.clone(),
+                bytes: found.bytes,
+                promised: self.promised(&found.name),
+                data_percent: facts.data_percent,
+                metadata_percent: facts.metadata_percent,
+                when_full: if facts.fails_when_full { LvmWhenFull::Fail } else { LvmWhenFull::Wait },
+                fault: facts.fault(),
+            }),
+            _ => None,
+        });
+        pools.collect()
+    }
+
     /// The smallest number of bytes in whole extents that is at least this; none if it is too large.
     pub(super) fn round_up(&self, bytes: u64) -> Option<u64> {
         bytes.max(1).checked_next_multiple_of(self.extent)

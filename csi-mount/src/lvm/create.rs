@@ -20,6 +20,7 @@ pub struct LvmRequest {
     layout: LvmLayout,
     source: Option<LvmName>,
     erase: EraseMode,
+    header: u64,
 }
 
 impl LvmRequest {
@@ -32,12 +33,13 @@ impl LvmRequest {
             layout: LvmLayout::Thick,
             source: None,
             erase: EraseMode::Zero,
+            header: 0,
         }
     }
 
     /// The largest size that is right too, in bytes.
-    pub fn limit(mut self, bytes: u64) -> Self {
-        self.limit = Some(bytes);
+    pub fn limit(mut self, bytes: impl Into<Option<u64>>) -> Self {
+        self.limit = bytes.into();
         self
     }
 
@@ -49,8 +51,8 @@ impl LvmRequest {
 
     /// Its first content: a copy of this snapshot or volume, which must be thin and in the same pool. It then has at
     /// least the size of its source.
-    pub fn source(mut self, source: LvmName) -> Self {
-        self.source = Some(source);
+    pub fn source(mut self, source: impl Into<Option<LvmName>>) -> Self {
+        self.source = source.into();
         self
     }
 
@@ -58,6 +60,14 @@ impl LvmRequest {
     /// with the volume.
     pub fn erase(mut self, mode: EraseMode) -> Self {
         self.erase = mode;
+        self
+    }
+
+    /// How many bytes of the device its user does not get: [`Luks::HEADER_BYTES`](crate::Luks::HEADER_BYTES) of an encrypted
+    /// volume. They are added to every size of the volume, also when it grows, and recorded with it. A copy has the
+    /// header of its source.
+    pub fn header(mut self, bytes: u64) -> Self {
+        self.header = bytes;
         self
     }
 }
@@ -76,7 +86,8 @@ impl VolumeGroup {
     /// - [`ErrorKind::NoSpace`]: it does not fit; see [`capacity`](Self::capacity).
     /// - [`ErrorKind::OutOfRange`]: no size in whole extents is within the limit, or the source is larger than it.
     /// - [`ErrorKind::NotFound`]: there is no such source, or no such thin pool.
-    /// - [`ErrorKind::Unsupported`]: the source is not in this thin pool, or the pool does not zero new blocks.
+    /// - [`ErrorKind::Unsupported`]: the source is not in this thin pool or has another header, or the pool does not
+    ///   zero new blocks.
     /// - [`ErrorKind::ToolFailed`]: lvm failed. Nothing exists, or a repeated call finishes it.
     /// - Those of [`open`](Self::open).
     pub fn create(&self, request: &LvmRequest) -> Result<LvmVolume> {
@@ -114,7 +125,7 @@ impl VolumeGroup {
         let bytes = size(group, report, request)?;
         let source = match &request.source {
             None => None,
-            Some(source) => Some(source_of(group, report, source, &request.layout)?),
+            Some(source) => Some(source_of(group, report, source, request)?),
         };
         let source_bytes = source.as_ref().map(|source| source.found.bytes);
         group.require_room(CREATE, report, name, &request.layout, bytes)?;
@@ -124,8 +135,8 @@ impl VolumeGroup {
         let mut record = Record::new(name.clone(), state);
         record.source.clone_from(&request.source);
         record.erase = request.erase;
+        record.header = request.header;
         record.was_staged = source.as_ref().is_some_and(|source| source.record.was_staged);
-        let extents = (bytes / report.extent).to_string();
         let options = match (&request.layout, &source) {
             (LvmLayout::Thin(_), Some(source)) => {
                 let origin = format!("{}/{}", group.name, source.found.name);
@@ -139,12 +150,7 @@ impl VolumeGroup {
                 if let LvmLayout::ThickOn(tag) = &request.layout {
                     record.disks = Some(tag.clone());
                 }
-                // What is on it is this driver's to look at: lvm wipes only the signatures that it knows.
-                let linear =
-                    ["--type", "linear", "-ay", "-K", "-Zn", "-Wn", "--extents", &extents, &group.name];
-                let mut words = words(&linear);
-                words.extend(record.disks.as_ref().map(|tag| format!("@{tag}")));
-                words
+                group.linear(&record, bytes / report.extent)
             }
         };
         group.create(turn, &record, options)
@@ -153,15 +159,20 @@ impl VolumeGroup {
     /// Finishes a volume that is allocated: a thick one must read as zeros, a copy must have its size.
     fn finish(&self, turn: Turn, report: &Report, made: &Ours<'_>, request: &LvmRequest) -> Result<()> {
         let group = &*self.0;
-        let mut record = made.record.clone();
-        record.state = LvmState::Ready;
-        if made.is_thin() {
-            let bytes = size(group, report, request)?;
-            if bytes > made.found.bytes {
-                group.extend(&turn, report, made, bytes)?;
-            }
-            return group.set_record(&turn, made, &record);
+        if !made.is_thin() {
+            return self.clean(turn, made).map(drop);
         }
+        let bytes = size(group, report, request)?;
+        if bytes > made.found.bytes {
+            group.extend(&turn, report, made, bytes, &[])?;
+        }
+        let record = Record { state: LvmState::Ready, ..made.record.clone() };
+        group.set_record(&turn, made, &record)
+    }
+
+    /// Makes new extents ready: they must read as zeros. Returns the turn, which others had meanwhile.
+    fn clean(&self, turn: Turn, made: &Ours<'_>) -> Result<Turn> {
+        let group = &*self.0;
         let _at_erase = group.begin_erase(&made.found.uuid)?;
         let device = if made.found.is_active { group.device(made)? } else { group.activate(&turn, made)? };
         // The volume group is free for others while the device is read and written.
@@ -173,9 +184,10 @@ impl VolumeGroup {
         drop(device);
         let turn = group.lvm.turn(CREATE)?;
         group.deactivate(&turn, &made.found.uuid)?;
-        record.erased = 0;
+        let record = Record { state: LvmState::Ready, erased: 0, ..stored.clone() };
         // By its UUID: if the volume was deleted meanwhile, nothing is changed.
-        group.set_record(&turn, &Ours { found: made.found, record: stored }, &record)
+        group.set_record(&turn, &Ours { found: made.found, record: stored }, &record)?;
+        Ok(turn)
     }
 
     /// Makes a snapshot of a thin volume, or returns the one that exists. If the volume is mounted on this node, the
@@ -204,6 +216,7 @@ impl VolumeGroup {
             group.require_room(SNAPSHOT, &report, &name, &layout, source.found.bytes)?;
             let mut record = Record::new(name.clone(), LvmState::Ready);
             record.source = Some(source_name.clone());
+            record.header = source.record.header;
             record.was_staged = source.record.was_staged;
             let origin = format!("{}/{}", group.name, source.found.name);
             group.create(&turn, &record, words(&["--snapshot", "-an", "--permission", "r", &origin]))?;
@@ -220,8 +233,8 @@ impl VolumeGroup {
     /// Grows a volume to at least this size, also while it is in use. A volume that has it already is returned as it
     /// is; none ever shrinks.
     ///
-    /// The new part of a thick volume can have the data of a volume that was deleted without being erased, or of
-    /// whoever used the disks before; nothing checks that. The filesystem is grown afterwards, by
+    /// The new part of a thick volume is first a logical volume of its own, which is read and erased as
+    /// [`create`](Self::create) does it; only then the volume gets it. The filesystem is grown afterwards, by
     /// [`grow_mounted`](crate::grow_mounted).
     ///
     /// # Errors
@@ -234,15 +247,66 @@ impl VolumeGroup {
         let report = group.read()?;
         let ours = report.find(group, &name).ok_or_else(|| group.missing(GROW, &name))?;
         group.require_ready(GROW, &ours)?;
-        let wanted = report.round_up(bytes);
+        let wanted = bytes.checked_add(ours.record.header).and_then(|bytes| report.round_up(bytes));
         let wanted =
             wanted.ok_or_else(|| group.error(ErrorKind::OutOfRange, GROW, format!("{bytes} bytes")))?;
         if wanted <= ours.found.bytes {
             return Ok(ours.volume());
         }
-        group.require_room(GROW, &report, &name, &ours.volume().layout, wanted - ours.found.bytes)?;
-        group.extend(&turn, &report, &ours, wanted)?;
-        Ok(LvmVolume { bytes: wanted, ..ours.volume() })
+        if ours.is_thin() {
+            let more = wanted - ours.found.bytes;
+            group.require_room(GROW, &report, &name, &ours.volume().layout, more)?;
+            group.extend(&turn, &report, &ours, wanted, &[])?;
+        } else {
+            self.grow_thick(turn, &report, &ours, wanted)?;
+        }
+        let report = group.read()?;
+        let ours = report.find(group, &name).ok_or_else(|| group.missing(GROW, &name))?;
+        Ok(ours.volume())
+    }
+
+    /// Gives a thick volume new extents, which are a logical volume of their own until they read as zeros.
+    fn grow_thick(&self, turn: Turn, report: &Report, ours: &Ours<'_>, wanted: u64) -> Result<()> {
+        let group = &*self.0;
+        let name = &ours.record.name;
+        let part_name = LvmName::Growth(name.as_str().to_owned());
+        let more = wanted - ours.found.bytes;
+        let part = report.find(group, &part_name);
+        if part.as_ref().is_some_and(|part| part.found.bytes != more) {
+            // A call for another size was interrupted.
+            self.remove_growth(&turn, report, name)?;
+            let report = group.read()?;
+            let ours = report.find(group, name).ok_or_else(|| group.missing(GROW, name))?;
+            return self.grow_thick(turn, &report, &ours, wanted);
+        }
+        if part.is_none() {
+            group.require_room(GROW, report, name, &ours.volume().layout, more)?;
+            let mut record = Record::new(part_name.clone(), LvmState::Creating);
+            record.disks.clone_from(&ours.record.disks);
+            group.create(&turn, &record, group.linear(&record, more / report.extent))?;
+        }
+        let report = group.read()?;
+        let part = report.find(group, &part_name).ok_or_else(|| group.missing(GROW, &part_name))?;
+        let turn = if part.record.state == LvmState::Creating { self.clean(turn, &part)? } else { turn };
+        let report = group.read()?;
+        let ours = report.find(group, name).ok_or_else(|| group.missing(GROW, name))?;
+        group.require_ready(GROW, &ours)?;
+        let part = report.find(group, &part_name).filter(|part| part.record.state == LvmState::Ready);
+        let Some(part) = part.filter(|part| ours.found.bytes + part.found.bytes == wanted) else {
+            let reason = format!("{name} was changed by another call");
+            return Err(group.error(ErrorKind::Pending, GROW, reason));
+        };
+        // Nobody else has the turn while these extents are free.
+        self.remove(&turn, &part)?;
+        group.extend(&turn, &report, &ours, wanted, &part.found.extents)
+    }
+
+    /// Removes what an interrupted growth of this volume left.
+    pub(super) fn remove_growth(&self, turn: &Turn, report: &Report, name: &LvmName) -> Result<()> {
+        let part = report.find(&self.0, &LvmName::Growth(name.as_str().to_owned()));
+        let Some(part) = part else { return Ok(()) };
+        let _at_erase = self.0.begin_erase(&part.found.uuid)?;
+        self.remove(turn, &part)
     }
 }
 
@@ -261,6 +325,16 @@ impl Group {
         self.lvm.change(turn, &arguments)
     }
 
+    /// The options for a linear logical volume. What is on it is this driver's to look at: lvm wipes only the signatures
+    /// that it knows.
+    fn linear(&self, record: &Record, extents: u64) -> Vec<String> {
+        let extents = extents.to_string();
+        let mut words =
+            words(&["--type", "linear", "-ay", "-K", "-Zn", "-Wn", "--extents", &extents, &self.name]);
+        words.extend(record.disks.as_ref().map(|tag| format!("@{tag}")));
+        words
+    }
+
     fn require_room(
         &self,
         operation: &'static str,
@@ -277,11 +351,19 @@ impl Group {
         Err(self.error(ErrorKind::NoSpace, operation, reason))
     }
 
-    fn extend(&self, turn: &Turn, report: &Report, ours: &Ours<'_>, bytes: u64) -> Result<()> {
-        let extents = (bytes / report.extent).to_string();
+    /// Grows a logical volume to this size, a thick one by these extents.
+    fn extend(
+        &self,
+        turn: &Turn,
+        report: &Report,
+        ours: &Ours<'_>,
+        bytes: u64,
+        extents: &[String],
+    ) -> Result<()> {
+        let size = (bytes / report.extent).to_string();
         let volume = format!("{}/{}", self.name, ours.found.name);
-        let mut arguments = words(&["lvextend", "--yes", "--extents", &extents, &volume]);
-        arguments.extend(ours.record.disks.as_ref().map(|tag| format!("@{tag}")));
+        let mut arguments = words(&["lvextend", "--yes", "--extents", &size, &volume]);
+        arguments.extend_from_slice(extents);
         self.lvm.change(turn, &arguments)
     }
 }
@@ -289,9 +371,10 @@ impl Group {
 /// The size of a new volume in whole extents.
 fn size(group: &Group, report: &Report, request: &LvmRequest) -> Result<u64> {
     let source = request.source.as_ref().and_then(|source| report.find(group, source));
-    let least = request.bytes.max(source.map_or(0, |source| source.found.bytes));
-    let rounded =
-        report.round_up(least).filter(|rounded| request.limit.is_none_or(|limit| *rounded <= limit));
+    let asked = request.bytes.saturating_add(request.header);
+    let least = asked.max(source.map_or(0, |source| source.found.bytes));
+    let limit = request.limit.map(|limit| limit.saturating_add(request.header));
+    let rounded = report.round_up(least).filter(|rounded| limit.is_none_or(|limit| *rounded <= limit));
     rounded.ok_or_else(|| {
         let reason = format!("{least} bytes in extents of {} are more than the limit", report.extent);
         group.error(ErrorKind::OutOfRange, CREATE, reason)
@@ -303,11 +386,16 @@ fn source_of<'r>(
     group: &'r Group,
     report: &'r Report,
     name: &LvmName,
-    layout: &LvmLayout,
+    request: &LvmRequest,
 ) -> Result<Ours<'r>> {
     let source = report.find(group, name).ok_or_else(|| group.missing(CREATE, name))?;
     group.require_ready(CREATE, &source)?;
-    match (layout, &source.found.kind) {
+    if source.record.header != request.header {
+        let headers = format!("{} bytes, and the new volume {}", source.record.header, request.header);
+        let reason = format!("{name} has a header of {headers}: only one of them is encrypted");
+        return Err(group.error(ErrorKind::Unsupported, CREATE, reason));
+    }
+    match (&request.layout, &source.found.kind) {
         (LvmLayout::Thin(pool), Kind::Thin { pool: its }) if pool == its => Ok(source),
         _ => {
             let reason = format!("{name} is not in the thin pool of the new volume, so it can't be copied");
@@ -328,7 +416,7 @@ fn judge(group: &Group, report: &Report, made: &Ours<'_>, request: &LvmRequest) 
     };
     // A copy that is not finished can still grow.
     let is_unfinished_copy = made.record.state == LvmState::Creating && made.is_thin();
-    let bytes = made.found.bytes;
+    let bytes = made.bytes();
     let is_large_enough = bytes >= request.bytes || is_unfinished_copy;
     let differs = if !is_large_enough || request.limit.is_some_and(|limit| bytes > limit) {
         format!("with another size ({bytes} bytes)")
@@ -336,6 +424,8 @@ fn judge(group: &Group, report: &Report, made: &Ours<'_>, request: &LvmRequest) 
         "with another source".to_owned()
     } else if pool != wants_pool {
         "with another layout".to_owned()
+    } else if made.record.header != request.header {
+        format!("with another header ({} bytes)", made.record.header)
     } else {
         return Ok(());
     };

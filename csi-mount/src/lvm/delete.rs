@@ -50,6 +50,7 @@ impl VolumeGroup {
         // A call that creates it works on it.
         let _at_erase = group.begin_erase(&ours.found.uuid)?;
         group.require_closed(DELETE, &ours)?;
+        self.remove_growth(&turn, &report, name)?;
         // Nobody had a volume that was not finished.
         let has_no_data = ours.record.state == LvmState::Creating;
         if ours.is_thin() || ours.record.erase == EraseMode::None || has_no_data {
@@ -135,7 +136,7 @@ impl VolumeGroup {
     }
 
     /// Removes a logical volume, and its device. lvm refuses it while the device is open.
-    fn remove(&self, turn: &Turn, ours: &Ours<'_>) -> Result<()> {
+    pub(super) fn remove(&self, turn: &Turn, ours: &Ours<'_>) -> Result<()> {
         self.0.change(turn, &["lvremove"], &ours.found.uuid)
     }
 

@@ -6,7 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::lvm::capacity::LvmPool;
 use crate::lvm::command::{Lvm, Turn};
+#[cfg(doc)]
+use crate::lvm::create::LvmRequest;
 use crate::lvm::report::{self, Found, Kind, Report};
 use crate::lvm::tags::{LvmName, LvmState, Record};
 
@@ -107,6 +110,8 @@ pub(super) struct Group {
     pub(super) uuid: String,
     pub(super) options: LvmOptions,
     pub(super) lvm: Lvm,
+    /// As the last report says.
+    pub(super) pools: Mutex<Vec<LvmPool>>,
     /// UUIDs of the logical volumes that this process erases now.
     pub(super) at_erase: Mutex<BTreeSet<String>>,
     /// Raised when a volume is marked for its erase.
@@ -119,7 +124,7 @@ pub(super) struct Group {
 pub struct LvmVolume {
     /// The name by which it was created.
     pub name: LvmName,
-    /// Its size.
+    /// Its size, without its [header](LvmRequest::header).
     pub bytes: u64,
     /// Where its blocks are.
     pub layout: LvmLayout,
@@ -165,10 +170,11 @@ impl VolumeGroup {
             return Err(Error::new(ErrorKind::InvalidInput, OPEN, reason));
         }
         let lvm = Lvm::find(&options.launcher, options.time_limit)?;
-        let uuid = read(name, options.uuid.as_deref(), &options, &lvm)?.uuid;
+        let report = read(name, options.uuid.as_deref(), &options, &lvm)?;
         let group = Group {
             name: name.to_owned(),
-            uuid,
+            pools: Mutex::new(report.pools()),
+            uuid: report.uuid,
             options,
             lvm,
             at_erase: Mutex::default(),
@@ -187,7 +193,9 @@ impl VolumeGroup {
     /// # Errors
     /// Those of [`open`](Self::open).
     pub fn list(&self) -> Result<Vec<LvmVolume>> {
-        Ok(self.0.read()?.ours(&self.0).map(|ours| ours.volume()).collect())
+        let report = self.0.read()?;
+        let whole = report.ours(&self.0).filter(|ours| !matches!(ours.record.name, LvmName::Growth(_)));
+        Ok(whole.map(|ours| ours.volume()).collect())
     }
 
     /// The volume or snapshot with this name; none if it does not exist.
@@ -241,7 +249,7 @@ impl Ours<'_> {
         };
         LvmVolume {
             name: self.record.name.clone(),
-            bytes: self.found.bytes,
+            bytes: self.bytes(),
             layout,
             state: self.record.state,
             source: self.record.source.clone(),
@@ -250,6 +258,11 @@ impl Ours<'_> {
             logical_volume: self.found.name.clone(),
             uuid: self.found.uuid.clone(),
         }
+    }
+
+    /// What its user has of it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.found.bytes.saturating_sub(self.record.header)
     }
 
     pub(super) fn is_thin(&self) -> bool {
@@ -270,7 +283,9 @@ impl Report {
 
 impl Group {
     pub(super) fn read(&self) -> Result<Report> {
-        read(&self.name, Some(&self.uuid), &self.options, &self.lvm)
+        let report = read(&self.name, Some(&self.uuid), &self.options, &self.lvm)?;
+        *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = report.pools();
+        Ok(report)
     }
 
     /// Changes logical volumes by a command with a selection, so that lvm itself compares the UUID, under its lock: a

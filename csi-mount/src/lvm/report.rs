@@ -9,7 +9,7 @@ const GROUP: &str = "vg_uuid,vg_extent_size,vg_free_count,vg_shared,vg_clustered
 const DISK: &str = "pv_free,pv_allocatable,pv_missing,pv_tags";
 const VOLUME: &str = "lv_name,lv_uuid,lv_size,lv_tags,lv_layout,pool_lv,origin,data_percent,metadata_percent,\
      lv_when_full,lv_check_needed,lv_health_status,lv_active,lv_device_open,lv_time";
-const SEGMENT: &str = "lv_uuid,zero";
+const SEGMENT: &str = "lv_uuid,zero,seg_pe_ranges";
 
 /// The arguments of the report of one volume group.
 pub(super) fn arguments(group: &str) -> Vec<&str> {
@@ -50,6 +50,8 @@ pub(super) struct Found {
     pub(super) bytes: u64,
     pub(super) tags: Vec<String>,
     pub(super) kind: Kind,
+    /// The extents of a thick one, as lvm2's commands take them: `/dev/sdb:0-9`.
+    pub(super) extents: Vec<String>,
     pub(super) is_active: bool,
     /// None if it is not known.
     pub(super) is_open: Option<bool>,
@@ -129,6 +131,12 @@ fn volume(row: &Value, segments: &[Value]) -> Result<Found> {
         layout if layout.contains(&"thin") => Kind::Thin { pool: text(row, "pool_lv")?.to_owned() },
         _ => Kind::Other,
     };
+    let mut extents = Vec::new();
+    if kind == Kind::Thick {
+        for segment in segments_of(uuid, segments)? {
+            extents.extend(text(segment, "seg_pe_ranges")?.split_whitespace().map(str::to_owned));
+        }
+    }
     let is_open = match text(row, "lv_device_open")? {
         "open" => Some(true),
         "" => Some(false),
@@ -140,6 +148,7 @@ fn volume(row: &Value, segments: &[Value]) -> Result<Found> {
         bytes: number(row, "lv_size")?,
         tags: tags(text(row, "lv_tags")?),
         kind,
+        extents,
         is_active: !text(row, "lv_active")?.is_empty(),
         is_open,
         time: number(row, "lv_time")?,
@@ -147,10 +156,9 @@ fn volume(row: &Value, segments: &[Value]) -> Result<Found> {
 }
 
 fn pool(row: &Value, segments: &[Value]) -> Result<PoolFacts> {
-    let uuid = text(row, "lv_uuid")?;
     let mut zeroes = false;
-    for segment in segments {
-        zeroes |= text(segment, "lv_uuid")? == uuid && text(segment, "zero")? == "zero";
+    for segment in segments_of(text(row, "lv_uuid")?, segments)? {
+        zeroes |= text(segment, "zero")? == "zero";
     }
     Ok(PoolFacts {
         data_percent: text(row, "data_percent")?.parse().ok(),
@@ -160,6 +168,16 @@ fn pool(row: &Value, segments: &[Value]) -> Result<PoolFacts> {
         fails_when_full: text(row, "lv_when_full")? == "error",
         zeroes,
     })
+}
+
+fn segments_of<'a>(uuid: &str, segments: &'a [Value]) -> Result<Vec<&'a Value>> {
+    let mut found = Vec::new();
+    for segment in segments {
+        if text(segment, "lv_uuid")? == uuid {
+            found.push(segment);
+        }
+    }
+    Ok(found)
 }
 
 /// A part of the report; an empty one is left out of it.

@@ -14,6 +14,7 @@ const SOURCE: &str = "csi.source=";
 const DISKS: &str = "csi.disks=";
 const ERASE: &str = "csi.erase=";
 const ERASED: &str = "csi.erased=";
+const HEADER: &str = "csi.header=";
 const STAGED: &str = "csi.staged";
 
 /// The longest name in bytes. A tag has at most 1024 characters, and an escaped byte takes three.
@@ -30,6 +31,10 @@ pub enum LvmName {
     Volume(String),
     /// A snapshot.
     Snapshot(String),
+    /// The part by which the thick volume of this name grows, until it reads as zeros and the volume gets it. No call
+    /// returns or takes it.
+    #[doc(hidden)]
+    Growth(String),
 }
 
 impl LvmName {
@@ -46,7 +51,7 @@ impl LvmName {
     /// The name without its kind.
     pub fn as_str(&self) -> &str {
         match self {
-            Self::Volume(name) | Self::Snapshot(name) => name,
+            Self::Volume(name) | Self::Snapshot(name) | Self::Growth(name) => name,
         }
     }
 
@@ -54,6 +59,7 @@ impl LvmName {
         match self {
             Self::Volume(_) => "volume",
             Self::Snapshot(_) => "snapshot",
+            Self::Growth(_) => "growth",
         }
     }
 
@@ -71,6 +77,7 @@ impl LvmName {
         let prefix = match self {
             Self::Volume(_) => "csi",
             Self::Snapshot(_) => "csisnap",
+            Self::Growth(_) => "csigrow",
         };
         let name = self.as_str();
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
@@ -138,13 +145,24 @@ pub(super) struct Record {
     pub(super) erase: EraseMode,
     /// How much is erased already, in bytes.
     pub(super) erased: u64,
+    /// How many of its bytes are not its user's.
+    pub(super) header: u64,
     /// It, or what it is a copy of, was in use.
     pub(super) was_staged: bool,
 }
 
 impl Record {
     pub(super) fn new(name: LvmName, state: LvmState) -> Self {
-        Self { name, state, source: None, disks: None, erase: EraseMode::Zero, erased: 0, was_staged: false }
+        Self {
+            name,
+            state,
+            source: None,
+            disks: None,
+            erase: EraseMode::Zero,
+            erased: 0,
+            header: 0,
+            was_staged: false,
+        }
     }
 
     /// The tags for this driver's volume.
@@ -165,6 +183,9 @@ impl Record {
         if self.erased > 0 {
             tags.push(format!("{ERASED}{}", self.erased));
         }
+        if self.header > 0 {
+            tags.push(format!("{HEADER}{}", self.header));
+        }
         tags
     }
 
@@ -175,9 +196,10 @@ impl Record {
             let mut found = tags.iter().filter_map(|tag| tag.strip_prefix(prefix));
             found.next().filter(|_| found.next().is_none())
         };
-        let name = match (one("csi.volume="), one("csi.snapshot=")) {
-            (Some(name), None) => LvmName::Volume(decode(name)?),
-            (None, Some(name)) => LvmName::Snapshot(decode(name)?),
+        let name = match (one("csi.volume="), one("csi.snapshot="), one("csi.growth=")) {
+            (Some(name), None, None) => LvmName::Volume(decode(name)?),
+            (None, Some(name), None) => LvmName::Snapshot(decode(name)?),
+            (None, None, Some(name)) => LvmName::Growth(decode(name)?),
             _ => return None,
         };
         let state = one(STATE)?;
@@ -186,6 +208,10 @@ impl Record {
             Some(mode) => mode.parse().ok()?,
             None => EraseMode::Zero,
         };
+        let header = match one(HEADER) {
+            Some(bytes) => bytes.parse().ok()?,
+            None => 0,
+        };
         has_mark.then(|| Self {
             name,
             state,
@@ -193,6 +219,7 @@ impl Record {
             disks: one(DISKS).map(str::to_owned),
             erase,
             erased: one(ERASED).and_then(|bytes| bytes.parse().ok()).unwrap_or(0),
+            header,
             was_staged: tags.iter().any(|tag| tag == STAGED),
         })
     }
@@ -261,7 +288,14 @@ mod tests {
                 good.iter().enumerate().filter(|(at, _)| *at != missing).map(|(_, tag)| *tag).collect();
             assert_eq!(read(&tags), None, "{tags:?}");
         }
-        for more in ["csi.volume=b", "csi.snapshot=a", "csi.state=creating", "csi.erase=dd"] {
+        for more in [
+            "csi.volume=b",
+            "csi.snapshot=a",
+            "csi.growth=a",
+            "csi.state=creating",
+            "csi.erase=dd",
+            "csi.header=x",
+        ] {
             assert_eq!(read(&[&good[..], &[more]].concat()), None, "{more}");
         }
         for (at, wrong) in
@@ -282,6 +316,7 @@ mod tests {
                 record.source = Some(LvmName::snapshot(name.clone()));
                 record.disks = Some("ssd".to_owned());
                 record.erased = erased;
+                record.header = erased;
                 record.was_staged = was_staged;
                 if state == LvmState::Erasing {
                     record.erase = EraseMode::Discard;

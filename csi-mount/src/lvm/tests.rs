@@ -25,9 +25,10 @@ fn printed() -> Value {
             volume("csisnap_s", "thin,sparse", "pool", "12582912"),
         ],
         "seg": [
-            {"lv_uuid": "csi_a", "zero": "unknown"},
-            {"lv_uuid": "pool", "zero": "zero"},
-            {"lv_uuid": "csi_t", "zero": ""},
+            {"lv_uuid": "csi_a", "zero": "unknown", "seg_pe_ranges": "/dev/sdb:0-0"},
+            {"lv_uuid": "csi_a", "zero": "unknown", "seg_pe_ranges": "/dev/sdc:7-7"},
+            {"lv_uuid": "pool", "zero": "zero", "seg_pe_ranges": "pool_tdata:0-9"},
+            {"lv_uuid": "csi_t", "zero": "", "seg_pe_ranges": ""},
         ],
     }]})
 }
@@ -56,6 +57,7 @@ fn a_report_is_read() {
     let thin = Kind::Thin { pool: "pool".to_owned() };
     assert_eq!(kinds, [&Kind::Thick, &Kind::Pool(facts), &thin, &thin]);
     assert_eq!(report.volumes[0].tags.len(), 3);
+    assert_eq!(report.volumes[0].extents, ["/dev/sdb:0-0", "/dev/sdc:7-7"]);
 }
 
 #[test]
@@ -66,9 +68,15 @@ fn a_report_that_lacks_something_is_no_report() {
         let error = Report::parse(text.as_bytes()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreadable, "{text}: {error}");
     }
-    for (part, field) in [("vg", "vg_shared"), ("pv", "pv_missing"), ("lv", "lv_tags"), ("seg", "zero")] {
+    for (part, at, field) in [
+        ("vg", 0, "vg_shared"),
+        ("pv", 1, "pv_missing"),
+        ("lv", 1, "lv_tags"),
+        ("seg", 2, "zero"),
+        ("seg", 1, "seg_pe_ranges"),
+    ] {
         let mut printed = printed();
-        printed["report"][0][part][1.min(usize::from(part != "vg"))].as_object_mut().unwrap().remove(field);
+        printed["report"][0][part][at].as_object_mut().unwrap().remove(field);
         let error = parse(&printed).unwrap_err();
         assert_eq!(error.to_string(), format!("read lvm's report: it has no {field}"));
     }
@@ -160,6 +168,6 @@ fn a_pool_takes_what_its_ratio_allows_while_it_is_well() {
     ] {
         assert_eq!(room(100, &change).unwrap_err().kind(), kind);
     }
-    let skips_zeroing = |report: &mut Value| report["seg"][1]["zero"] = "".into();
+    let skips_zeroing = |report: &mut Value| report["seg"][2]["zero"] = "".into();
     assert_eq!(room(100, &skips_zeroing).unwrap_err().kind(), ErrorKind::Unsupported);
 }

@@ -6,22 +6,16 @@ use std::sync::Arc;
 use csi_core::controller::{
     Capacity, CreateSnapshotRequest, DeleteSnapshotRequest, GetCapacity, GetCapacityRequest,
 };
-use csi_core::identity::Readiness;
 use csi_core::mount::erase::EraseMode;
 use csi_core::mount::flow::block::StagePlan;
-use csi_core::mount::lvm::{
-    HOST_LAUNCHER, LvmEraser, LvmLayout, LvmName, LvmOptions, LvmRequest, LvmState, VolumeGroup,
-};
-use csi_core::mount::{self, Filesystem, IdMap, Luks};
+use csi_core::mount::lvm::{HOST_LAUNCHER, LvmLayout, LvmName, LvmOptions, LvmRequest};
+use csi_core::mount::{Filesystem, IdMap, Luks};
 use csi_core::node::{
     NodeExpandVolume, NodeExpandVolumeRequest, NodeGetStorageHealth, NodeGetStorageHealthRequest,
 };
-use csi_core::node_plugins::FilesystemOptions;
-use csi_core::types::{
-    ContentSource, Place, Snapshot, SnapshotId, StorageHealthEntry, StorageHealthStatus, Topology,
-};
+use csi_core::node_plugins::{FilesystemOptions, LogicalVolumes};
+use csi_core::types::{Place, Snapshot, SnapshotId, StorageHealthEntry, Topology};
 use csi_core::{Result, prelude::*};
-use tokio::sync::OnceCell;
 
 const NAME: &str = "local.csi.example.org";
 
@@ -66,49 +60,23 @@ impl Params {
             _ => Err(Error::invalid("parameters[disks]", "is for thick volumes, and pool for thin ones")),
         }
     }
-}
 
-struct Local {
-    args: Args,
-    /// Opened by the first call, so that the manifests need no volume group.
-    opened: OnceCell<(VolumeGroup, LvmEraser)>,
-}
-
-fn open(args: &Args) -> mount::Result<(VolumeGroup, LvmEraser)> {
-    let mut options = LvmOptions::new(NAME).overcommit(args.overcommit);
-    if args.host_lvm {
-        options = options.launcher(HOST_LAUNCHER);
+    /// What LUKS takes of the logical volume.
+    fn header(&self) -> u64 {
+        if self.encrypted == Some(true) { Luks::HEADER_BYTES } else { 0 }
     }
-    let group = VolumeGroup::open(&args.group, options)?;
-    let eraser = group.start_eraser()?;
-    Ok((group, eraser))
+}
+
+#[derive(Clone)]
+struct Local {
+    driver: DriverArgs,
+    volumes: LogicalVolumes,
 }
 
 impl Local {
-    /// Works with the volume of this id, on a thread that is allowed to block.
-    async fn with<T: Send + 'static>(
-        &self,
-        id: impl ToString,
-        work: impl FnOnce(&VolumeGroup, &str) -> mount::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let id = id.to_string();
-        self.run(move |group| work(group, &id)).await
-    }
-
-    /// Works with the volume group, on a thread that is allowed to block.
-    async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&VolumeGroup) -> mount::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let args = self.args.clone();
-        let opened = self.opened.get_or_try_init(|| blocking(move || Ok(open(&args)?))).await?;
-        let group = opened.0.clone();
-        blocking(move || Ok(work(&group)?)).await
-    }
-
     /// Where this node's volumes can be used: on this node.
     fn here(&self) -> Result<Topology> {
-        Ok(Topology::new(format!("{NAME}/node"), self.args.driver.node_info()?.node_id.as_str()))
+        Ok(Topology::new(format!("{NAME}/node"), self.driver.node_info()?.node_id.as_str()))
     }
 
     fn volume(&self, id: &VolumeId, bytes: u64) -> Result<Volume> {
@@ -117,18 +85,10 @@ impl Local {
 }
 
 #[async_trait]
-impl Identity for Local {
-    async fn probe(&self) -> Result<Readiness> {
-        self.run(|_| Ok(Readiness::Ready)).await
-    }
-}
-
-#[async_trait]
 impl Controller for Local {
     async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
-        let found = self.with(id, |group, id| group.find(&LvmName::volume(id))).await?;
-        let usable = found.filter(|found| found.state == LvmState::Ready);
-        usable.map(|found| self.volume(id, found.bytes)).transpose()
+        let found = self.volumes.find(id).await?;
+        found.map(|found| self.volume(id, found.bytes)).transpose()
     }
 
     fn supports(&self, capability: &VolumeCapability) -> bool {
@@ -147,20 +107,15 @@ impl CreateDeleteVolume for Local {
         let filesystems = request.volume_capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
         let range = request.capacity_range.at_least(filesystems.map(Filesystem::min_size).max().unwrap_or(1));
         let id = VolumeId::from_name(&request.name)?;
-        let mut wanted = LvmRequest::new(id.as_str(), range.choose(1 << 30, 1)?).layout(params.layout()?);
+        let bytes = range.choose(1 << 30, 1)?;
+        let source = request.volume_content_source.as_ref().map(LvmName::from);
+        let wanted = LvmRequest::new(id.as_str(), bytes).limit(range.limit_bytes).source(source);
+        let mut wanted = wanted.layout(params.layout()?).header(params.header());
         if let Some(mode) = params.erase {
             let mode = mode.parse::<EraseMode>();
             wanted = wanted.erase(mode.map_err(|it| Error::invalid("parameters[erase]", it.to_string()))?);
         }
-        if let Some(limit) = range.limit_bytes {
-            wanted = wanted.limit(limit);
-        }
-        if let Some(source) = &request.volume_content_source {
-            let is_snapshot = matches!(source, ContentSource::Snapshot(_));
-            let kind = if is_snapshot { LvmName::snapshot } else { LvmName::volume };
-            wanted = wanted.source(kind(source.id().to_owned()));
-        }
-        let made = self.run(move |group| group.create(&wanted)).await?;
+        let made = self.volumes.create(wanted).await?;
         let mut volume = filesystem.keep_in(self.volume(&id, made.bytes)?);
         if params.encrypted == Some(true) {
             volume = volume.context("encrypted", "true");
@@ -169,7 +124,7 @@ impl CreateDeleteVolume for Local {
     }
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
-        self.with(&request.volume_id, |group, id| group.delete(&LvmName::volume(id)).map(drop)).await
+        self.volumes.delete(&request.volume_id).await
     }
 }
 
@@ -177,49 +132,42 @@ impl CreateDeleteVolume for Local {
 impl CreateDeleteSnapshot for Local {
     async fn create_snapshot(&self, request: CreateSnapshotRequest) -> Result<Snapshot> {
         let id = SnapshotId::from_name(&request.name)?;
-        let source = request.source_volume_id.clone();
-        let made = self.with(&id, move |group, id| group.snapshot(id, source.as_str())).await?;
-        let mut snapshot = Snapshot::new(id, request.source_volume_id.clone(), made.created);
-        snapshot.size_bytes = made.bytes;
-        Ok(snapshot)
+        self.volumes.snapshot(id, &request.source_volume_id).await
     }
 
     async fn delete_snapshot(&self, request: DeleteSnapshotRequest) -> Result<()> {
-        self.with(&request.snapshot_id, |group, id| group.delete(&LvmName::snapshot(id)).map(drop)).await
+        self.volumes.delete(&request.snapshot_id).await
     }
 }
 
 #[async_trait]
 impl GetCapacity for Local {
     async fn capacity(&self, request: GetCapacityRequest) -> Result<Capacity> {
-        let layout = request.parameters.parse_known::<Params>()?.layout()?;
+        let params = request.parameters.parse_known::<Params>()?;
         let is_supported = request.volume_capabilities.iter().all(|one| self.supports(one));
         if !is_supported || !request.is_for(&self.here()?) {
             return Ok(Capacity::new(0));
         }
-        let room = self.run(move |group| group.capacity(&layout)).await?;
-        let capacity = Capacity::new(room.available);
-        Ok(capacity.maximum_volume_size(room.maximum).minimum_volume_size(room.minimum))
+        self.volumes.capacity(params.layout()?, params.header()).await
     }
 }
 
 #[async_trait]
 impl BlockDevices for Local {
     async fn info(&self) -> Result<NodeInfo> {
-        Ok(self.args.driver.node_info()?.at(self.here()?))
+        Ok(self.driver.node_info()?.at(self.here()?))
     }
 
     async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
-        self.with(&volume.volume_id, |group, id| Ok(group.activate(id)?.path().to_owned())).await
+        self.volumes.attach(volume).await
     }
 
     async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
-        let device = self.with(&volume.volume_id, VolumeGroup::device).await?;
-        Ok(device.map(|device| device.path().to_owned()))
+        self.volumes.device(volume).await
     }
 
     async fn detach(&self, volume: &Attachment) -> Result<()> {
-        self.with(&volume.volume_id, VolumeGroup::deactivate).await
+        self.volumes.detach(volume).await
     }
 
     fn encryption(&self, volume: &Attachment) -> Result<Option<Luks>> {
@@ -232,51 +180,51 @@ impl BlockDevices for Local {
 
     async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
         let plan = FilesystemOptions::kept_in(&volume.volume_context)?.plan(capability)?;
-        let found = self.with(&volume.volume_id, |group, id| group.find(&LvmName::volume(id))).await?;
-        let was_staged = found.is_some_and(|found| found.was_staged);
-        Ok(if was_staged { plan.never_format() } else { plan })
+        self.volumes.plan(volume, plan).await
     }
 
     async fn staged(&self, volume: &Attachment) -> Result<()> {
-        self.with(&volume.volume_id, VolumeGroup::set_staged).await
+        self.volumes.staged(volume).await
     }
 }
 
 /// The node grows its volumes: external-resizer calls one controller, which is on another node.
-struct Growth(Arc<Local>);
-
 #[async_trait]
-impl NodeExpandVolume for Growth {
-    async fn expand_volume(&self, request: NodeExpandVolumeRequest) -> Result<u64> {
-        if let Some(bytes) = request.capacity_range.required_bytes {
-            self.0.with(&request.volume_id, move |group, id| group.grow(id, bytes)).await?;
-        }
-        BlockNode::new(self.0.clone()).expand_volume(request).await
+impl NodeExpandVolume for Local {
+    async fn expand_volume(&self, mut request: NodeExpandVolumeRequest) -> Result<u64> {
+        let bytes = self.volumes.grow(&request.volume_id, request.capacity_range).await?;
+        // The range does not count LUKS' headers, which the device has.
+        request.capacity_range = CapacityRange::default();
+        BlockNode::new(Arc::new(self.clone())).expand_volume(request).await?;
+        Ok(bytes)
     }
 }
 
 #[async_trait]
 impl NodeGetStorageHealth for Local {
     async fn storage_health(&self, _: NodeGetStorageHealthRequest) -> Result<Vec<StorageHealthEntry>> {
-        let pools = self.run(VolumeGroup::pools).await?;
-        let faults = pools.into_iter().filter_map(|pool| Some(format!("{}: {}", pool.name, pool.fault?)));
-        let entry = |fault| StorageHealthEntry::new(StorageHealthStatus::Degraded, "ThinPool", fault);
-        Ok(faults.map(entry).collect())
+        self.volumes.storage_health().await
     }
 }
 
 /// Returns the driver, configured by its flags.
 pub fn plugin(args: &Args) -> Plugin {
-    let local = Arc::new(Local { args: args.clone(), opened: OnceCell::new() });
+    let mut options = LvmOptions::new(NAME).overcommit(args.overcommit);
+    if args.host_lvm {
+        options = options.launcher(HOST_LAUNCHER);
+    }
+    let volumes = LogicalVolumes::new(&args.group, options);
+    let local = Arc::new(Local { driver: args.driver.clone(), volumes: volumes.clone() });
     let controller = ControllerService::new(local.clone());
     let controller = controller.create_delete_volume().create_delete_snapshot().clone_volume().get_capacity();
     let node = BlockNode::service(local.clone())
-        .expand_volume_by(Arc::new(Growth(local.clone())))
+        .expand_volume_by(local.clone())
         .get_storage_health_by(local.clone());
     Plugin::new(NAME, env!("CARGO_PKG_VERSION"))
         .volume_accessibility_constraints()
         .volume_expansion(Expansion::Online)
-        .identity(local)
+        .identity(Arc::new(volumes.clone()))
+        .metrics(move |out| volumes.write_metrics(out))
         .controller(controller.single_node_multi_writer())
         .node(node.single_node_multi_writer())
         .declare(|options| {

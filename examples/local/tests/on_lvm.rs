@@ -12,6 +12,8 @@ use clap::Parser as _;
 use csi_conformance::Kit;
 use csi_core::Host;
 use csi_core::mount::LoopOptions;
+use csi_core::mount::lvm::LvmOptions;
+use csi_core::node_plugins::LogicalVolumes;
 use csi_core::testing::serve;
 use test_support::driver::conforms;
 
@@ -49,7 +51,22 @@ async fn conforms_to(group: &str, parts: &[&str], least: usize, settings: fn(Kit
         assert!(Instant::now() < end, "more than the pool is left: {}", left());
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
+    metrics_have_the_pool(group).await;
     lvm(&["vgremove", "--yes", "--force", group]);
+}
+
+async fn metrics_have_the_pool(group: &str) {
+    let volumes = LogicalVolumes::new(group, LvmOptions::new("local.csi.example.org"));
+    let mut text = String::new();
+    volumes.write_metrics(&mut text).expect("text");
+    assert!(!text.contains("pool="), "nothing is known yet: {text}");
+    volumes.run(|_| Ok(())).await.expect("a volume group");
+    volumes.write_metrics(&mut text).expect("text");
+    for sample in
+        ["csi_lvm_pool_bytes{pool=\"pool\"} 1073741824.0", "csi_lvm_pool_data_ratio{pool=\"pool\"} 0.0"]
+    {
+        assert!(text.contains(sample), "{text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,9 +82,7 @@ async fn thin_volumes_and_copies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn encrypted_volumes() {
-    // A raw one is 16 MiB smaller than requested: LUKS' headers are in it.
     let encrypted = |kit: Kit| {
-        let kit = kit.skip("node-use.device-grows");
         kit.parameters([("encrypted", "true")].into()).secrets([("luksKey", "a passphrase")].into())
     };
     conforms_to("encrypted", &["node-use"], 4, encrypted).await;
