@@ -6,10 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::lvm::capacity::LvmPool;
 use crate::lvm::command::{Lvm, Turn};
-#[cfg(doc)]
-use crate::lvm::create::LvmRequest;
+use crate::lvm::pool::LvmPool;
 use crate::lvm::report::{self, Found, Kind, Report};
 use crate::lvm::tags::{LvmName, LvmState, Record};
 
@@ -124,7 +122,7 @@ pub(super) struct Group {
 pub struct LvmVolume {
     /// The name by which it was created.
     pub name: LvmName,
-    /// Its size, without its [header](LvmRequest::header).
+    /// Its size, without its [header](crate::lvm::LvmRequest::header).
     pub bytes: u64,
     /// Where its blocks are.
     pub layout: LvmLayout,

@@ -56,15 +56,17 @@ mod command;
 mod create;
 mod delete;
 mod group;
+mod pool;
 mod report;
 mod tags;
 #[cfg(test)]
 mod tests;
 
-pub use self::capacity::{LvmCapacity, LvmPool, LvmWhenFull};
+pub use self::capacity::LvmCapacity;
 pub use self::create::LvmRequest;
 pub use self::delete::{LvmDeletion, LvmEraser};
 pub use self::group::{LvmLayout, LvmOptions, LvmVolume, VolumeGroup};
+pub use self::pool::{LvmPool, LvmWhenFull};
 pub use self::tags::{LvmName, LvmState};
 
 /// Runs the host's lvm from a container, for [`LvmOptions::launcher`]: `nsenter(1)` with the namespaces of the host's
