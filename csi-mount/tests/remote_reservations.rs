@@ -80,19 +80,20 @@ fn writes_on_their_way(disk: &Path) -> u64 {
     text.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// What PREEMPT and PREEMPT_ABORT do with a write that the target has and whose own disk does not answer. The first one
-/// returns at once, and the write arrives afterwards. The second one returns when the write has ended.
+/// What PREEMPT and a takeover of ours (PREEMPT_ABORT) do with a write that the target has and whose own disk does not
+/// answer. The first one returns at once, and the write arrives afterwards. The second one returns when the write has
+/// ended.
 fn what_is_on_its_way(storage: &dyn SharedDisk) {
     let [a, b] = storage.nodes();
-    let [first, second] = [&a, &b].map(|path| BlockDevice::open(path).unwrap());
-    for abort in [false, true] {
+    let devices = [&a, &b].map(|disk| BlockDevice::open(disk).unwrap());
+    for is_ours in [false, true] {
         let mut arrived = 0;
         for attempt in 0..20 {
-            let offset = (1 + attempt) * MIB + if abort { 30 * MIB } else { 0 };
-            for (device, key) in [(&first, 0xa), (&second, 0xb)] {
-                assert!(change(device, Change::Register(key)).unwrap());
+            let offset = (1 + attempt) * MIB + if is_ours { 30 * MIB } else { 0 };
+            reserve(&a, 1).unwrap();
+            if !is_ours {
+                assert!(change(&devices[1], Change::Register(keys(2)[1])).unwrap());
             }
-            assert!(change(&first, Change::Reserve(0xa)).unwrap());
             storage.suspend();
             let [resumed, returned] = std::thread::scope(|scope| {
                 scope.spawn(|| println!("the write: {:?}", write(&a, 7, offset)));
@@ -100,11 +101,14 @@ fn what_is_on_its_way(storage: &dyn SharedDisk) {
                 // It can be on its way to the target still, which then refuses it: the next attempt is another chance.
                 std::thread::sleep(Duration::from_millis(50 * attempt));
                 let takeover = scope.spawn(|| {
-                    let how = if abort { Change::PreemptAbort(0xb, 0xa) } else { Change::Preempt(0xb, 0xa) };
-                    assert!(change(&second, how).unwrap());
+                    if is_ours {
+                        reserve(&b, 2).unwrap();
+                    } else {
+                        assert!(change(&devices[1], Change::Preempt(keys(2)[1], keys(1)[0])).unwrap());
+                    }
                     Instant::now()
                 });
-                let end = Instant::now() + Duration::from_secs(if abort { 1 } else { 60 });
+                let end = Instant::now() + Duration::from_secs(if is_ours { 1 } else { 60 });
                 while !takeover.is_finished() && Instant::now() < end {
                     std::thread::sleep(Duration::from_millis(10));
                 }
@@ -113,18 +117,18 @@ fn what_is_on_its_way(storage: &dyn SharedDisk) {
                 [resumed, takeover.join().unwrap()]
             });
             let has_arrived = storage.read(offset, 1)[0] == 7;
-            assert_registered(&b, vec![0xb], Some(0xb));
-            change(&second, Change::Unregister).unwrap();
+            assert_registered(&b, vec![keys(2)[1]], Some(keys(2)[1]));
+            change(&devices[1], Change::Unregister).unwrap();
             if !has_arrived {
                 continue;
             }
             println!(
-                "abort: {abort}; the takeover returned before the write arrived: {}",
+                "ours: {is_ours}; the takeover returned before the write arrived: {}",
                 returned < resumed
             );
             assert_eq!(
                 returned < resumed,
-                !abort,
+                !is_ours,
                 "the disk answered {resumed:?}, the takeover {returned:?}"
             );
             arrived += 1;
@@ -409,15 +413,16 @@ fn an_operator_sees_and_removes_it(storage: &dyn SharedDisk, see: &[&str], remov
     reserve(&a, 1).unwrap();
     reserve(&b, 2).unwrap();
     release(&b);
-    let seen = run(&a, see).to_lowercase();
+    // The other node would be told first that its registration is gone (UNIT ATTENTION).
+    let seen = run(&b, see).to_lowercase();
     println!("{seen}");
     assert!(
         seen.contains(&format!("{:x}", keys(2)[1])) && !seen.contains(&format!("{:x}", keys(1)[0])),
         "{seen}"
     );
     assert_registered(&a, vec![keys(2)[1]], Some(keys(2)[1]));
-    remove.into_iter().for_each(|words| drop(run(&a, words)));
-    assert_registered(&b, vec![], None);
+    remove.into_iter().for_each(|words| drop(run(&b, words)));
+    assert_registered(&a, vec![], None);
     write(&a, 1, 0).unwrap();
 }
 
