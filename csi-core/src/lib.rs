@@ -135,7 +135,7 @@
 //! | `mount` | yes | on Linux: [`mount`], the ready-made node plugins, and the requests' methods that mount and unmount |
 //! | `luks` | | encrypted block volumes: `BlockDevices::encryption` |
 //! | `lvm` | | volumes of LVM on the node's own disks: `csi_core::mount::lvm`, `csi_core::mount::erase` |
-//! | `remote` | | `RemoteDisks`: block volumes that are attached over the network (NVMe over TCP and RDMA, iSCSI, Fibre Channel) |
+//! | `remote` | | `RemoteDisks`: block volumes that are attached over the network (NVMe over TCP and RDMA, iSCSI, Fibre Channel); `BlockDevices::fencing`: one writer, proven by the storage |
 //! | `clap` | | `DriverArgs`: command-line flags and environment variables for the plugin's settings, for `Plugin::run_with` |
 //! | `manifests` | | with `clap`: the command `manifests` of a driver, which makes its Kubernetes manifests |
 //! | `http` | | `Plugin::http`: `/healthz`, `/readyz` and `/metrics` |

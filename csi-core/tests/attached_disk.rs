@@ -161,13 +161,17 @@ fn disks(directory: &Path) -> Disks {
     Disks { attachments: directory.join("attachments") }
 }
 
-/// Serves the storage system with a node plugin.
-async fn served(storage: &Arc<Storage>, node: impl BlockDevices, directory: &Path) -> Client {
+/// The storage system with a node plugin.
+fn plugin(storage: &Arc<Storage>, node: impl BlockDevices) -> Plugin {
     let node = BlockNode::service(Arc::new(node));
     let controller =
         ControllerService::new(Arc::clone(storage)).create_delete_volume().publish_unpublish_volume();
     let plugin = Plugin::new("disks.csi.example.org", "1").controller(controller).node(node);
-    serve(plugin.host(storage.machine.clone()), directory).await
+    plugin.host(storage.machine.clone())
+}
+
+async fn served(storage: &Arc<Storage>, node: impl BlockDevices, directory: &Path) -> Client {
+    serve(plugin(storage, node), directory).await
 }
 
 async fn created(storage: &Storage, client: &Client) -> VolumeUse {
@@ -228,6 +232,84 @@ async fn a_disk_comes_back_and_is_waited_for() {
             }
             volume.unpublish_unstage_detach(&client, &targets).await.unwrap();
             storage.each(|_, disk| assert_eq!(disk.device, None));
+        }
+    }
+}
+
+/// The same node plugin, with this choice for reservations. A simulated disk has none.
+#[cfg(feature = "remote")]
+struct Fenced(Disks, csi_core::mount::reservation::Fencing);
+
+#[cfg(feature = "remote")]
+#[async_trait]
+impl BlockDevices for Fenced {
+    fn fencing(&self) -> csi_core::mount::reservation::Fencing {
+        self.1
+    }
+
+    fn attachments_directory(&self) -> Option<PathBuf> {
+        self.0.attachments_directory()
+    }
+
+    async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
+        self.0.attach(volume).await
+    }
+
+    async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
+        self.0.device(volume).await
+    }
+
+    async fn detach(&self, volume: &Attachment) -> Result<()> {
+        self.0.detach(volume).await
+    }
+}
+
+/// A disk without reservations is used only if the driver allows that, and its health says so. So is a volume whose
+/// controller gave no key.
+#[cfg(feature = "remote")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_without_reservations_is_used_if_the_driver_allows_it() {
+    use csi_core::mount::reservation::Fencing::{IfSupported, Off, Required};
+    use csi_core::node_plugins::PublishRecord;
+    for (fencing, has_key, refusal) in [
+        (Off, false, None),
+        (Off, true, None),
+        (IfSupported, false, None),
+        (IfSupported, true, None),
+        (Required, false, Some("publish_context[reservationKey]")),
+        (Required, true, Some("no reservations")),
+    ] {
+        for capability in [
+            v1::VolumeCapability::mount(Mode::SingleNodeWriter),
+            v1::VolumeCapability::block(Mode::SingleNodeWriter),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let storage = Storage::new();
+            let plugin =
+                plugin(&storage, Fenced(disks(directory.path()), fencing)).spec(csi_core::Spec::V1_13);
+            let client = serve(plugin, directory.path()).await;
+            let mut volume = created(&storage, &client).await;
+            volume.capability = capability;
+            volume.attach(&client).await.unwrap();
+            if has_key {
+                let mut record = PublishRecord::default();
+                record.publish(&storage.machine_id).unwrap();
+                volume.publish_context.extend([record.context("cluster")]);
+            }
+            let staged = volume.stage(&client).await;
+            if let Some(refusal) = refusal {
+                let error = staged.unwrap_err();
+                assert!(error.to_string().contains(refusal), "{error}");
+                continue;
+            }
+            staged.unwrap();
+            let health = v1::NodeGetVolumeHealthRequest {
+                volume_id: volume.volume_id.clone(),
+                staging_target_path: STAGING.to_owned(),
+                ..Default::default()
+            };
+            let health = format!("{:?}", client.call(health).await.unwrap());
+            assert_eq!(health.contains("NotFenced"), fencing == IfSupported && has_key, "{health}");
         }
     }
 }

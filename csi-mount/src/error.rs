@@ -43,6 +43,9 @@ pub enum ErrorKind {
     WrongDevice,
     /// The device or filesystem is read-only, and the operation writes.
     ReadOnly,
+    /// The device is reserved for another node or program, or was taken away from this node
+    /// (the module `reservation`).
+    Reserved,
     /// The device is too small, the filesystem cannot have the requested size, or a file is larger than the
     /// limit.
     OutOfRange,

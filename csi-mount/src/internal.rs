@@ -106,6 +106,31 @@ pub mod flow {
     }
 }
 
+/// What is registered at a device, without the steps that a node takes.
+#[cfg(feature = "remote")]
+pub mod reservation {
+    use crate::device::block_device::BlockDevice;
+    use crate::error::Result;
+
+    pub use crate::sys::reservation::{Change, Registrations};
+
+    /// What is registered and reserved.
+    ///
+    /// # Errors
+    /// As the steps.
+    pub fn registrations(device: &BlockDevice) -> Result<Registrations> {
+        crate::reservation::registrations(device)
+    }
+
+    /// Makes a change. Returns false if what is registered does not allow it.
+    ///
+    /// # Errors
+    /// As the steps.
+    pub fn change(device: &BlockDevice, change: Change) -> Result<bool> {
+        crate::reservation::change(device, change)
+    }
+}
+
 /// Runs the closure as on a kernel that lacks these features. This affects only the current thread.
 #[cfg(any(test, feature = "testing"))]
 pub fn without_features<T>(features: &[Feature], run: impl FnOnce() -> T) -> T {

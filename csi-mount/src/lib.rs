@@ -50,6 +50,7 @@
 //! | run all steps for a volume | [`flow`] |
 //! | make volumes in a volume group of LVM, and erase them | [`lvm`], [`erase`](mod@erase) |
 //! | attach a disk over the network, and detach it | [`remote`] |
+//! | keep a node that is cut off from writing | [`reservation`] |
 //! | run a storage system's own tool, with a time limit and secrets | [`Program`] |
 //! | check whether the node has what volumes need | [`preflight()`] |
 //! | do it on a node that a test can replace | [`Host`] |
@@ -71,7 +72,7 @@
 //! |---|---|---|
 //! | `luks` | no | [`Luks`]: block volumes encrypted on their device, by running `cryptsetup` |
 //! | `lvm` | no | [`lvm`]: volumes of LVM, by running lvm2; [`erase`](mod@erase): devices that read as zeros afterwards |
-//! | `remote` | no | [`remote`]: disks that are attached over the network: NVMe over TCP, iSCSI, Fibre Channel |
+//! | `remote` | no | [`remote`]: disks that are attached over the network: NVMe over TCP, iSCSI, Fibre Channel; [`reservation`]: a single writer, proven by the storage |
 //! | `testing` | no | the module `testing`: mount namespaces and disks for the tests of a driver |
 #![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(target_os = "linux"))))]
 #![cfg(target_os = "linux")]
@@ -99,6 +100,8 @@ mod preflight;
 mod quota;
 #[cfg(feature = "remote")]
 pub mod remote;
+#[cfg(feature = "remote")]
+pub mod reservation;
 mod sys;
 mod table;
 #[cfg(any(test, feature = "testing"))]

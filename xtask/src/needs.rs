@@ -43,6 +43,7 @@ const EMULATION: &[(&str, &str)] = &[
     ("thin-provisioning-tools", "thin_check"),
     ("nvme-cli", "nvme"),
     ("open-iscsi", "iscsiadm iscsid"),
+    ("sg3-utils", "sg_persist"),
     ("multipath-tools", "multipath multipathd"),
     ("udev", "udevadm"),
     ("samba", "smbd"),

@@ -249,6 +249,7 @@ fn mount_errors_keep_their_meaning_and_their_text() {
         Unreadable,
         WrongDevice,
         ReadOnly,
+        Reserved,
         OutOfRange,
         NoSpace,
         Damaged,

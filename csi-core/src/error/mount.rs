@@ -19,9 +19,11 @@ impl From<csi_mount::Error> for Error {
             ErrorKind::AlreadyMounted | ErrorKind::AlreadyExists => Self::Incompatible(reason),
             ErrorKind::Busy => Self::InUse(reason),
             ErrorKind::Pending => Self::Pending(reason),
-            ErrorKind::NotBlank | ErrorKind::ReadOnly | ErrorKind::Damaged | ErrorKind::NotOwned => {
-                Self::NotPossible(reason)
-            }
+            ErrorKind::NotBlank
+            | ErrorKind::ReadOnly
+            | ErrorKind::Damaged
+            | ErrorKind::NotOwned
+            | ErrorKind::Reserved => Self::NotPossible(reason),
             ErrorKind::OutOfRange => Self::OutOfRange(reason),
             ErrorKind::NoSpace => Self::NoSpace(reason),
             // Devices and servers can come back, so a retry can help.

@@ -117,6 +117,18 @@ pub trait BlockDevices: Send + Sync + 'static {
         MountCopies::default()
     }
 
+    /// Returns whether a volume that one node writes is reserved for that node at its storage, so that a node that is cut
+    /// off cannot write any more ([`csi_mount::reservation`]). By default it is not.
+    ///
+    /// The driver's controller publishes volumes, keeps a [`PublishRecord`](super::PublishRecord) for each, and puts its
+    /// [`context`](super::PublishRecord::context) into the publish context. NodeGetVolumeHealth reports the reservation if
+    /// there is an [`attachments_directory`](Self::attachments_directory): `Fenced`, `NotReserved`, or `NotFenced` for a
+    /// device without reservations. `examples/iscsi` and `examples/nvme-tcp` do this.
+    #[cfg(feature = "remote")]
+    fn fencing(&self) -> csi_mount::reservation::Fencing {
+        csi_mount::reservation::Fencing::Off
+    }
+
     /// Returns how the group of VOLUME_MOUNT_GROUP gets access to a volume's files, if that capability is
     /// declared.
     fn mount_group(&self) -> MountGroup {

@@ -13,6 +13,7 @@ mod condition;
 mod directory;
 mod encryption;
 mod ephemeral;
+mod fencing;
 mod filesystem_options;
 mod fuse;
 mod kernel;
@@ -33,6 +34,8 @@ pub use block::BlockNode;
 pub use block_devices::{Attachment, BlockDevices, stage_plan};
 pub use directory::{Directories, DirectoryNode};
 pub use ephemeral::{EphemeralContent, EphemeralNode};
+#[cfg(feature = "remote")]
+pub use fencing::PublishRecord;
 pub use filesystem_options::FilesystemOptions;
 pub use fuse::{FuseFilesystems, FuseNode};
 pub use limited_directory::{create_directory, grow_directory};

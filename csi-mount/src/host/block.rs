@@ -17,6 +17,8 @@ use crate::mounting::attach::Outcome;
 use crate::mounting::id_map::IdMap;
 use crate::mounting::unmount::Unmounted;
 use crate::place::target::Removed;
+#[cfg(feature = "remote")]
+use crate::reservation::{Fencing, ReservationKey, WriteRight};
 use crate::sys::attributes::MountAttributes;
 use crate::sys::ids::DeviceNumber;
 
@@ -211,6 +213,38 @@ steps! {
     ///   [`Mount::at`](crate::Mount::at).
     pub fn stage(device: &Path, staging: &OwnedPath, plan: &StagePlan) -> Result<Staged> {
         block::stage(device, &staging.target()?, plan)
+    }
+
+    /// Reserves the device for this node: the step before a raw volume is published. [`stage`](Self::stage) does it by
+    /// itself ([`StagePlan::reserve`]). Repeated, it finds its work done.
+    ///
+    /// # Errors
+    /// [`Reserved`](crate::ErrorKind::Reserved) if another node, program or cluster has it; nothing is changed then.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) if it is required and the device has no reservations.
+    /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the storage does not answer.
+    #[cfg(feature = "remote")]
+    pub fn reserve(device: &Path, key: ReservationKey, fencing: Fencing) -> Result<()> {
+        block::reserve(device, key, fencing)
+    }
+
+    /// Undoes [`reserve`](Self::reserve) after the volume was unstaged: this node is not registered any more. A device
+    /// that was taken over from another node stays reserved. A device without reservations is a success.
+    ///
+    /// # Errors
+    /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the storage does not answer, and those of
+    /// [`BlockDevice::open`].
+    #[cfg(feature = "remote")]
+    pub fn release(device: &Path) -> Result<()> {
+        block::release(device)
+    }
+
+    /// Asks the device whether it is reserved for the node with this key. It changes nothing.
+    ///
+    /// # Errors
+    /// Those of [`release`](Self::release).
+    #[cfg(feature = "remote")]
+    pub fn write_right(device: &Path, key: ReservationKey) -> Result<WriteRight> {
+        block::write_right(device, key)
     }
 
     /// Opens an encrypted device for raw use. [`opened_device`](Self::opened_device) then returns the device

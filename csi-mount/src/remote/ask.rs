@@ -19,7 +19,7 @@ const FLUSH: &str = "flush";
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
 
 /// Makes a call in a child. `what` is the disk, the controller or the portal that must answer.
-pub(super) fn ask(
+pub(crate) fn ask(
     operation: &'static str,
     what: &Path,
     call: DeviceCall<'_>,
@@ -38,11 +38,11 @@ pub(super) fn ask(
     }
 }
 
-pub(super) fn number_of(answer: &ChildReply) -> i32 {
+pub(crate) fn number_of(answer: &ChildReply) -> i32 {
     i32::try_from(answer.error).unwrap_or(libc::EIO)
 }
 
-pub(super) fn checked(operation: &'static str, what: &Path, answer: &ChildReply) -> Result<()> {
+pub(crate) fn checked(operation: &'static str, what: &Path, answer: &ChildReply) -> Result<()> {
     match number_of(answer) {
         0 => Ok(()),
         number => Err(Error::os(operation, what, std::io::Error::from_raw_os_error(number))),

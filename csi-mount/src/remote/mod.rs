@@ -62,7 +62,7 @@
 //!
 //! Imports from `filesystem` (it runs programs) and the layers above it.
 
-mod ask;
+pub(crate) mod ask;
 mod attach;
 mod detach;
 mod disk;

@@ -10,7 +10,8 @@ use nix::libc;
 use super::child::ChildReply;
 use super::device_mapper::{self, Change};
 use super::keyring::{self, Serial};
-use super::nvme_identify::{self, NvmeName};
+use super::nvme_command::{self, NvmeName};
+use super::reservation::{self, Change as ReservationChange, Protocol};
 use super::scsi_command;
 
 /// A call that a child process makes.
@@ -35,6 +36,10 @@ pub(crate) enum DeviceCall<'a> {
     /// Whether a unit of SCSI takes commands to its medium now, asked through `/dev/bsg`. The answer's `setting` is
     /// 1 if it does.
     ScsiReady(BorrowedFd<'a>),
+    /// What a device has registered and reserved: the answer's `words`.
+    Registrations(BorrowedFd<'a>, Protocol),
+    /// A change of that. The answer's `setting` is the status of the device, 0 for a success.
+    ChangeRegistrations(BorrowedFd<'a>, Protocol, ReservationChange),
     /// A change of the mapping with this uuid, through `/dev/mapper/control`.
     ChangeMapping(BorrowedFd<'a>, &'a str, Change),
     /// Maps an image of a Ceph cluster. The answer's `setting` is 1 if the kernel did not take the key.
@@ -68,6 +73,8 @@ impl DeviceCall<'_> {
             | Self::NvmeName(fd, ..)
             | Self::ScsiPage(fd, _)
             | Self::ScsiReady(fd)
+            | Self::Registrations(fd, _)
+            | Self::ChangeRegistrations(fd, ..)
             | Self::ChangeMapping(fd, ..)
             | Self::MapImage(MapImage { switch: fd, .. }) => fd.as_raw_fd(),
         }
@@ -84,15 +91,24 @@ impl DeviceCall<'_> {
             }
             Self::NvmeOptions(fd) => nvme_options(fd),
             Self::NvmeSize(fd, namespace) => {
-                answer(nvme_identify::size(fd, namespace), |(blocks, block_size)| ChildReply {
+                answer(nvme_command::size(fd, namespace), |(blocks, block_size)| ChildReply {
                     blocks,
                     block_size,
                     ..ChildReply::default()
                 })
             }
-            Self::NvmeName(fd, namespace, name) => answer(nvme_identify::has(fd, namespace, name), yes_or_no),
+            Self::NvmeName(fd, namespace, name) => answer(nvme_command::has(fd, namespace, name), yes_or_no),
             Self::ScsiPage(fd, page) => answer(scsi_command::has_page(fd, page), yes_or_no),
             Self::ScsiReady(fd) => answer(scsi_command::is_ready(fd), yes_or_no),
+            Self::Registrations(fd, protocol) => answer(reservation::read(fd, protocol), |found| {
+                ChildReply { words: found.to_words(), ..ChildReply::default() }
+            }),
+            Self::ChangeRegistrations(fd, protocol, change) => {
+                answer(reservation::change(fd, protocol, change), |status| ChildReply {
+                    setting: status.cast_unsigned().into(),
+                    ..ChildReply::default()
+                })
+            }
             Self::ChangeMapping(fd, uuid, change) => {
                 answer(device_mapper::change(fd, uuid, change), |()| ChildReply::default())
             }

@@ -194,6 +194,15 @@ pub(crate) struct TrimRange {
     least: u64,
 }
 
+/// What happens to what a filesystem has not written when it is shut down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unwritten {
+    WrittenBack,
+    /// Nothing more is written, not even the log.
+    #[cfg(feature = "remote")]
+    Dropped,
+}
+
 /// The request codes and nix's unsafe wrappers.
 mod raw {
     use super::{
@@ -450,10 +459,15 @@ pub(crate) fn trim(fd: BorrowedFd<'_>, start: u64, length: u64) -> Result<u64> {
     Ok(range.length)
 }
 
-/// `FS_IOC_SHUTDOWN` with flags 0: freezes the filesystem, so everything is on its device, and makes every operation
-/// fail from then on. ext4, XFS, f2fs, and btrfs from Linux 6.19.
-pub(crate) fn shut_down(fd: BorrowedFd<'_>) -> Result<()> {
-    let mut flags = 0;
+/// `FS_IOC_SHUTDOWN`: makes every operation of the filesystem fail from then on. With flags 0 it freezes the filesystem
+/// first, so that everything is on its device. ext4, XFS, f2fs, and btrfs from Linux 6.19.
+pub(crate) fn shut_down(fd: BorrowedFd<'_>, unwritten: Unwritten) -> Result<()> {
+    let mut flags = match unwritten {
+        Unwritten::WrittenBack => 0,
+        // EXT4_GOING_FLAGS_NOLOGFLUSH, XFS_FSOP_GOING_FLAGS_NOLOGFLUSH
+        #[cfg(feature = "remote")]
+        Unwritten::Dropped => 2,
+    };
     // SAFETY: the kernel reads one u32.
     unsafe { raw::shut_down(fd.as_raw_fd(), &raw mut flags) }.map(drop)
 }

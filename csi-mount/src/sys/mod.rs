@@ -22,10 +22,12 @@ pub(crate) mod memory;
 pub(crate) mod mount_api;
 pub(crate) mod new_mount;
 #[cfg(feature = "remote")]
-pub(crate) mod nvme_identify;
+pub(crate) mod nvme_command;
 pub(crate) mod own_descriptors;
 pub(crate) mod process;
 pub(crate) mod project_quota;
+#[cfg(feature = "remote")]
+pub(crate) mod reservation;
 #[cfg(feature = "remote")]
 mod scsi_command;
 pub(crate) mod super_options;

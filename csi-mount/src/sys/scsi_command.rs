@@ -1,5 +1,5 @@
-//! Commands that are sent to a unit of SCSI (SPC, "INQUIRY command" and "TEST UNIT READY command") through its node
-//! in `/dev/bsg`: an open of the disk would wait for the repair of its path.
+//! Commands that are sent to a unit of SCSI (SPC, "INQUIRY command", "TEST UNIT READY command" and "PERSISTENT RESERVE
+//! IN command") through its node in `/dev/bsg`: an open of the disk would wait for the repair of its path.
 //!
 //! All of it runs in a forked child: it allocates nothing.
 #![allow(unsafe_code, reason = "ioctl(2) is a raw system call here")]
@@ -10,9 +10,11 @@ use nix::errno::Errno;
 
 const TEST_UNIT_READY: u8 = 0;
 const INQUIRY: u8 = 0x12;
+const PERSISTENT_RESERVE_IN: u8 = 0x5e;
 const CHECK_CONDITION: u32 = 2;
 /// Sense keys.
 const NOT_READY: u8 = 2;
+const ILLEGAL_REQUEST: u8 = 5;
 const UNIT_ATTENTION: u8 = 6;
 /// How often a unit can report that something has changed before it carries a command out.
 const ATTENTIONS: usize = 8;
@@ -64,7 +66,7 @@ pub(crate) fn has_page(unit: BorrowedFd<'_>, known: &[u8]) -> Result<bool, Errno
     let [_, page, ..] = *known else { return Err(Errno::EINVAL) };
     let data = data.get_mut(..known.len()).ok_or(Errno::EMSGSIZE)?;
     let [high, low] = (data.len() as u16).to_be_bytes();
-    let exchange = send(unit, [INQUIRY, 1, page, high, low, 0], data, &mut [])?;
+    let exchange = send(unit, &[INQUIRY, 1, page, high, low, 0], data, &mut [])?;
     match (exchange.driver_status, exchange.device_status) {
         (0, 0) => Ok(data == known),
         _ => Err(Errno::EIO),
@@ -75,7 +77,7 @@ pub(crate) fn has_page(unit: BorrowedFd<'_>, known: &[u8]) -> Result<bool, Errno
 pub(crate) fn is_ready(unit: BorrowedFd<'_>) -> Result<bool, Errno> {
     for _ in 0..ATTENTIONS {
         let mut sense = [0_u8; 64];
-        let exchange = send(unit, [TEST_UNIT_READY, 0, 0, 0, 0, 0], &mut [], &mut sense)?;
+        let exchange = send(unit, &[TEST_UNIT_READY, 0, 0, 0, 0, 0], &mut [], &mut sense)?;
         match (exchange.device_status, sense_key(&sense)) {
             (CHECK_CONDITION, Some(NOT_READY)) => return Ok(false),
             (CHECK_CONDITION, Some(UNIT_ATTENTION)) => {}
@@ -83,6 +85,24 @@ pub(crate) fn is_ready(unit: BorrowedFd<'_>) -> Result<bool, Errno> {
         }
     }
     Ok(true)
+}
+
+/// Reads what the unit has registered or reserved: its keys (action 0), or its reservation (1). `EOPNOTSUPP` if it has
+/// no reservations.
+pub(crate) fn persistent_reserve_in(unit: BorrowedFd<'_>, action: u8, data: &mut [u8]) -> Result<(), Errno> {
+    let [high, low] = (data.len() as u16).to_be_bytes();
+    let command = [PERSISTENT_RESERVE_IN, action, 0, 0, 0, 0, 0, high, low, 0];
+    for _ in 0..ATTENTIONS {
+        let mut sense = [0_u8; 64];
+        let exchange = send(unit, &command, data, &mut sense)?;
+        match (exchange.device_status, sense_key(&sense)) {
+            (0, _) => return Ok(()),
+            (CHECK_CONDITION, Some(UNIT_ATTENTION)) => {}
+            (CHECK_CONDITION, Some(ILLEGAL_REQUEST)) => return Err(Errno::EOPNOTSUPP),
+            _ => return Err(Errno::EIO),
+        }
+    }
+    Err(Errno::EIO)
 }
 
 /// The kind of the condition in sense data, which has two formats: descriptor and fixed.
@@ -96,12 +116,7 @@ fn sense_key(sense: &[u8]) -> Option<u8> {
 }
 
 /// Sends a command that returns data, or none. Fails if the unit is not reached.
-fn send(
-    unit: BorrowedFd<'_>,
-    command: [u8; 6],
-    data: &mut [u8],
-    sense: &mut [u8],
-) -> Result<Exchange, Errno> {
+fn send(unit: BorrowedFd<'_>, command: &[u8], data: &mut [u8], sense: &mut [u8]) -> Result<Exchange, Errno> {
     let mut exchange = Exchange {
         guard: i32::from(b'Q'),
         command_length: command.len() as u32,

@@ -150,6 +150,24 @@ impl Nvmet {
         self.subsystem.join("namespaces").join((index + 1).to_string())
     }
 
+    /// Serves a device as the namespace with this number, with reservations if the kernel's target has them.
+    pub(crate) fn serve(&self, number: u64, device: &Path) {
+        let place = self.subsystem.join("namespaces").join(number.to_string());
+        fs::create_dir(&place).unwrap();
+        set(place.join("device_path"), device.to_str().unwrap());
+        if place.join("resv_enable").exists() {
+            set(place.join("resv_enable"), "1");
+        }
+        set(place.join("enable"), "1");
+    }
+
+    /// Takes the namespace with this number away.
+    pub(crate) fn withdraw(&self, number: u64) {
+        let place = self.subsystem.join("namespaces").join(number.to_string());
+        set(place.join("enable"), "0");
+        fs::remove_dir(&place).unwrap();
+    }
+
     /// Gives a namespace the name of this number, as if its number was given to another volume.
     pub(crate) fn rename(&self, index: usize, name: usize) {
         let place = self.namespace(index);

@@ -7,15 +7,21 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::{fs, io, sync::Arc, sync::Mutex, sync::PoisonError};
 
+use csi_core::controller::{
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, PublishUnpublishVolume, Published,
+};
 use csi_core::mount::Filesystem;
 use csi_core::mount::flow::block::StagePlan;
 use csi_core::mount::remote::{IscsiTarget, LunId};
-use csi_core::node_plugins::RemoteDisks;
+use csi_core::mount::reservation::Fencing;
+use csi_core::node_plugins::{PublishRecord, RemoteDisks};
 use csi_core::records::Records;
 use csi_core::{Result, prelude::*};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
+/// The nodes that use the pool. A real driver takes the UID of the namespace `kube-system`.
+const CLUSTER: &str = "example";
 
 /// What is known about a volume. The serial number never belongs to another volume, the LUN can.
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
@@ -23,6 +29,8 @@ struct Lun {
     serial: String,
     number: u64,
     had_filesystem: bool,
+    #[serde(default)]
+    published: PublishRecord,
 }
 
 /// The pool: the images, and the target that serves them.
@@ -30,7 +38,7 @@ struct Lun {
 struct Pool {
     images: PathBuf,
     luns: Records<Lun>,
-    /// Held while a number is chosen.
+    /// Held while a number is chosen, and while a record is changed.
     numbers: Arc<Mutex<()>>,
     portal: SocketAddr,
     disks: RemoteDisks,
@@ -71,7 +79,15 @@ impl Pool {
         let used: Vec<u64> = found.records.values().map(|lun| lun.number).collect();
         let number = (1..).find(|number| !used.contains(number)).unwrap_or(u64::MAX);
         let serial = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned();
-        let lun = Lun { serial, number, had_filesystem: false };
+        let lun = Lun { serial, number, had_filesystem: false, published: PublishRecord::default() };
+        self.luns.put(id, &lun).map(|()| lun)
+    }
+
+    /// Changes the volume's record.
+    fn change(&self, id: &VolumeId, change: impl FnOnce(&mut Lun) -> Result<()>) -> Result<Lun> {
+        let _alone = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lun = self.luns.get(id)?.ok_or_else(|| Error::VolumeNotFound(id.clone()))?;
+        change(&mut lun)?;
         self.luns.put(id, &lun).map(|()| lun)
     }
 
@@ -188,6 +204,31 @@ impl ControllerExpandVolume for Pool {
     }
 }
 
+/// The record says which node the storage lets write: the node's plugin reserves the disk by it.
+#[async_trait]
+impl PublishUnpublishVolume for Pool {
+    async fn publish_volume(&self, request: ControllerPublishVolumeRequest) -> Result<Published> {
+        // All of the pool is on this machine. A real driver asks its storage system for the node.
+        if request.node_id != self.info().await?.node_id {
+            return Err(Error::NodeNotFound(request.node_id.clone()));
+        }
+        let lun = self
+            .run(move |pool| pool.change(&request.volume_id, |lun| lun.published.publish(&request.node_id)));
+        Ok(Published::new([lun.await?.published.context(CLUSTER)].into()))
+    }
+
+    async fn unpublish_volume(&self, request: ControllerUnpublishVolumeRequest) -> Result<()> {
+        self.run(move |pool| {
+            pool.change(&request.volume_id, |lun| {
+                lun.published.unpublish(request.node_id.as_ref());
+                Ok(())
+            })
+        })
+        .await
+        .map(drop)
+    }
+}
+
 #[async_trait]
 impl BlockDevices for Pool {
     async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
@@ -209,11 +250,23 @@ impl BlockDevices for Pool {
 
     async fn staged(&self, volume: &Attachment) -> Result<()> {
         let id = volume.volume_id.clone();
-        self.run(move |pool| match pool.luns.get(&id)? {
-            Some(lun) if !lun.had_filesystem => pool.luns.put(&id, &Lun { had_filesystem: true, ..lun }),
-            _ => Ok(()),
+        self.run(move |pool| {
+            pool.change(&id, |lun| {
+                lun.had_filesystem = true;
+                Ok(())
+            })
         })
         .await
+        .map(drop)
+    }
+
+    /// A node that is cut off must not write when another one has the volume.
+    fn fencing(&self) -> Fencing {
+        Fencing::IfSupported
+    }
+
+    fn attachments_directory(&self) -> Option<PathBuf> {
+        Some(self.images.with_file_name("contexts"))
     }
 
     async fn refresh(&self, volume: &Attachment) -> Result<()> {
@@ -239,6 +292,7 @@ pub fn plugin(pool: PathBuf, portal: SocketAddr) -> Result<Plugin> {
     volumes.start()?;
     let controller = ControllerService::new(volumes.clone())
         .create_delete_volume()
+        .publish_unpublish_volume()
         .expand_volume(Expansion::Online)
         .single_node_multi_writer();
     Ok(Plugin::new("iscsi.csi.example.org", env!("CARGO_PKG_VERSION"))

@@ -38,6 +38,11 @@ fn make(directory: &Path) -> Result<()> {
 
 /// Makes the target.
 pub(crate) fn start() -> Result<()> {
+    // The target keeps reservations in files there, and refuses them without the directory.
+    let base = Path::new(LIO).join("dbroot");
+    let base = fs::read_to_string(&base).at("read", &base)?;
+    let reservations = Path::new(base.trim()).join("pr");
+    fs::create_dir_all(&reservations).at("create", &reservations)?;
     for place in ["core/fileio_0", "iscsi"].map(|place| Path::new(LIO).join(place)) {
         make(&place)?;
     }

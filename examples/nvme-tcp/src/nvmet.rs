@@ -57,6 +57,10 @@ pub(crate) fn serve(image: &Path, number: u32, uuid: &str) -> Result<()> {
     }
     set(place.join("device_path"), &image.display().to_string())?;
     set(place.join("device_uuid"), uuid)?;
+    // Targets before Linux 6.13 have no reservations.
+    if place.join("resv_enable").exists() {
+        set(place.join("resv_enable"), "1")?;
+    }
     set(place.join("enable"), "1")
 }
 

@@ -662,6 +662,14 @@ pub(crate) const SUITES: &[Suite] = &[
         since: Version::new(6, 12),
         ..REMOTE_ISCSI
     },
+    Suite {
+        test: "remote_reservations",
+        env: &[("CSI_TEST_ROUNDS", "10"), ("CSI_CRASH_POINTS", "20")],
+        modules: &[REMOTE_DISK, LIO, NVMET_TCP, "dm_mod"],
+        files: &[EXT4_TOOLS, "ip nvme sg_persist", INITIATOR, "dmsetup", COMMANDS],
+        boot: "nvme_core.multipath=N",
+        ..REMOTE
+    },
     Suite { test: "remote_storage", modules: &[REMOTE_DISK, LIO, NVMET_TCP], ..REMOTE_ISCSI },
     Suite { test: "remote_iscsi_crash", env: &[("CSI_CRASH_POINTS", "12")], seconds: 300, ..ISCSI_MULTIPATH },
     Suite { package: "iscsi", test: "on_lio", seconds: 900, ..REMOTE_ISCSI },

@@ -27,6 +27,7 @@ use crate::node_plugins::attachments::{Attachments, Loaded, ShutDownDevice, Stor
 use crate::node_plugins::block_devices::{Attachment, BlockDevices};
 use crate::node_plugins::condition::device_gone;
 use crate::node_plugins::encryption::{content, expander, refuse_closed};
+use crate::node_plugins::fencing::{self, Reservation};
 use crate::node_plugins::kernel::{mount_options, usage};
 use crate::node_plugins::mount_group::MountGroupChange;
 use crate::node_plugins::ownership::{owner, owner_known_by};
@@ -122,6 +123,17 @@ impl<D: BlockDevices> BlockNode<D> {
         }
     }
 
+    /// Ends the reservation of a volume's device, from which nothing is in use here.
+    async fn release(&self, host: &Host, device: PathBuf) -> Result<()> {
+        let devices = Arc::clone(&self.0);
+        let host = host.clone();
+        blocking(move || {
+            fencing::release(&*devices, &host, &device);
+            Ok(())
+        })
+        .await
+    }
+
     /// Makes the volume's record say what it said before, or removes it.
     async fn restore_record(&self, volume_id: &VolumeId, before: Option<Attachment>) -> Result<()> {
         let Some(attachments) = self.attachments() else { return Ok(()) };
@@ -170,6 +182,8 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         let copies = self.mount_copies(stored.as_ref(), device.as_deref());
         let unknown_volume =
             Attachment { host: request.host().clone(), ..Attachment::new(request.volume_id.clone()) };
+        let released = device.clone();
+        let host = request.host().clone();
         let (unmounted, in_use) = blocking(move || {
             let host = request.host();
             let evidence = evidence(host, device.as_deref())?;
@@ -185,6 +199,9 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         .await?;
         if let Some(error) = unknown {
             return Err(error);
+        }
+        if let Some(device) = released {
+            self.release(&host, device).await?;
         }
         if let (Some(stored), Some(device), Some(attachments)) = (&stored, in_use, self.attachments()) {
             let attachment = stored.attachment.clone();
@@ -443,10 +460,16 @@ impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
 impl<D: BlockDevices> NodeGetVolumeHealth for BlockNode<D> {
     async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
         let mut health = request.mount_health().await?;
-        let device = match self.stored(request.host(), &request.volume_id).await? {
+        let stored = self.stored(request.host(), &request.volume_id).await?;
+        let device = match &stored {
             Some(stored) => self.0.device(&stored.attachment).await?,
             None => None,
         };
+        if let (Some(stored), Some(device)) = (stored, device.clone()) {
+            let reservation = Reservation::of(&*self.0, &stored.attachment)?;
+            let host = request.host().clone();
+            health.entries.extend(blocking(move || reservation.health(&host, &device)).await?);
+        }
         if device.is_none() && !blocking(move || is_filesystem_mounted(&request)).await? {
             health.entries.push(device_gone());
         }

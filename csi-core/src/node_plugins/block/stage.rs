@@ -12,13 +12,14 @@ use crate::error::{Error, Result};
 use crate::node::NodeStageVolumeRequest;
 use crate::node_plugins::block_devices::{Attachment, BlockDevices};
 use crate::node_plugins::encryption::{Encryption, content};
+use crate::node_plugins::fencing::Reservation;
 
 /// What the volume's users get.
 pub(super) enum StagedContent {
     /// A filesystem, mounted at the staging path.
     Filesystem(Box<StagePlan>),
     /// The device itself, opened if it is encrypted.
-    Device(Encryption, DeviceAccess),
+    Device(Encryption, Reservation, DeviceAccess),
 }
 
 impl StagedContent {
@@ -28,14 +29,15 @@ impl StagedContent {
     ) -> Result<Self> {
         let volume = Attachment::from(request);
         let capability = &request.volume_capability;
+        let reservation = Reservation::of(&*node.0, &volume)?;
         if capability.is_mount() {
             let plan = node.0.plan(&volume, capability).await?;
             let encryption = Encryption::of(&*node.0, &volume)?;
-            return Ok(Self::Filesystem(Box::new(encryption.plan(plan))));
+            return Ok(Self::Filesystem(Box::new(reservation.plan(encryption.plan(plan)))));
         }
         let is_read_only = capability.access_mode.is_read_only();
         let access = if is_read_only { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
-        Ok(Self::Device(Encryption::of(&*node.0, &volume)?, access))
+        Ok(Self::Device(Encryption::of(&*node.0, &volume)?, reservation, access))
     }
 }
 
@@ -133,7 +135,8 @@ impl<'a, D: BlockDevices> StageCall<'a, D> {
                 tracing::info!(device = %device.display(), ?staged, "staged");
                 Ok(())
             }
-            StagedContent::Device(encryption, access) => {
+            StagedContent::Device(encryption, reservation, access) => {
+                reservation.reserve(&host, &device)?;
                 encryption.stage_device(&host, &device, &staging, access)
             }
         })
@@ -158,6 +161,7 @@ impl<'a, D: BlockDevices> StageCall<'a, D> {
     async fn detach(&self, device: PathBuf) -> Result<()> {
         let host = self.volume.host().clone();
         let staging = self.staging.clone();
+        let path = device.clone();
         blocking(move || match host.block().unstage(&staging, Some(&device), MountCopies::Kept) {
             // What is staged there belongs to another volume, and stays.
             Err(error) if matches!(error.kind(), ErrorKind::WrongDevice | ErrorKind::NotOwned) => {
@@ -169,6 +173,7 @@ impl<'a, D: BlockDevices> StageCall<'a, D> {
             unstaged => Ok(unstaged.map(drop)?),
         })
         .await?;
+        self.node.release(self.volume.host(), path).await?;
         self.node.0.detach(&self.volume).await
     }
 }

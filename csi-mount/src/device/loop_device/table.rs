@@ -292,7 +292,7 @@ fn ask(listed: &ListedDevice, repeat: Repeat) -> Result<Answer> {
     let node = in_flight::c_string(&listed.node()).map_err(failed)?;
     let keep = |answer: &child::ChildReply| {
         if answer.error == 0 {
-            let status = LoopStatus::from_words(answer.loop_status);
+            let status = LoopStatus::from_words(answer.words);
             remember(listed.number, listed.sequence.map(|_| status.sequence), status.info);
         }
     };
@@ -313,7 +313,7 @@ fn ask(listed: &ListedDevice, repeat: Repeat) -> Result<Answer> {
         // Without a node, this process can't query it.
         number => return Ok(Answer::Unanswered(io::Error::from_raw_os_error(number))),
     }
-    Ok(Answer::Status(Box::new(LoopStatus::from_words(answer.loop_status))))
+    Ok(Answer::Status(Box::new(LoopStatus::from_words(answer.words))))
 }
 
 /// The loop devices that have a size: few of the nodes are attached, and `/proc/partitions` names just

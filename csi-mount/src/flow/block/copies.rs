@@ -17,6 +17,7 @@ use crate::mounting::unmount::UNMOUNT_TIME_LIMIT;
 use crate::place::target::Target;
 use crate::sys::child::{ChildCall, MountElsewhere};
 use crate::sys::ids::MountId;
+use crate::sys::ioctl::Unwritten;
 use crate::table::facts;
 use crate::table::mountinfo::parse_mountinfo;
 
@@ -107,7 +108,7 @@ pub(super) fn shut_down(device: &BlockDevice, staging: &Target) -> Result<()> {
         in_use().add_reason(format!("its {filesystem} could not be written back and shut down: {error}"))
     };
     let facts = facts::from_fd(root.fd()).map_err(|error| failed(&error))?;
-    let question = ChildCall::ShutDown(root.fd().as_fd());
+    let question = ChildCall::ShutDown(root.fd().as_fd(), Unwritten::WrittenBack);
     let asked = in_flight::ask(Subject::Unmount(facts.mount), question, UNMOUNT_TIME_LIMIT);
     let (answer, _) = asked.map_err(|error| failed(&io::Error::from(error)))?;
     match answer.error as i32 {

@@ -2,12 +2,12 @@
 //!
 //! | step | filesystem volume | raw block volume |
 //! |---|---|---|
-//! | stage | `stage`: wait, probe, format if blank, check, grow, mount | |
+//! | stage | `stage`: wait, reserve if the plan says so, probe, format if blank, check, grow, mount | `reserve` |
 //! | publish | `publish`: bind the staged filesystem | `publish_device`: bind the device's node |
 //! | expand | `device_size`, `expand` | `device_size`, `expand` |
 //! | stats | `usage` | `usage` |
 //! | unpublish | `unpublish` | `unpublish` |
-//! | unstage | `unstage`: unmount, and the device is free | |
+//! | unstage | `unstage`: unmount, and the device is free; `release` | `release` |
 //!
 //! With the feature `luks`, a device can be encrypted (`StagePlan::encrypted`). Stage opens it, after
 //! encrypting it if it is blank, and unstage closes it. What these pages say about the device then holds
@@ -46,6 +46,8 @@ pub(crate) mod expand;
 mod plan;
 pub(crate) mod publish;
 pub(crate) mod raw;
+#[cfg(feature = "remote")]
+pub(crate) mod reserve;
 pub(crate) mod stage;
 pub(crate) mod trim;
 pub(crate) mod unstage;
@@ -64,6 +66,8 @@ pub(crate) use expand::{device_size, expand};
 pub use plan::{StageCheck, StagePlan};
 pub(crate) use publish::{publish, unpublish};
 pub(crate) use raw::publish_device;
+#[cfg(feature = "remote")]
+pub(crate) use reserve::{release, reserve, write_right};
 pub(crate) use stage::stage;
 pub use stage::{FilesystemOrigin, Staged};
 pub(crate) use trim::trim;

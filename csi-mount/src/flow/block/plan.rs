@@ -12,6 +12,8 @@ use crate::filesystem::kernel_features::MkfsProfile;
 use crate::filesystem::kind::Filesystem;
 use crate::filesystem::uuid::FilesystemUuid;
 use crate::mounting::options::MountOptions;
+#[cfg(feature = "remote")]
+use crate::reservation::{Fencing, ReservationKey};
 
 /// When an ext4 is checked and repaired (`e2fsck -p`) before it is mounted. XFS and btrfs repair
 /// themselves.
@@ -51,6 +53,8 @@ pub struct StagePlan {
     pub(super) own_uuid: Option<FilesystemUuid>,
     #[cfg(feature = "luks")]
     pub(crate) encryption: Option<Encryption>,
+    #[cfg(feature = "remote")]
+    pub(crate) reservation: Option<(ReservationKey, Fencing)>,
 }
 
 impl StagePlan {
@@ -67,6 +71,8 @@ impl StagePlan {
             own_uuid: None,
             #[cfg(feature = "luks")]
             encryption: None,
+            #[cfg(feature = "remote")]
+            reservation: None,
         }
     }
 
@@ -227,6 +233,27 @@ impl StagePlan {
     #[cfg(feature = "luks")]
     pub fn encrypted(mut self, how: crate::Luks, key: crate::LuksKey) -> Self {
         self.encryption = Some(Encryption { how, key });
+        self
+    }
+
+    /// Reserves the device for this node before anything is written to it: see [`reservation`](crate::reservation). A
+    /// read-only stage reserves nothing.
+    ///
+    /// A stage that finds the filesystem mounted checks the reservation. If it was taken away, the filesystem is shut
+    /// down, and the stage fails with [`Reserved`](crate::ErrorKind::Reserved). Call
+    /// [`release`](crate::BlockVolumes::release) after the unstage.
+    ///
+    /// ```
+    /// use csi_mount::Filesystem;
+    /// use csi_mount::flow::block::StagePlan;
+    /// use csi_mount::reservation::{Fencing, ReservationKey};
+    ///
+    /// let key = ReservationKey::new("3f2504e0-4f89-41d3-9a0c-0305e82c3301", 7);
+    /// let plan = StagePlan::new(Filesystem::Xfs).reserve(key, Fencing::Required);
+    /// ```
+    #[cfg(feature = "remote")]
+    pub fn reserve(mut self, key: ReservationKey, fencing: Fencing) -> Self {
+        self.reservation = Some((key, fencing));
         self
     }
 

@@ -56,6 +56,8 @@ pub enum FilesystemOrigin {
 /// See [`BlockVolumes::stage`](crate::BlockVolumes::stage).
 pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Result<Staged> {
     let device = plan.expected.wait_at(device)?;
+    #[cfg(feature = "remote")]
+    super::reserve::for_stage(&device, staging, plan)?;
     #[cfg(feature = "luks")]
     if let Some(encryption) = &plan.encryption {
         let stage = |inside: &BlockDevice, plan: &StagePlan| stage_on(inside, staging, plan);

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use super::tls_key::TlsKey;
 use crate::device::expected::ExpectedDevice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::nvme_identify::NvmeName;
+use crate::sys::nvme_command::NvmeName;
 
 const READ: &str = "read an NVMe target";
 /// How long an attach waits for the namespace by default.

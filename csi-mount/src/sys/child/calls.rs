@@ -11,7 +11,7 @@ use super::child_call::{ChildCall, MountElsewhere, Open};
 use super::{ANSWER, CLOSED, ChildReply};
 use crate::sys::descriptor::send_descriptor;
 use crate::sys::features::{self, Feature, OPENAT2};
-use crate::sys::ioctl::{self, LoopStatus};
+use crate::sys::ioctl::{self, LoopStatus, Unwritten};
 use crate::sys::new_mount::{self, MountMethod, NewMount};
 
 /// Makes only raw system calls: another thread can have held any lock at the time of the fork.
@@ -21,7 +21,7 @@ pub(super) fn in_child(question: ChildCall<'_>, socket: c_int, parent: libc::pid
         ChildCall::Usage(fd)
         | ChildCall::Health(fd)
         | ChildCall::WaitForThaw(fd)
-        | ChildCall::ShutDown(fd)
+        | ChildCall::ShutDown(fd, _)
         | ChildCall::Trim(fd, ..)
         | ChildCall::SetPermissions(fd, ..)
         | ChildCall::UnmountElsewhere(MountElsewhere { namespace: fd, .. })
@@ -69,8 +69,8 @@ pub(super) fn in_child(question: ChildCall<'_>, socket: c_int, parent: libc::pid
             (ChildReply { error, ..ChildReply::default() }, None)
         }
         ChildCall::WaitForThaw(directory) => (wait_for_thaw(directory), None),
-        ChildCall::ShutDown(root) => {
-            let error = shut_down(root).err().unwrap_or(0);
+        ChildCall::ShutDown(root, unwritten) => {
+            let error = shut_down(root, unwritten).err().unwrap_or(0);
             (ChildReply { error, ..ChildReply::default() }, None)
         }
         ChildCall::Trim(root, start, length) => (trim(root, start, length), None),
@@ -195,7 +195,7 @@ fn wait_for_thaw(directory: BorrowedFd<'_>) -> ChildReply {
 }
 
 /// The root is an `O_PATH` descriptor. An XFS that shut down does not even open it.
-fn shut_down(root: BorrowedFd<'_>) -> Result<(), u64> {
+fn shut_down(root: BorrowedFd<'_>, unwritten: Unwritten) -> Result<(), u64> {
     let directory = match open_for_ioctl(root) {
         Err(number) if number == libc::EIO as u64 => return Ok(()),
         opened => opened?,
@@ -203,12 +203,14 @@ fn shut_down(root: BorrowedFd<'_>) -> Result<(), u64> {
     if is_shut_down(directory) {
         return Ok(());
     }
-    // SAFETY: takes a descriptor, which is open.
-    match error_of(unsafe { libc::syncfs(directory.as_raw_fd()) }) {
-        0 => {}
-        number => return Err(number),
+    if unwritten == Unwritten::WrittenBack {
+        // SAFETY: takes a descriptor, which is open.
+        match error_of(unsafe { libc::syncfs(directory.as_raw_fd()) }) {
+            0 => {}
+            number => return Err(number),
+        }
     }
-    ioctl::shut_down(directory).map_err(|error| error as i32 as u64)?;
+    ioctl::shut_down(directory, unwritten).map_err(|error| error as i32 as u64)?;
     // XFS reports a success also where its device could not be frozen, and it was not shut down.
     if is_shut_down(directory) { Ok(()) } else { Err(libc::EBUSY as u64) }
 }
@@ -257,7 +259,7 @@ fn loop_status(node: &CStr) -> ChildReply {
     match ioctl::loop_status(fd) {
         Ok(info) => {
             let sequence = ioctl::disk_sequence(fd).unwrap_or(0);
-            ChildReply { loop_status: LoopStatus { info, sequence }.to_words(), ..ChildReply::default() }
+            ChildReply { words: LoopStatus { info, sequence }.to_words(), ..ChildReply::default() }
         }
         Err(error) => ChildReply { error: error as i32 as u64, ..ChildReply::default() },
     }

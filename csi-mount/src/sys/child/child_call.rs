@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::os::fd::BorrowedFd;
 
+use crate::sys::ioctl::Unwritten;
 use crate::sys::new_mount::NewMount;
 
 /// The system call that the child makes.
@@ -26,8 +27,8 @@ pub(crate) enum ChildCall<'a> {
     WaitForThaw(BorrowedFd<'a>),
     /// `chmod(2)` of a directory by the link of its descriptor in /proc, if it has other permissions.
     SetPermissions(BorrowedFd<'a>, &'a CStr, u32),
-    /// Writes back the filesystem of this root and shuts it down (`FS_IOC_SHUTDOWN`), unless it already is.
-    ShutDown(BorrowedFd<'a>),
+    /// Shuts the filesystem of this root down (`FS_IOC_SHUTDOWN`), unless it already is.
+    ShutDown(BorrowedFd<'a>, Unwritten),
     /// `FITRIM` of the filesystem of this root, from a byte on and for so many; the reply's `blocks` are the freed bytes.
     Trim(BorrowedFd<'a>, u64, u64),
     /// `umount2(2)` in another mount namespace, of one mount and only if it is not in use.

@@ -49,8 +49,8 @@ pub(crate) struct ChildReply {
     pub(crate) blocks_available: u64,
     pub(crate) inodes: u64,
     pub(crate) inodes_free: u64,
-    /// See [`LoopStatus`].
-    pub(crate) loop_status: [u64; LoopStatus::WORDS],
+    /// A `LoopStatus`, or the registrations of a device.
+    pub(crate) words: [u64; LoopStatus::WORDS],
 }
 
 const ANSWER: usize = size_of::<ChildReply>();
@@ -202,7 +202,7 @@ impl Child {
             blocks_available: next(),
             inodes: next(),
             inodes_free: next(),
-            loop_status: std::array::from_fn(|_| next()),
+            words: std::array::from_fn(|_| next()),
         };
         Ok(Some((answer, fd)))
     }

@@ -16,6 +16,8 @@ use crate::mounting::id_map::IdMap;
 use crate::mounting::unmount::Unmounted;
 use crate::place::owned_path::OwnedPath;
 use crate::place::target::Removed;
+#[cfg(feature = "remote")]
+use crate::reservation::{Fencing, ReservationKey, WriteRight};
 use crate::sys::attributes::MountAttributes;
 use crate::sys::ids::DeviceNumber;
 
@@ -24,6 +26,10 @@ impl State {
     fn prepare(&mut self, node: &Node, device: &Path, plan: &StagePlan) -> Result<(FilesystemOrigin, usize)> {
         const STAGE: &str = "stage";
         let tool = format!("mkfs.{}", plan.filesystem);
+        #[cfg(feature = "remote")]
+        if matches!(plan.reservation, Some((_, Fencing::Required))) && plan.writes() {
+            return fail(ErrorKind::Unsupported, STAGE, device, "it has no reservations");
+        }
         match self.disks[node.disk].content.clone() {
             _ if plan.writes() && node.is_read_only => {
                 fail(ErrorKind::ReadOnly, STAGE, device, "the device refuses writes")
@@ -94,6 +100,25 @@ pub(crate) fn trim(simulated: &SimulatedNode, path: &Path, _bytes: Range<u64>) -
         Some(Root::Filesystem(_)) => Ok(0),
         _ => fail(ErrorKind::Unsupported, TRIM, path, "it is a raw device"),
     }
+}
+
+/// A simulated disk has no reservations.
+#[cfg(feature = "remote")]
+pub(crate) fn reserve(_: &SimulatedNode, device: &Path, _: ReservationKey, fencing: Fencing) -> Result<()> {
+    match fencing {
+        Fencing::Required => fail(ErrorKind::Unsupported, "reserve", device, "it has no reservations"),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(feature = "remote")]
+pub(crate) fn release(_: &SimulatedNode, _: &Path) -> Result<()> {
+    Ok(())
+}
+
+#[cfg(feature = "remote")]
+pub(crate) fn write_right(_: &SimulatedNode, _: &Path, _: ReservationKey) -> Result<WriteRight> {
+    Ok(WriteRight::Unsupported)
 }
 
 pub(crate) fn opened_device(simulated: &SimulatedNode, device: &Path) -> Result<Option<PathBuf>> {

@@ -1,4 +1,5 @@
-//! Identify commands, sent through a controller of NVMe (NVMe Base Specification, "Identify command").
+//! Commands of NVMe: Identify, sent through a controller (NVMe Base Specification, "Identify command"), and those of
+//! reservations, sent through a namespace ("Reservation Register command", "Reservation Report command").
 //!
 //! All of it runs in a forked child: it allocates nothing.
 #![allow(unsafe_code, reason = "ioctl(2) is a raw system call here")]
@@ -8,6 +9,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use nix::errno::Errno;
 
 const IDENTIFY: u8 = 6;
+const RESERVATION_REGISTER: u8 = 0xd;
+const RESERVATION_REPORT: u8 = 0xe;
 const TIMEOUT_MS: u32 = 10_000;
 /// What is asked for (CNS): the data of a namespace, and the list of its names.
 const NAMESPACE: u32 = 0;
@@ -102,6 +105,15 @@ nix::ioctl_readwrite!(
     NvmeCommand
 );
 
+nix::ioctl_readwrite!(
+    /// `NVME_IOCTL_IO_CMD`
+    nvme_io_command,
+    b'N',
+    0x43,
+    NvmeCommand
+);
+nix::ioctl_none!(nvme_id, b'N', 0x40); // NVME_IOCTL_ID
+
 fn identify(controller: BorrowedFd<'_>, what: u32, namespace: u32) -> Result<Data, Errno> {
     let mut data = [0_u8; 4096];
     let mut command = NvmeCommand {
@@ -120,6 +132,46 @@ fn identify(controller: BorrowedFd<'_>, what: u32, namespace: u32) -> Result<Dat
         // A status of the NVMe protocol.
         _ => Err(Errno::EIO),
     }
+}
+
+/// Ends the registration of this host with the namespace, whatever its key is. Returns the status.
+pub(crate) fn unregister(namespace: BorrowedFd<'_>) -> Result<i32, Errno> {
+    const UNREGISTER: u32 = 1;
+    const IGNORE_KEY: u32 = 1 << 3;
+    let mut keys = [0_u8; 16];
+    reservation_command(namespace, RESERVATION_REGISTER, [UNREGISTER | IGNORE_KEY, 0], &mut keys)
+}
+
+/// Reads the registrations, with the long identifiers of hosts or the short ones. Returns the status.
+pub(crate) fn reservation_report(
+    namespace: BorrowedFd<'_>,
+    is_extended: bool,
+    report: &mut [u8],
+) -> Result<i32, Errno> {
+    let words = (report.len() / 4 - 1) as u32;
+    reservation_command(namespace, RESERVATION_REPORT, [words, is_extended.into()], report)
+}
+
+fn reservation_command(
+    namespace: BorrowedFd<'_>,
+    opcode: u8,
+    [word_10, word_11]: [u32; 2],
+    data: &mut [u8],
+) -> Result<i32, Errno> {
+    // SAFETY: takes no argument.
+    let id = unsafe { nvme_id(namespace.as_raw_fd()) }?;
+    let mut command = NvmeCommand {
+        opcode,
+        namespace: id.cast_unsigned(),
+        address: data.as_mut_ptr() as u64,
+        data_length: data.len() as u32,
+        words_10_to_15: [word_10, word_11, 0, 0, 0, 0],
+        timeout_ms: TIMEOUT_MS,
+        ..NvmeCommand::default()
+    };
+    // SAFETY: the command is live and of the call's type; its address is that of a live buffer of the length that it
+    // gives.
+    unsafe { nvme_io_command(namespace.as_raw_fd(), &raw mut command) }
 }
 
 /// The number of blocks and the bytes in a block, from the answer to Identify Namespace.

@@ -1,0 +1,97 @@
+//! The registrations of a device, read and changed.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::libc;
+
+use crate::device::block_device::BlockDevice;
+use crate::error::{Error, ErrorKind, Result};
+use crate::remote::ask::{ask, checked, number_of};
+use crate::sys::device_call::DeviceCall;
+use crate::sys::reservation::{Answer, Change, Protocol, Registrations};
+
+const READ: &str = "read the reservations of";
+const CHANGE: &str = "change the reservations of";
+const READ_LIMIT: Duration = Duration::from_secs(30);
+/// The device answers a takeover when it has ended what the other node has sent.
+const CHANGE_LIMIT: Duration = Duration::from_secs(120);
+
+/// A device that can have reservations.
+#[derive(Debug)]
+pub(super) struct ReservableDevice<'d> {
+    device: &'d BlockDevice,
+    protocol: Protocol,
+    /// The node for commands, where it is another one than the device's.
+    commands: Option<(PathBuf, File)>,
+}
+
+fn unsupported(device: &BlockDevice, reason: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, READ, reason).at(device.path())
+}
+
+impl<'d> ReservableDevice<'d> {
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) for any other device, and for one over several paths.
+    pub(super) fn new(device: &'d BlockDevice) -> Result<Self> {
+        let place = PathBuf::from(format!("/sys/dev/block/{}", device.number()));
+        if place.join("partition").exists() {
+            return Err(unsupported(device, "a partition has no reservations: use the whole device"));
+        }
+        if place.join("dm").exists() {
+            let reason =
+                "a path that dm-multipath adds later is not registered, so its device is not reserved";
+            return Err(unsupported(device, reason));
+        }
+        let name = fs::canonicalize(&place).map_err(|error| Error::os(READ, &place, error))?;
+        if name.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"nvme")) {
+            return Ok(Self { device, protocol: Protocol::Nvme, commands: None });
+        }
+        let nodes = fs::read_dir(place.join("device/bsg")).into_iter().flatten().flatten();
+        let Some(node) = nodes.map(|node| Path::new("/dev/bsg").join(node.file_name())).next() else {
+            return Err(unsupported(device, "it is neither a disk of SCSI nor a namespace of NVMe"));
+        };
+        let file = File::open(&node).map_err(|error| Error::os(READ, &node, error))?;
+        Ok(Self { device, protocol: Protocol::Scsi, commands: Some((node, file)) })
+    }
+
+    pub(super) fn read(&self) -> Result<Registrations> {
+        let (path, fd): (&Path, BorrowedFd<'_>) = match &self.commands {
+            Some((path, file)) => (path, file.as_fd()),
+            None => (self.device.path(), self.device.as_fd()),
+        };
+        let answer = ask(READ, path, DeviceCall::Registrations(fd, self.protocol), READ_LIMIT)?;
+        match number_of(&answer) {
+            libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL => {
+                Err(unsupported(self.device, "its storage has no reservations"))
+            }
+            _ => checked(READ, self.device.path(), &answer),
+        }?;
+        Ok(Registrations::from_words(answer.words))
+    }
+
+    /// Makes a change. Returns false if what is registered does not allow it.
+    pub(super) fn change(&self, change: Change) -> Result<bool> {
+        let path = self.device.path();
+        let call = DeviceCall::ChangeRegistrations(self.device.as_fd(), self.protocol, change);
+        let answer = ask(CHANGE, path, call, CHANGE_LIMIT)?;
+        match number_of(&answer) {
+            libc::EOPNOTSUPP | libc::ENOTTY => {
+                return Err(
+                    Error::new(ErrorKind::Unsupported, CHANGE, "its storage has no reservations").at(path)
+                );
+            }
+            _ => checked(CHANGE, path, &answer)?,
+        }
+        match Answer::of_status(answer.setting as i32) {
+            Answer::Done => Ok(true),
+            Answer::Conflict => Ok(false),
+            Answer::Failed(status) => {
+                let reason = format!("the device, or the path to it, answered with the status {status:#x}");
+                Err(Error::new(ErrorKind::Unresponsive, CHANGE, reason).at(path))
+            }
+        }
+    }
+}
