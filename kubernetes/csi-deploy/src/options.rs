@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::part::{API_TOKEN_DIR, DEVICES_DIR, Part, REGISTRATION_DIR, SOCKET_DIR, TEMPORARY_DIR};
+use crate::part::{
+    API_TOKEN_DIR, DEVICES_DIR, POD_LOGS_DIR, Part, REGISTRATION_DIR, SOCKET_DIR, TEMPORARY_DIR,
+};
 use crate::rule::Rule;
 use crate::settings::{FilesDirectory, SecretVariable};
 
 /// Where the sidecars' maintainers publish the images. `sidecar_registry` names another place.
 const SIDECAR_REGISTRY: &str = "registry.k8s.io/sig-storage";
 const NAMESPACE: &str = "kube-system";
+const FUSE_MEMORY: &str = "1Gi";
 const KUBELET: &str = "/var/lib/kubelet";
 /// The port in docs/manifest-objects.md, and livenessprobe's default.
 const PORT: u16 = 9808;
@@ -172,6 +175,17 @@ options! {
 
     /// What the node's pods may do in the API, as --controller-rule. Can be repeated
     node_rule: Vec<Rule>, [value_name = "RULE"];
+
+    /// The driver's FUSE programs run in pods of their own, one on each node, in a namespace of their own with the name
+    /// of the driver's objects and -fuse
+    fuse_pods: bool, [];
+
+    /// The image of the FUSE programs, if it is not the driver's. The driver's program is copied into its pods, and must
+    /// be linked statically
+    fuse_image: Option<String>, [value_name = "IMAGE"];
+
+    /// The memory of all FUSE programs of a node, which is reserved on each node
+    fuse_memory: String = FUSE_MEMORY.to_owned(), [value_name = "QUANTITY", default_value = FUSE_MEMORY];
 
     "CSIDriver":
     /// The kinds of volumes: persistent, ephemeral (inline in a pod), or both
@@ -460,6 +474,7 @@ impl Options {
         let mut paths = vec![SOCKET_DIR, TEMPORARY_DIR, API_TOKEN_DIR];
         if part == Part::Node {
             paths.push(REGISTRATION_DIR);
+            paths.extend(self.fuse_pods.then_some(POD_LOGS_DIR));
         }
         if part == Part::Node || self.controller_sees_mounts {
             paths.push(&self.kubelet_dir);

@@ -11,7 +11,7 @@ use super::{
     Built, METRICS_PORT, SOCKET, api_token, config_volume, empty_dir, field, host_path, mount, port, probe,
     restricted, secret_variable, secret_volume, variable,
 };
-use crate::part::{DEVICES_DIR, Part, REGISTRATION_DIR, SOCKET_DIR, TEMPORARY_DIR};
+use crate::part::{DEVICES_DIR, POD_LOGS_DIR, Part, REGISTRATION_DIR, SOCKET_DIR, TEMPORARY_DIR};
 use crate::plan::Plan;
 use crate::rbac;
 use crate::settings::FilesDirectory;
@@ -70,6 +70,10 @@ fn arguments(plan: &Plan<'_>, part: Part) -> Vec<String> {
         if part == Part::Node {
             args.push(format!("--registration-dir={REGISTRATION_DIR}"));
             args.push(format!("--kubelet-socket-path={}/csi.sock", plan.plugin_dir()));
+            if options.fuse_pods {
+                let name = plan.fuse_name();
+                args.push(format!("--fuse-pods={name}/{name}"));
+            }
         }
         if plan.probes_by_http() {
             args.push(format!("--metrics-address=:{}", options.port));
@@ -130,6 +134,11 @@ fn places(plan: &Plan<'_>, part: Part) -> (Vec<VolumeMount>, Vec<Volume>) {
             volumes.push(host_path("dev", DEVICES_DIR, "Directory"));
             mounts.push(mount("dev", DEVICES_DIR));
         }
+    }
+    if part == Part::Node && options.fuse_pods {
+        // The names there show to which namespace a pod belongs.
+        volumes.push(host_path("pod-logs", POD_LOGS_DIR, "Directory"));
+        mounts.push(VolumeMount { read_only: Some(true), ..mount("pod-logs", POD_LOGS_DIR) });
     }
     for (index, path) in options.host_paths(part).1.iter().enumerate() {
         let name = format!("host-{index}");
