@@ -101,11 +101,11 @@ pub struct DriverArgs {
     #[arg(long, env = "GRACE_PERIOD", value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub(crate) grace: Duration,
 
-    /// The DaemonSet in whose pods the FUSE programs run, as NAMESPACE/NAME; for drivers with such programs [default:
-    /// they are children of the driver]
+    /// The DaemonSet in whose pods the FUSE programs run, or the namespace in which each volume has a pod; for drivers
+    /// with such programs [default: they are children of the driver]
     #[cfg(all(feature = "mount", target_os = "linux"))]
-    #[arg(long, env = "FUSE_PODS", value_name = "NAMESPACE/NAME", value_parser = daemon_set)]
-    pub(crate) fuse_pods: Option<(String, String)>,
+    #[arg(long, env = "FUSE_PODS", value_name = "NAMESPACE[/NAME]", value_parser = fuse_pods)]
+    pub(crate) fuse_pods: Option<csi_mount::flow::fuse::Mounter>,
 
     /// Start the FUSE programs of the driver in another pod instead of serving, with a socket in this directory
     #[cfg(all(feature = "mount", target_os = "linux"))]
@@ -156,8 +156,7 @@ impl DriverArgs {
     /// Call it once, when the driver is made: the value knows the programs that this process follows.
     #[cfg(all(feature = "mount", target_os = "linux"))]
     pub fn mounter(&self) -> Option<csi_mount::flow::fuse::Mounter> {
-        let (namespace, name) = self.fuse_pods.as_ref()?;
-        let mounter = csi_mount::flow::fuse::Mounter::in_pods(namespace, name);
+        let mounter = self.fuse_pods.clone()?;
         let settings = self.apply(Plugin::new("", "")).settings;
         Some(match settings.volume_roots().first() {
             Some(kubelet) => mounter.kubelet_dir(kubelet),
@@ -260,12 +259,15 @@ impl Plugin {
 }
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
-fn daemon_set(text: &str) -> Result<(String, String), String> {
-    match text.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
-            Ok((namespace.to_owned(), name.to_owned()))
+fn fuse_pods(text: &str) -> Result<csi_mount::flow::fuse::Mounter, String> {
+    use csi_mount::flow::fuse::Mounter;
+    let parts: Vec<&str> = text.split('/').collect();
+    match parts[..] {
+        [namespace, name] if !namespace.is_empty() && !name.is_empty() => {
+            Ok(Mounter::in_pods(namespace, name))
         }
-        _ => Err("give NAMESPACE/NAME".to_owned()),
+        [namespace] if !namespace.is_empty() => Ok(Mounter::in_pod_of_volume(namespace)),
+        _ => Err("give NAMESPACE/NAME or NAMESPACE".to_owned()),
     }
 }
 
@@ -361,7 +363,10 @@ mod tests {
         let args = parse(&["--fuse-pods=flat-fuse/flat", "--volume-roots=/data/kubelet"]).unwrap();
         let pods = csi_mount::flow::fuse::Mounter::in_pods("flat-fuse", "flat");
         assert_eq!(args.mounter(), Some(pods.kubelet_dir("/data/kubelet")));
-        for bad in ["flat", "/flat", "flat/", "a/b/c"] {
+        let args = parse(&["--fuse-pods=flat-fuse"]).unwrap();
+        let pods = csi_mount::flow::fuse::Mounter::in_pod_of_volume("flat-fuse");
+        assert_eq!(args.mounter(), Some(pods.kubelet_dir("/var/lib/kubelet")));
+        for bad in ["", "/flat", "flat/", "a/b/c"] {
             parse(&[&format!("--fuse-pods={bad}")]).unwrap_err();
         }
     }

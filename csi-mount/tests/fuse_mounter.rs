@@ -106,7 +106,7 @@ fn credentials(directory: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_daemon_without_any_privilege_serves_what_the_driver_mounts() {
     with_directory(|staging, target, directory| {
-        let _pod = Pod::start(directory, staging);
+        let pod = Pod::start(directory, staging);
         let mounter = Mounter::at(directory);
         let served = |key: &str| {
             in_mounter("serve", staging, &mounter).arg_credential("--skip=", "key", key).identity("volume 1")
@@ -131,6 +131,12 @@ fn a_daemon_without_any_privilege_serves_what_the_driver_mounts() {
         let error = stage(staging, &served("hunter3").identity("volume 2")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
         assert_eq!(the_process(staging), daemon, "it is the same daemon");
+        let open = || fs::read_dir(format!("/proc/{}/fd", pod.child.id())).unwrap().count();
+        let before = open();
+        for _ in 0..20 {
+            stage(staging, &served("hunter3")).unwrap();
+        }
+        eventually("it closes what the driver has closed", || open() < before + 5);
 
         end(staging, target, &mounter);
         assert!(processes(staging).is_empty() && credentials(directory).is_empty());

@@ -20,6 +20,7 @@ use super::{
 use crate::blocking::blocking;
 use crate::call::request::TypedRequest as _;
 use crate::error::{Error, Result};
+use crate::kubernetes::FUSE_POD_KEY;
 use crate::node::{
     Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
@@ -235,6 +236,9 @@ impl<F: FuseFilesystems> FuseNode<F> {
         let of_daemon = flags.iter().chain(group.as_deref()).collect();
         let mut daemon = daemon.identity(mark(&volume.volume_id, of_daemon));
         if let Some(mounter) = self.filesystems.mounter() {
+            if let Some(pod) = volume.publish_context.get(FUSE_POD_KEY) {
+                mounter.set_pod(staging, pod);
+            }
             daemon = daemon.mounter(mounter);
         }
         let place = OwnedPath::new(staging, owner);

@@ -23,6 +23,8 @@ use v1::volume_capability::access_mode::Mode;
 
 /// The user of a pod.
 const USER: u32 = 65534;
+/// The name of the pod, where each volume has its own.
+const POD: &str = "fuse-3a29c4f7b01aa727";
 const UID: &str = "4cfa1f4c-93a9-4a9c-a60a-25f0ed1aa8a6";
 
 /// The directories of a node, below a tmpfs.
@@ -50,14 +52,16 @@ impl Node {
         program
     }
 
-    async fn driver(&self) -> Driver {
+    async fn driver(&self, pods: &str) -> Driver {
         let socket = self.place.join("csi.sock");
         let mut program = self.program();
-        program.args(["--node-id=n", "--log-level=error", "--fuse-pods=flat-fuse/flat"]);
+        program.args(["--node-id=n", "--log-level=error", "--fuse-pods", pods]);
         program.arg("--endpoint").arg(&socket).arg("--volume-roots").arg(self.kubelet());
         Driver::start(program, socket).await
     }
 }
+
+const DAEMON_SET: &str = "flat-fuse/flat";
 
 /// A mounter. It ends with its programs, as a container does.
 struct Pod(Child, PathBuf);
@@ -152,6 +156,7 @@ fn is_dead(place: &Path) -> bool {
 /// Makes the node's directories, the driver, a pod, and a volume that is published.
 async fn with_volume(
     place: &Path,
+    pods: &str,
     test: impl AsyncFnOnce(&Node, &mut Driver, &mut Pod, &mut VolumeUse, &Path),
 ) {
     fs::set_permissions(place, fs::Permissions::from_mode(0o755)).unwrap();
@@ -161,9 +166,11 @@ async fn with_volume(
     chown(node.comm(), Some(USER), Some(USER)).unwrap();
     // What the machine has there is covered, in this namespace.
     Mount::new("tmpfs", "logs").at(&csi_core::mount::Target::new("/var/log").unwrap()).unwrap();
-    fs::create_dir_all(format!("/var/log/pods/flat-fuse_flat-x7k2p_{UID}")).unwrap();
+    for name in ["flat-x7k2p", POD] {
+        fs::create_dir_all(format!("/var/log/pods/flat-fuse_{name}_{UID}")).unwrap();
+    }
     let mut pod = Pod::start(&node);
-    let mut driver = node.driver().await;
+    let mut driver = node.driver(pods).await;
     let client = driver.client();
     let capability = v1::VolumeCapability::mount(Mode::SingleNodeWriter);
     let create = v1::CreateVolumeRequest {
@@ -177,6 +184,7 @@ async fn with_volume(
     let target = node.kubelet().join("target");
     fs::create_dir(&staging).unwrap();
     let mut volume = VolumeUse::new(volume_id, capability).staged_at(&staging);
+    volume.publish_context = [("fuse-pod".to_owned(), POD.to_owned())].into();
     volume.attach_stage_publish(&client, &[Target::new(&target)]).await.unwrap();
     test(&node, &mut driver, &mut pod, &mut volume, &target).await;
     unpublish(&driver.client(), &mut volume, &target).await;
@@ -191,7 +199,7 @@ async fn unpublish(client: &Client, volume: &mut VolumeUse, target: &Path) {
 #[test]
 fn a_workload_goes_on_whichever_one_of_driver_mounter_and_program_is_killed() {
     on_tmpfs(async |place| {
-        with_volume(place, async |node, driver, pod, _, target| {
+        with_volume(place, DAEMON_SET, async |node, driver, pod, _, target| {
             let workload = Workload::start(target);
             let program = fuse_daemons(place);
             assert_eq!(program.len(), 1);
@@ -225,7 +233,7 @@ fn a_workload_goes_on_whichever_one_of_driver_mounter_and_program_is_killed() {
 #[test]
 fn after_the_end_of_driver_and_mounter_the_next_publish_repairs_the_volume() {
     on_tmpfs(async |place| {
-        with_volume(place, async |node, driver, pod, volume, target| {
+        with_volume(place, DAEMON_SET, async |node, driver, pod, volume, target| {
             fs::write(target.join("kept"), "data").unwrap();
             driver.kill();
             pod.kill();
@@ -242,11 +250,28 @@ fn after_the_end_of_driver_and_mounter_the_next_publish_repairs_the_volume() {
     });
 }
 
+/// The controller names the pod when it attaches the volume. The unstage of a later driver has no such context.
+#[test]
+fn the_next_driver_finds_the_pod_of_a_volume_by_its_mount() {
+    on_tmpfs(async |place| {
+        with_volume(place, "flat-fuse", async |node, driver, pod, volume, target| {
+            fs::write(target.join("kept"), "data").unwrap();
+            driver.restart().await;
+            pod.kill();
+            *pod = Pod::start(node);
+            assert_eq!(fs::read_to_string(target.join("kept")).unwrap(), "data", "another pod continues it");
+            volume.publish_context.clear();
+            driver.restart().await;
+        })
+        .await;
+    });
+}
+
 /// As `kubectl drain` does to the pod of the programs before that of the workload.
 #[test]
 fn a_pod_that_is_to_end_waits_for_its_volumes() {
     on_tmpfs(async |place| {
-        with_volume(place, async |_, driver, pod, volume, target| {
+        with_volume(place, DAEMON_SET, async |_, driver, pod, volume, target| {
             let process = rustix::process::Pid::from_child(&pod.0);
             rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
             let log = place.join("log");

@@ -176,15 +176,16 @@ options! {
     /// What the node's pods may do in the API, as --controller-rule. Can be repeated
     node_rule: Vec<Rule>, [value_name = "RULE"];
 
-    /// The driver's FUSE programs run in pods of their own, one on each node, in a namespace of their own with the name
-    /// of the driver's objects and -fuse
-    fuse_pods: bool, [];
+    /// The driver's FUSE programs run in pods of their own: per-node, in one pod on each node, or per-volume, in pods that
+    /// the driver's controller makes by csi-kube's FusePods. Their namespace has the name of the driver's objects and
+    /// -fuse
+    fuse_pods: Option<FusePods>, [value_name = "KIND"];
 
-    /// The image of the FUSE programs, if it is not the driver's. The driver's program is copied into its pods, and must
-    /// be linked statically
+    /// With --fuse-pods per-node the image of the FUSE programs, if it is not the driver's. The driver's program is copied
+    /// into its pods, and must be linked statically
     fuse_image: Option<String>, [value_name = "IMAGE"];
 
-    /// The memory of all FUSE programs of a node, which is reserved on each node
+    /// With --fuse-pods per-node the memory of all FUSE programs of a node, which is reserved on each node
     fuse_memory: String = FUSE_MEMORY.to_owned(), [value_name = "QUANTITY", default_value = FUSE_MEMORY];
 
     "CSIDriver":
@@ -297,6 +298,16 @@ choice! {
         StatefulSet = "stateful-set",
         /// In the pods of the node's DaemonSet, each for the storage of its own node.
         NodeLocal = "node-local",
+    }
+}
+
+choice! {
+    /// The pods of a driver's FUSE programs.
+    pub FusePods {
+        /// One on each node, of a DaemonSet.
+        PerNode = "per-node",
+        /// One for each volume, made by the driver's controller.
+        PerVolume = "per-volume",
     }
 }
 
@@ -474,7 +485,7 @@ impl Options {
         let mut paths = vec![SOCKET_DIR, TEMPORARY_DIR, API_TOKEN_DIR];
         if part == Part::Node {
             paths.push(REGISTRATION_DIR);
-            paths.extend(self.fuse_pods.then_some(POD_LOGS_DIR));
+            paths.extend(self.fuse_pods.map(|_| POD_LOGS_DIR));
         }
         if part == Part::Node || self.controller_sees_mounts {
             paths.push(&self.kubelet_dir);

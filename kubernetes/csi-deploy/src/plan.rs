@@ -11,7 +11,7 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::names;
 use crate::options::Options;
-use crate::options::{Controller, FsGroupPolicy, Lifecycle, SecretUse};
+use crate::options::{Controller, FsGroupPolicy, FusePods, Lifecycle, SecretUse};
 use crate::part::Part;
 use crate::settings::SecretVariable;
 
@@ -46,15 +46,22 @@ impl<'a> Plan<'a> {
 
     fn check_fuse(&self) -> Result<(), Error> {
         let options = self.options;
-        if options.fuse_pods && options.classic {
+        if options.fuse_pods.is_some() && options.classic {
             let reason = "needs csi-core's flags, by which the driver's program starts FUSE programs: leave out --classic";
             return Err(Error::invalid("fuse-pods", reason));
         }
         if let Some(image) = &options.fuse_image {
             names::check_image("fuse-image", image)?;
-            if !options.fuse_pods {
-                return Err(Error::invalid("fuse-image", "has no effect without --fuse-pods"));
+            if options.fuse_pods != Some(FusePods::PerNode) {
+                let reason = "has an effect only with --fuse-pods per-node; with per-volume the driver chooses the image";
+                return Err(Error::invalid("fuse-image", reason));
             }
+        }
+        if options.fuse_pods == Some(FusePods::PerVolume)
+            && !(self.has_controller_pods() && self.has(ControllerCapability::PublishUnpublishVolume))
+        {
+            let reason = "per-volume needs a controller with PUBLISH_UNPUBLISH_VOLUME, which makes the pods: use per-node";
+            return Err(Error::invalid("fuse-pods", reason));
         }
         let is_quantity = options.fuse_memory.starts_with(|first: char| first.is_ascii_digit())
             && options.fuse_memory.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '.');

@@ -2,13 +2,14 @@
 
 mod support;
 
-use csi_deploy::{Driver, Options, manifests};
+use csi_deploy::{Driver, FusePods, Options, manifests};
+use csi_proto::ControllerCapability;
 use serde_json::{Value, json};
 
 fn options() -> Options {
     let mut options = Options::new("registry.example.org/flat-csi:1.0.0");
     options.namespace = "flat-csi".to_owned();
-    options.fuse_pods = true;
+    options.fuse_pods = Some(FusePods::PerNode);
     options
 }
 
@@ -72,7 +73,7 @@ fn the_driver_finds_the_pods() {
     let logs = json!({"mountPath": "/var/log/pods", "name": "pod-logs", "readOnly": true});
     assert!(mounts.contains(&logs), "{driver}");
     let mut without = options();
-    without.fuse_pods = false;
+    without.fuse_pods = None;
     let text = format!("{:?}", self::objects(&without));
     assert!(!text.contains("fuse") && !text.contains("/var/log"), "{text}");
 }
@@ -105,10 +106,50 @@ fn what_can_not_work_is_refused() {
     assert!(refused(|options| options.classic = true).contains("fuse-pods"));
     assert!(refused(|options| options.fuse_memory = "much".to_owned()).contains("fuse-memory"));
     let image = refused(|options| {
-        options.fuse_pods = false;
+        options.fuse_pods = None;
         options.fuse_image = Some("a/b:1".to_owned());
     });
     assert!(image.contains("fuse-image"), "{image}");
+    let no_controller = refused(|options| options.fuse_pods = Some(FusePods::PerVolume));
+    assert!(no_controller.contains("PUBLISH_UNPUBLISH_VOLUME"), "{no_controller}");
+}
+
+/// The controller makes pods in that namespace, and can do it in no other one.
+#[test]
+fn a_controller_that_makes_pods_has_the_rights_for_that() {
+    let driver = Driver::new("flat.csi.example.org")
+        .with_controller([ControllerCapability::PublishUnpublishVolume])
+        .with_node([]);
+    let mut options = options();
+    options.fuse_pods = Some(FusePods::PerVolume);
+    let objects = support::objects(&manifests(&driver, &options).expect("manifests").single());
+    let kinds = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).count();
+    assert_eq!(kinds("DaemonSet"), 1, "the driver's own");
+    named(&objects, "Namespace", NAME);
+    let role = named(&objects, "Role", NAME);
+    assert_eq!(role["metadata"]["namespace"], NAME);
+    let verbs = json!(["get", "list", "create", "delete"]);
+    assert_eq!(role["rules"], json!([{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]));
+    let binding = named(&objects, "RoleBinding", NAME);
+    assert_eq!(binding["subjects"][0]["name"], "flat-csi-example-org-controller");
+    let cluster = named(&objects, "ClusterRole", "flat-csi-example-org-controller");
+    let has = |resource: &str, verb: &str| {
+        let rules = cluster["rules"].as_array().expect("rules").iter();
+        rules.clone().any(|rule| {
+            rule["resources"] == json!([resource])
+                && rule["verbs"].as_array().expect("verbs").contains(&json!(verb))
+        })
+    };
+    assert!(has("nodes", "get") && has("persistentvolumes", "list") && has("volumeattachments", "list"));
+    assert!(!has("pods", "create") && !has("pods", "list"), "{cluster}");
+    for (kind, name) in
+        [("Deployment", "flat-csi-example-org-controller"), ("DaemonSet", "flat-csi-example-org-node")]
+    {
+        let driver = &named(&objects, kind, name)["spec"]["template"]["spec"]["containers"][0];
+        assert!(driver["args"].as_array().expect("args").contains(&json!(format!("--fuse-pods={NAME}"))));
+        let calls = driver["volumeMounts"].to_string().contains("api-token");
+        assert_eq!(calls, kind == "Deployment", "only the controller calls the API");
+    }
 }
 
 /// In a chart, the driver's namespace is Helm's, and this one is made.

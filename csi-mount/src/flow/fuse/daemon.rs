@@ -15,7 +15,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use super::credentials;
 use super::device::mount_fuse;
 use super::memory::MemoryGroup;
-use super::mounter::Mounter;
+use super::mounter::{Mounter, source_with_pod};
 use super::output::{Output, Secrets};
 use super::processes::DaemonStart;
 use crate::error::{Error, ErrorKind, Result};
@@ -347,7 +347,12 @@ impl FuseDaemon {
     pub(super) fn mount(&self, staging: &Target) -> Result<Option<OwnedFd>> {
         let Some(options) = &self.device else { return Ok(None) };
         let source = Path::new(Path::new(&self.program).file_name().unwrap_or(&self.program));
-        mount_fuse(START, source, options, staging).map(Some)
+        let pod = self.mounter.as_ref().and_then(|mounter| mounter.pod_of(staging.path()));
+        match pod {
+            Some(pod) => mount_fuse(START, &source_with_pod(source, &pod), options, staging),
+            None => mount_fuse(START, source, options, staging),
+        }
+        .map(Some)
     }
 
     /// The arguments, with the device and the files among them.

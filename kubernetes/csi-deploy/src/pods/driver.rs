@@ -11,6 +11,7 @@ use super::{
     Built, METRICS_PORT, SOCKET, api_token, config_volume, empty_dir, field, host_path, mount, port, probe,
     restricted, secret_variable, secret_volume, variable,
 };
+use crate::options::FusePods;
 use crate::part::{DEVICES_DIR, POD_LOGS_DIR, Part, REGISTRATION_DIR, SOCKET_DIR, TEMPORARY_DIR};
 use crate::plan::Plan;
 use crate::rbac;
@@ -70,11 +71,12 @@ fn arguments(plan: &Plan<'_>, part: Part) -> Vec<String> {
         if part == Part::Node {
             args.push(format!("--registration-dir={REGISTRATION_DIR}"));
             args.push(format!("--kubelet-socket-path={}/csi.sock", plan.plugin_dir()));
-            if options.fuse_pods {
-                let name = plan.fuse_name();
-                args.push(format!("--fuse-pods={name}/{name}"));
-            }
         }
+        args.extend(match (options.fuse_pods, part) {
+            (Some(FusePods::PerNode), Part::Node) => Some(format!("--fuse-pods={0}/{0}", plan.fuse_name())),
+            (Some(FusePods::PerVolume), _) => Some(format!("--fuse-pods={}", plan.fuse_name())),
+            _ => None,
+        });
         if plan.probes_by_http() {
             args.push(format!("--metrics-address=:{}", options.port));
         }
@@ -135,7 +137,7 @@ fn places(plan: &Plan<'_>, part: Part) -> (Vec<VolumeMount>, Vec<Volume>) {
             mounts.push(mount("dev", DEVICES_DIR));
         }
     }
-    if part == Part::Node && options.fuse_pods {
+    if part == Part::Node && options.fuse_pods.is_some() {
         // The names there show to which namespace a pod belongs.
         volumes.push(host_path("pod-logs", POD_LOGS_DIR, "Directory"));
         mounts.push(VolumeMount { read_only: Some(true), ..mount("pod-logs", POD_LOGS_DIR) });

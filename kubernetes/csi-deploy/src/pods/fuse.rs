@@ -14,6 +14,7 @@ use super::workload::{USER, pull_secrets};
 use super::{empty_dir, mount, restricted, variable};
 use crate::error::Error;
 use crate::files::Files;
+use crate::options::FusePods;
 use crate::part::TEMPORARY_DIR;
 use crate::plan::Plan;
 
@@ -30,17 +31,24 @@ const CACHE_DIR: &str = "/var/cache/fuse";
 const DRAIN: i64 = 570;
 const MARGIN: i64 = 30;
 
+/// The namespace, before the role in it.
+pub(crate) fn namespace(plan: &Plan<'_>, files: &mut Files) -> Result<(), Error> {
+    if plan.options.fuse_pods.is_none() {
+        return Ok(());
+    }
+    let mode = |mode| format!("pod-security.kubernetes.io/{mode}");
+    let levels = ["audit", "enforce", "warn"].map(|of| (mode(of), "restricted".to_owned()));
+    let name = Some(plan.fuse_name());
+    let metadata = ObjectMeta { name, labels: Some(levels.into()), ..ObjectMeta::default() };
+    let comment = "Whoever can make pods in this namespace can get the devices and credentials of volumes.";
+    files.add(FILE, vec![comment.to_owned()], &Namespace { metadata, ..Namespace::default() })
+}
+
 pub(super) fn add(plan: &Plan<'_>, files: &mut Files) -> Result<(), Error> {
-    if !plan.options.fuse_pods {
+    if plan.options.fuse_pods != Some(FusePods::PerNode) {
         return Ok(());
     }
     let name = plan.fuse_name();
-    let mode = |mode| format!("pod-security.kubernetes.io/{mode}");
-    let levels = ["audit", "enforce", "warn"].map(|of| (mode(of), "restricted".to_owned()));
-    let metadata =
-        ObjectMeta { name: Some(name.clone()), labels: Some(levels.into()), ..ObjectMeta::default() };
-    let comment = "Whoever can make pods in this namespace can get the devices and credentials of volumes.";
-    files.add(FILE, vec![comment.to_owned()], &Namespace { metadata, ..Namespace::default() })?;
     let labels: BTreeMap<_, _> = [
         ("app.kubernetes.io/component".to_owned(), "fuse".to_owned()),
         ("app.kubernetes.io/name".to_owned(), plan.name.clone()),

@@ -12,6 +12,7 @@ mod fuse;
 mod sidecar;
 mod workload;
 
+pub(crate) use fuse::namespace as fuse_namespace;
 pub(crate) use sidecar::{SNAPSHOT_METADATA_PORT, port_name};
 
 use k8s_openapi::api::core::v1::{

@@ -1,5 +1,6 @@
 //! The driver's requests to a mounter.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -7,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::super::FuseDaemon;
@@ -17,11 +18,15 @@ use super::super::watch::{AtEnd, DaemonRun};
 use super::VERSION;
 use super::message::{Message, invalid};
 use super::session::{Session, Sessions};
-use super::socket::{Location, MESSAGE_TIME_LIMIT, unreachable};
+use super::socket::{Location, MESSAGE_TIME_LIMIT, Pods, unreachable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::place::target::Target;
+use crate::table::details::is_fuse;
+use crate::table::mountinfo::{MountEntry, mounts};
 
 const ASK: &str = "ask the mounter for";
+/// What is between the program and the pod in the source of a mount.
+const POD_MARK: &str = "@pod:";
 
 /// Where FUSE daemons run that are not children of the driver: in a pod of their own, by a [`MounterServer`] in it.
 ///
@@ -46,6 +51,8 @@ pub struct Mounter(Arc<Inner>);
 struct Inner {
     location: Location,
     sessions: Sessions,
+    /// The pods of places, where each has its own.
+    pods: Mutex<BTreeMap<PathBuf, String>>,
 }
 
 impl Mounter {
@@ -62,7 +69,42 @@ impl Mounter {
     /// The driver needs the kubelet's directory `/var/lib/kubelet`, and `/var/log/pods`. The names there prove that a pod
     /// belongs to the namespace, so only who can make pods in this namespace can be the mounter.
     pub fn in_pods(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self::new(Location::pods(namespace.into(), name.into()))
+        Self::new(Location::pods(namespace.into(), Pods::OfDaemonSet(name.into())))
+    }
+
+    /// The mounters in pods that are made for each volume, in this namespace, as csi-kube's `FusePods` does it. The pod
+    /// of a place is set with [`set_pod`](Self::set_pod); later its name is in the source of the mount.
+    ///
+    /// As for [`in_pods`](Self::in_pods), who can make pods in this namespace can be a mounter.
+    pub fn in_pod_of_volume(namespace: impl Into<String>) -> Self {
+        Self::new(Location::pods(namespace.into(), Pods::OfPlace))
+    }
+
+    /// Sets the name of the pod that serves a place, for [`in_pod_of_volume`](Self::in_pod_of_volume).
+    pub fn set_pod(&self, place: &Path, pod: impl Into<String>) {
+        let mut pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.insert(place.to_owned(), pod.into());
+    }
+
+    /// The name of the pod that serves a place, where each place has its own.
+    pub(in crate::flow::fuse) fn pod_of(&self, place: &Path) -> Option<String> {
+        if !matches!(self.0.location, Location::Pods { pods: Pods::OfPlace, .. }) {
+            return None;
+        }
+        let mut pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        if !pods.contains_key(place) {
+            let mounted = Target::new(place).and_then(|target| target.mounted()).ok().flatten()?;
+            pods.insert(place.to_owned(), pod_in_source(&mounted)?);
+        }
+        pods.get(place).cloned()
+    }
+
+    /// The namespace of the pods, if it is in pods.
+    pub fn namespace(&self) -> Option<&str> {
+        match &self.0.location {
+            Location::Pods { namespace, .. } => Some(namespace),
+            Location::Directory(_) => None,
+        }
     }
 
     /// Sets another directory of the kubelet than `/var/lib/kubelet`, for [`in_pods`](Self::in_pods).
@@ -76,7 +118,7 @@ impl Mounter {
     }
 
     fn new(location: Location) -> Self {
-        Self(Arc::new(Inner { location, sessions: Sessions::default() }))
+        Self(Arc::new(Inner { location, sessions: Sessions::default(), pods: Mutex::default() }))
     }
 
     pub(super) fn sessions(&self) -> &Sessions {
@@ -91,9 +133,12 @@ impl Mounter {
     /// [`Unresponsive`](ErrorKind::Unresponsive): the mounter does not answer, or the daemon can't be killed.
     pub fn end(&self, place: &Path, limit: Duration) -> Result<()> {
         match self.try_end(place, limit) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            ended => ended,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            ended => ended?,
         }
+        // The next volume at this place has another pod.
+        self.0.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(place);
+        Ok(())
     }
 
     fn try_end(&self, place: &Path, limit: Duration) -> Result<()> {
@@ -162,6 +207,17 @@ impl Mounter {
 
     /// The places whose daemons the mounter has.
     pub(in crate::flow::fuse) fn places(&self) -> Result<Vec<PathBuf>> {
+        if let Location::Pods { pods: Pods::OfPlace, .. } = &self.0.location {
+            // Other drivers' pods are in other namespaces.
+            let is_ours =
+                |pod: String| self.0.location.sockets(Some(&pod)).is_ok_and(|found| !found.is_empty());
+            let of_volumes = mounts()?.into_iter().filter(|entry| pod_in_source(entry).is_some_and(is_ours));
+            // A bind of the filesystem at a target has the same source, and its daemon does not know the target.
+            let places = of_volumes.map(|entry| entry.mount_point);
+            return Ok(places
+                .filter(|place| self.attach(place).is_ok_and(|known| known.is_some()))
+                .collect());
+        }
         let none = Path::new("");
         let (_, mut answer) = self.ask(none, &request("list", none), MESSAGE_TIME_LIMIT)?;
         let places = |answer: &mut Message| -> io::Result<Vec<PathBuf>> {
@@ -191,7 +247,8 @@ impl Mounter {
         let mut refused = None;
         let mut tried = Vec::new();
         let mut is_hung = false;
-        for socket in self.0.location.sockets()? {
+        let pod = self.pod_of(place);
+        for socket in self.0.location.sockets(pod.as_deref())? {
             let asked = socket.connect().and_then(|connection| {
                 connection.set_read_timeout(Some(limit.max(MESSAGE_TIME_LIMIT)))?;
                 request.send(&connection)?;
@@ -213,7 +270,7 @@ impl Mounter {
             (Some(unknown), None) => Ok(unknown),
             (_, Some(error)) => Err(error),
             (None, None) => {
-                let error = unreachable(&self.0.location, &tried);
+                let error = unreachable(&self.0.location, pod.as_deref(), &tried);
                 Err(if is_hung { error.with_kind(ErrorKind::Unresponsive) } else { error })
             }
         }
@@ -224,6 +281,21 @@ impl Mounter {
 fn has_ended(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | NotFound | UnexpectedEof)
+}
+
+/// The source of a mount whose daemon has a pod of its own.
+pub(in crate::flow::fuse) fn source_with_pod(program: &Path, pod: &str) -> PathBuf {
+    let mut source = program.as_os_str().to_owned();
+    source.push(POD_MARK);
+    source.push(pod);
+    source.into()
+}
+
+fn pod_in_source(entry: &MountEntry) -> Option<String> {
+    if !is_fuse(&entry.fs_type) {
+        return None;
+    }
+    entry.source.to_str()?.rsplit_once(POD_MARK).map(|(_, pod)| pod.to_owned())
 }
 
 /// A daemon that a mounter has.

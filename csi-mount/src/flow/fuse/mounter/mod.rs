@@ -34,6 +34,7 @@ mod session;
 mod socket;
 
 pub use client::Mounter;
+pub(super) use client::source_with_pod;
 pub use server::MounterServer;
 
 /// The first word of each request. A driver and a mounter of different versions can meet, because the mounter's pod is

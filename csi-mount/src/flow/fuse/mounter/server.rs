@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::daemon::First;
 use super::super::device::{is_connected, repeat_requests};
@@ -317,6 +318,8 @@ impl MounterServer {
         };
         let device = served.daemon.is_continued.then(|| served.device.try_clone()).transpose()?;
         Message::new("serving").daemon(&served.daemon).with(device).send(connection)?;
+        // Each stage attaches, and closes the connection if its process follows the daemon already.
+        served.followers.retain(is_open);
         served.followers.push(connection.try_clone()?);
         Ok(())
     }
@@ -356,6 +359,13 @@ impl MounterServer {
         }
         refused(ErrorKind::Unresponsive, "its daemon was killed and has not ended")
     }
+}
+
+/// Whether the other side has not closed the connection.
+fn is_open(connection: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(connection, PollFlags::empty())];
+    let is_polled = poll(&mut polled, Some(&Timespec::default())).is_ok();
+    is_polled && !polled[0].revents().contains(PollFlags::HUP)
 }
 
 fn refused(kind: ErrorKind, text: &str) -> Message {

@@ -174,6 +174,7 @@ impl Follower {
         let deadline = Instant::now() + MOUNTER_TIME_LIMIT;
         while is_connected(device) {
             match self.try_hand_over(device) {
+                Ok(None) => return None,
                 Ok(connection) => {
                     let at = self.place.display();
                     tracing::warn!(%at, "a mounter of FUSE daemons has ended, and the next one continues the mount");

@@ -28,35 +28,49 @@ const LOGS: &str = "/var/log/pods";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Location {
     Directory(PathBuf),
-    /// In the pods of a DaemonSet. The kubelet makes the directory of a pod's logs, and its name proves the
-    /// namespace: no other pod can have it.
+    /// In pods of this node.
     Pods {
         kubelet: PathBuf,
         logs: PathBuf,
         namespace: String,
-        name: String,
+        pods: Pods,
     },
 }
 
+/// Which pods of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Pods {
+    /// Those of the DaemonSet with this name serve all places.
+    OfDaemonSet(String),
+    /// Each place has a pod of its own.
+    OfPlace,
+}
+
 impl Location {
-    pub(super) fn pods(namespace: String, name: String) -> Self {
-        Self::Pods { kubelet: "/var/lib/kubelet".into(), logs: LOGS.into(), namespace, name }
+    pub(super) fn pods(namespace: String, pods: Pods) -> Self {
+        Self::Pods { kubelet: "/var/lib/kubelet".into(), logs: LOGS.into(), namespace, pods }
     }
 
-    /// The sockets that exist; not all are served.
-    pub(super) fn sockets(&self) -> Result<Vec<Socket>> {
+    /// The sockets that exist; not all are served. `pod` is the pod of the place.
+    ///
+    /// The kubelet makes the directory of a pod's logs, and its name proves the namespace: no other pod can have it.
+    pub(super) fn sockets(&self, pod: Option<&str>) -> Result<Vec<Socket>> {
         match self {
             Self::Directory(directory) => {
                 let root = Root::open(directory)?;
                 Ok(Socket::open(root.directory(), directory.join(SOCKET)).into_iter().collect())
             }
-            Self::Pods { kubelet, logs, namespace, name } => {
+            Self::Pods { kubelet, logs, namespace, pods: chosen } => {
                 let pods = Root::open(kubelet.join("pods"))?;
                 let failed = |error| Error::os(CONNECT, logs, error);
+                let is_chosen = |found: &str| match chosen {
+                    Pods::OfDaemonSet(name) => is_of_daemon_set(found, name),
+                    Pods::OfPlace => pod == Some(found),
+                };
                 let mut sockets = Vec::new();
                 for entry in fs::read_dir(logs).map_err(failed)?.flatten() {
                     let entry = entry.file_name();
-                    let Some(uid) = entry.to_str().and_then(|text| uid_of(text, namespace, name)) else {
+                    let Some(uid) = entry.to_str().and_then(|text| uid_of(text, namespace, is_chosen)) else {
                         continue;
                     };
                     let below = Path::new(uid).join(VOLUME);
@@ -70,14 +84,19 @@ impl Location {
     }
 }
 
-/// The UID of a pod of this DaemonSet, from the name of the directory of its logs.
-fn uid_of<'t>(entry: &'t str, namespace: &str, name: &str) -> Option<&'t str> {
+/// Whether a pod has this name and the suffix of a pod. Another DaemonSet's name can begin with this one.
+fn is_of_daemon_set(pod: &str, name: &str) -> bool {
+    let suffix = pod.strip_prefix(name).and_then(|rest| rest.strip_prefix('-'));
+    suffix.is_some_and(|suffix| !suffix.contains('-'))
+}
+
+/// The UID of such a pod, from the name of the directory of its logs.
+fn uid_of<'t>(entry: &'t str, namespace: &str, is_chosen: impl Fn(&str) -> bool) -> Option<&'t str> {
     let mut parts = entry.split('_');
     let is_namespace = parts.next()? == namespace;
-    let suffix = parts.next()?.strip_prefix(name)?.strip_prefix('-')?;
+    let is_pod = is_chosen(parts.next()?) && is_namespace;
     let uid = parts.next()?;
-    // Another DaemonSet's name can begin with this one.
-    let is_pod = is_namespace && !suffix.contains('-') && parts.next().is_none();
+    let is_pod = is_pod && parts.next().is_none();
     let is_uid = !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     (is_pod && is_uid).then_some(uid)
 }
@@ -116,10 +135,16 @@ impl Socket {
 }
 
 /// The error if no mounter answers.
-pub(super) fn unreachable(location: &Location, tried: &[String]) -> Error {
+pub(super) fn unreachable(location: &Location, pod: Option<&str>, tried: &[String]) -> Error {
     let at = match location {
         Location::Directory(directory) => directory.display().to_string(),
-        Location::Pods { namespace, name, .. } => format!("the pods of {namespace}/{name} on this node"),
+        Location::Pods { namespace, pods: Pods::OfDaemonSet(name), .. } => {
+            format!("the pods of {namespace}/{name} on this node")
+        }
+        Location::Pods { namespace, .. } => {
+            let pod = pod.unwrap_or("the volume's pod, whose name is not known");
+            format!("{namespace}/{pod} on this node")
+        }
     };
     let tried = if tried.is_empty() { String::new() } else { format!(": {}", tried.join("; ")) };
     let reason = format!("no mounter answers at {at}{tried}");
@@ -134,7 +159,7 @@ mod tests {
 
     #[test]
     fn only_pods_of_the_daemon_set_are_known() {
-        let uid = |entry| uid_of(entry, "flat-fuse", "flat");
+        let uid = |entry| uid_of(entry, "flat-fuse", |pod| is_of_daemon_set(pod, "flat"));
         assert_eq!(uid("flat-fuse_flat-x7k2p_0a1b-2c"), Some("0a1b-2c"));
         for other in [
             "default_flat-x7k2p_0a1b",
@@ -163,10 +188,16 @@ mod tests {
         let opened = fs::File::open(directory("0a")).unwrap();
         let listener = UnixListener::bind(path_of(&opened).join(SOCKET)).unwrap();
         std::os::unix::fs::symlink(directory("0a").join(SOCKET), directory("0b").join(SOCKET)).unwrap();
-        let location = Location::Pods { kubelet, logs, namespace: "fuse".to_owned(), name: "m".to_owned() };
-        let sockets = location.sockets().unwrap();
+        let pods = Pods::OfDaemonSet("m".to_owned());
+        let namespace = "fuse".to_owned();
+        let location = Location::Pods { kubelet, logs, namespace, pods };
+        let sockets = location.sockets(None).unwrap();
         let [socket] = &sockets[..] else { panic!("{} sockets", sockets.len()) };
         socket.connect().unwrap();
+        let Location::Pods { kubelet, logs, namespace, .. } = location else { unreachable!() };
+        let location = Location::Pods { kubelet, logs, namespace, pods: Pods::OfPlace };
+        let known = |pod| location.sockets(pod).unwrap().len();
+        assert_eq!([known(Some("m-xyz")), known(Some("m")), known(None)], [1, 0, 0]);
         drop(listener);
         assert_eq!(socket.connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
