@@ -10,7 +10,6 @@ use rustix::fs::{CWD, Mode, OFlags, fstat, mkdirat, openat, renameat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::FuseDaemon;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::hash::fnv1a;
 
@@ -23,15 +22,16 @@ pub(super) fn directory(place: &Path) -> PathBuf {
     std::env::temp_dir().join(format!("csi-fuse-{:016x}", fnv1a(place.as_os_str().as_bytes())))
 }
 
-/// Writes the files of a daemon. A reader sees the earlier content or the new one.
-pub(super) fn write(place: &Path, daemon: &FuseDaemon) -> Result<()> {
-    if daemon.credentials().next().is_none() {
+/// Writes files, by name and content. A reader sees the earlier content or the new one.
+pub(super) fn write<'f>(place: &Path, files: impl Iterator<Item = (&'f str, &'f [u8])>) -> Result<()> {
+    let mut files = files.peekable();
+    if files.peek().is_none() {
         return Ok(());
     }
     let path = directory(place);
     let failed = |error: Errno| Error::os(WRITE, &path, error);
     let opened = open(&path)?;
-    for (name, content) in daemon.credentials() {
+    for (name, content) in files {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
         if name.starts_with('.') || name.is_empty() || !name.bytes().all(is_plain) {
             let reason = format!(
@@ -103,15 +103,14 @@ mod tests {
     #[test]
     fn files_are_replaced_and_removed() {
         let place = Path::new("/no/such/place/of/credentials");
-        let daemon = |content: &str| FuseDaemon::new("a").arg_credential("--token=", "token", content);
-        write(place, &FuseDaemon::new("a")).unwrap();
+        write(place, [].into_iter()).unwrap();
         assert!(!directory(place).exists(), "no file, no directory");
         for content in ["one", "two"] {
-            write(place, &daemon(content)).unwrap();
+            write(place, [("token", content.as_bytes())].into_iter()).unwrap();
             assert_eq!(read(place, "token").as_deref(), Some(content));
         }
         for bad in ["", "..", ".next", "a/b"] {
-            let error = write(place, &FuseDaemon::new("a").arg_credential("", bad, "x")).unwrap_err();
+            let error = write(place, [(bad, &b"x"[..])].into_iter()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         }
         remove(place);
@@ -126,7 +125,7 @@ mod tests {
         let path = directory(place);
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        let written = write(place, &FuseDaemon::new("a").arg_credential("", "token", "x"));
+        let written = write(place, [("token", &b"x"[..])].into_iter());
         fs::remove_dir(&path).unwrap();
         assert_eq!(written.unwrap_err().kind(), ErrorKind::PermissionDenied);
     }

@@ -307,7 +307,7 @@ impl FuseDaemon {
         device: Option<&OwnedFd>,
         first: First,
     ) -> Result<Child> {
-        credentials::write(start.place(), self)?;
+        credentials::write(start.place(), self.credentials())?;
         let mut command = self.command(start, device);
         if first == First::Continues {
             command.env(CONTINUES, "1");

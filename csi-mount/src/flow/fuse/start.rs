@@ -49,7 +49,7 @@ pub(super) fn stage_locked(
         if let Some(bytes) = daemon.memory_limit {
             limit_running(staging, bytes)?;
         }
-        credentials::write(staging.path(), daemon)?;
+        credentials::write(staging.path(), daemon.credentials())?;
         watch_existing(staging, daemon, at_end);
         return Ok(Outcome::AlreadyMounted);
     }

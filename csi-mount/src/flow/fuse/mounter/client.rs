@@ -1,130 +1,25 @@
 //! The driver's requests to a mounter.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::super::FuseDaemon;
 use super::super::daemon::First;
-use super::super::watch::{AtEnd, DaemonRun};
 use super::VERSION;
+use super::handle::{Mounter, pod_in_source};
 use super::message::{Message, invalid};
-use super::session::{Session, Sessions};
 use super::socket::{Location, MESSAGE_TIME_LIMIT, Pods, unreachable};
 use crate::error::{Error, ErrorKind, Result};
-use crate::place::target::Target;
-use crate::table::details::is_fuse;
-use crate::table::mountinfo::{MountEntry, mounts};
+use crate::table::mountinfo::mounts;
 
 const ASK: &str = "ask the mounter for";
-/// What is between the program and the pod in the source of a mount.
-const POD_MARK: &str = "@pod:";
-
-/// Where FUSE daemons run that are not children of the driver: in a pod of their own, by a [`MounterServer`] in it.
-///
-/// A driver has one for its whole life, and [`resume`](crate::flow::fuse::resume())s its daemons when it starts. The
-/// copies of this value share what they know.
-///
-/// The mounter is whoever listens there: it gets the devices of the volumes, their commands and their credentials.
-///
-/// ```no_run
-/// use csi_mount::MountOptions;
-/// use csi_mount::flow::fuse::{FuseDaemon, Mounter};
-///
-/// let mounter = Mounter::in_pods("s3-fuse", "s3-fuse");
-/// let options = MountOptions::parse(["allow_other", "default_permissions", "nosuid", "nodev"])?;
-/// let daemon = FuseDaemon::new("example-s3").args(["-f", "bucket"]).arg_device(options).mounter(mounter);
-/// # drop(daemon);
-/// # Ok::<(), csi_mount::Error>(())
-/// ```
-#[derive(Clone)]
-pub struct Mounter(Arc<Inner>);
-
-struct Inner {
-    location: Location,
-    sessions: Sessions,
-    /// The pods of places, where each has its own.
-    pods: Mutex<BTreeMap<PathBuf, String>>,
-}
 
 impl Mounter {
-    /// The mounter whose socket is in this directory.
-    ///
-    /// Whoever can write to the directory can be the mounter. Symbolic links in its path are followed.
-    pub fn at(directory: impl Into<PathBuf>) -> Self {
-        Self::new(Location::Directory(directory.into()))
-    }
-
-    /// The mounter in the pods of a DaemonSet with this name, in this namespace: of those on this node the one that
-    /// answers. Its socket is in an `emptyDir` volume with the name `mounter`.
-    ///
-    /// The driver needs the kubelet's directory `/var/lib/kubelet`, and `/var/log/pods`. The names there prove that a pod
-    /// belongs to the namespace, so only who can make pods in this namespace can be the mounter.
-    pub fn in_pods(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self::new(Location::pods(namespace.into(), Pods::OfDaemonSet(name.into())))
-    }
-
-    /// The mounters in pods that are made for each volume, in this namespace, as csi-kube's `FusePods` does it. The pod
-    /// of a place is set with [`set_pod`](Self::set_pod); later its name is in the source of the mount.
-    ///
-    /// As for [`in_pods`](Self::in_pods), who can make pods in this namespace can be a mounter.
-    pub fn in_pod_of_volume(namespace: impl Into<String>) -> Self {
-        Self::new(Location::pods(namespace.into(), Pods::OfPlace))
-    }
-
-    /// Sets the name of the pod that serves a place, for [`in_pod_of_volume`](Self::in_pod_of_volume).
-    pub fn set_pod(&self, place: &Path, pod: impl Into<String>) {
-        let mut pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        pods.insert(place.to_owned(), pod.into());
-    }
-
-    /// The name of the pod that serves a place, where each place has its own.
-    pub(in crate::flow::fuse) fn pod_of(&self, place: &Path) -> Option<String> {
-        if !matches!(self.0.location, Location::Pods { pods: Pods::OfPlace, .. }) {
-            return None;
-        }
-        let mut pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        if !pods.contains_key(place) {
-            let mounted = Target::new(place).and_then(|target| target.mounted()).ok().flatten()?;
-            pods.insert(place.to_owned(), pod_in_source(&mounted)?);
-        }
-        pods.get(place).cloned()
-    }
-
-    /// The namespace of the pods, if it is in pods.
-    pub fn namespace(&self) -> Option<&str> {
-        match &self.0.location {
-            Location::Pods { namespace, .. } => Some(namespace),
-            Location::Directory(_) => None,
-        }
-    }
-
-    /// Sets another directory of the kubelet than `/var/lib/kubelet`, for [`in_pods`](Self::in_pods).
-    #[must_use]
-    pub fn kubelet_dir(self, directory: impl Into<PathBuf>) -> Self {
-        let mut location = self.0.location.clone();
-        if let Location::Pods { kubelet, .. } = &mut location {
-            *kubelet = directory.into();
-        }
-        Self::new(location)
-    }
-
-    fn new(location: Location) -> Self {
-        Self(Arc::new(Inner { location, sessions: Sessions::default(), pods: Mutex::default() }))
-    }
-
-    pub(super) fn sessions(&self) -> &Sessions {
-        &self.0.sessions
-    }
-
     /// Waits for the end of the daemon of a place that is unmounted, for at most this long; then it is killed, and data
     /// that it has not sent is lost. A place without a daemon counts as done, and so does one without a mounter: the
     /// daemons of a pod end with it.
@@ -136,68 +31,14 @@ impl Mounter {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             ended => ended?,
         }
-        // The next volume at this place has another pod.
-        self.0.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(place);
+        self.forget_pod(place);
         Ok(())
     }
 
-    fn try_end(&self, place: &Path, limit: Duration) -> Result<()> {
+    pub(super) fn try_end(&self, place: &Path, limit: Duration) -> Result<()> {
         let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let request = request("end", place).number(millis);
         self.ask(place, &request, limit + 2 * MESSAGE_TIME_LIMIT).map(drop)
-    }
-
-    /// Mounts, and has the mounter start the daemon. The receiver gets the reason when the daemon ends.
-    pub(in crate::flow::fuse) fn serve(
-        &self,
-        staging: &Target,
-        daemon: &FuseDaemon,
-        run: DaemonRun,
-        at_end: AtEnd,
-    ) -> Result<Receiver<String>> {
-        // A daemon that a killed stage has left, without a mount.
-        self.try_end(staging.path(), Duration::ZERO)?;
-        let device = daemon.mount(staging)?;
-        let request = serve_request(First::IsFirst, staging.path(), daemon, device);
-        let (connection, _) = self.ask(staging.path(), &request, daemon.ready_time_limit)?;
-        // Its users get an error when the only process that has it open ends.
-        let device = request.device.filter(|_| daemon.is_continued);
-        let session = Session::new(run, daemon.clone());
-        Ok(self.follow(staging.path(), session, connection, device, at_end))
-    }
-
-    /// Gives a daemon that runs its new credentials, and follows it.
-    pub(in crate::flow::fuse) fn renew(
-        &self,
-        staging: &Target,
-        daemon: &FuseDaemon,
-        at_end: AtEnd,
-    ) -> Result<()> {
-        let place = staging.path();
-        let run = DaemonRun::new(staging, daemon, 0);
-        // None: a daemon that an earlier version of the driver has started as its child.
-        let Some(attached) = self.attach(place)? else { return Ok(()) };
-        self.ask(place, &request("renew", place).daemon(daemon), MESSAGE_TIME_LIMIT)?;
-        let session = Session::new(run, daemon.clone());
-        if let Some(session) = self.sessions().update(place, session) {
-            drop(self.follow(place, session, attached.connection, attached.device, at_end));
-        }
-        Ok(())
-    }
-
-    /// Follows a daemon that runs, for a driver that has just started.
-    pub(in crate::flow::fuse) fn resume(&self, staging: &Target, at_end: AtEnd) -> Result<()> {
-        let place = staging.path();
-        if self.sessions().has(place) {
-            return Ok(());
-        }
-        if let Some(attached) = self.attach(place)? {
-            // The next stage brings what it takes to start it again.
-            let run = DaemonRun::new(staging, &attached.daemon, 0);
-            let session = Session::new(run, attached.daemon);
-            drop(self.follow(place, session, attached.connection, attached.device, at_end));
-        }
-        Ok(())
     }
 
     /// The daemon of a place, as its mounter knows it.
@@ -207,10 +48,10 @@ impl Mounter {
 
     /// The places whose daemons the mounter has.
     pub(in crate::flow::fuse) fn places(&self) -> Result<Vec<PathBuf>> {
-        if let Location::Pods { pods: Pods::OfPlace, .. } = &self.0.location {
+        if let Location::Pods { pods: Pods::OfPlace, .. } = self.location() {
             // Other drivers' pods are in other namespaces.
             let is_ours =
-                |pod: String| self.0.location.sockets(Some(&pod)).is_ok_and(|found| !found.is_empty());
+                |pod: String| self.location().sockets(Some(&pod)).is_ok_and(|found| !found.is_empty());
             let of_volumes = mounts()?.into_iter().filter(|entry| pod_in_source(entry).is_some_and(is_ours));
             // A bind of the filesystem at a target has the same source, and its daemon does not know the target.
             let places = of_volumes.map(|entry| entry.mount_point);
@@ -248,7 +89,7 @@ impl Mounter {
         let mut tried = Vec::new();
         let mut is_hung = false;
         let pod = self.pod_of(place);
-        for socket in self.0.location.sockets(pod.as_deref())? {
+        for socket in self.location().sockets(pod.as_deref())? {
             let asked = socket.connect().and_then(|connection| {
                 connection.set_read_timeout(Some(limit.max(MESSAGE_TIME_LIMIT)))?;
                 request.send(&connection)?;
@@ -270,7 +111,7 @@ impl Mounter {
             (Some(unknown), None) => Ok(unknown),
             (_, Some(error)) => Err(error),
             (None, None) => {
-                let error = unreachable(&self.0.location, pod.as_deref(), &tried);
+                let error = unreachable(self.location(), pod.as_deref(), &tried);
                 Err(if is_hung { error.with_kind(ErrorKind::Unresponsive) } else { error })
             }
         }
@@ -283,21 +124,6 @@ fn has_ended(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | NotFound | UnexpectedEof)
 }
 
-/// The source of a mount whose daemon has a pod of its own.
-pub(in crate::flow::fuse) fn source_with_pod(program: &Path, pod: &str) -> PathBuf {
-    let mut source = program.as_os_str().to_owned();
-    source.push(POD_MARK);
-    source.push(pod);
-    source.into()
-}
-
-fn pod_in_source(entry: &MountEntry) -> Option<String> {
-    if !is_fuse(&entry.fs_type) {
-        return None;
-    }
-    entry.source.to_str()?.rsplit_once(POD_MARK).map(|(_, pod)| pod.to_owned())
-}
-
 /// A daemon that a mounter has.
 pub(super) struct Attached {
     pub(super) connection: UnixStream,
@@ -306,7 +132,7 @@ pub(super) struct Attached {
     pub(super) device: Option<OwnedFd>,
 }
 
-fn request(verb: &str, place: &Path) -> Message {
+pub(super) fn request(verb: &str, place: &Path) -> Message {
     Message::new(VERSION).word(verb).word(place.as_os_str().as_bytes())
 }
 
@@ -371,18 +197,4 @@ pub(super) fn kind_name(kind: ErrorKind) -> &'static str {
 
 fn kind_named(name: &str) -> ErrorKind {
     KINDS.iter().find(|(_, known)| *known == name).map_or(ErrorKind::ToolFailed, |(kind, _)| *kind)
-}
-
-impl PartialEq for Mounter {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.location == other.0.location
-    }
-}
-
-impl Eq for Mounter {}
-
-impl fmt::Debug for Mounter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Mounter").field(&self.0.location).finish()
-    }
 }

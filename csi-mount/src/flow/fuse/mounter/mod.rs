@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `message`, `command` | what is sent, and a daemon as a part of it |
 //! | `socket` | where mounters listen |
+//! | `handle` | the driver's handle: where its mounters are, and whom it follows |
 //! | `client` | the driver's requests |
 //! | `session` | the driver's thread for each daemon |
 //! | `server` | the mounter |
@@ -28,13 +29,14 @@
 
 mod client;
 mod command;
+mod handle;
 mod message;
 mod server;
 mod session;
 mod socket;
 
-pub use client::Mounter;
-pub(super) use client::source_with_pod;
+pub use handle::Mounter;
+pub(super) use handle::source_with_pod;
 pub use server::MounterServer;
 
 /// The first word of each request. A driver and a mounter of different versions can meet, because the mounter's pod is

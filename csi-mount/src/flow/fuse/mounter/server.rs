@@ -328,7 +328,7 @@ impl MounterServer {
     fn renew(&self, place: &Path, daemon: FuseDaemon) -> Message {
         let mut state = self.state();
         let Some(served) = state.daemons.get_mut(place) else { return Message::new("unknown") };
-        match credentials::write(place, &daemon) {
+        match credentials::write(place, daemon.credentials()) {
             Ok(()) => {
                 served.daemon = daemon;
                 Message::new("done")

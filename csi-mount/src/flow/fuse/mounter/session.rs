@@ -1,12 +1,10 @@
 //! What a driver does for a daemon in another pod while it runs: it keeps the device, and gives it to the next mounter if
 //! that of the daemon has ended.
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -15,7 +13,8 @@ use super::super::daemon::First;
 use super::super::daemon_start_lock::{DaemonStartLock, lock_threads};
 use super::super::device::is_connected;
 use super::super::watch::{AtEnd, DaemonEnd, DaemonRun, spawn};
-use super::client::{Mounter, serve_request};
+use super::client::{request, serve_request};
+use super::handle::Mounter;
 use super::message::Message;
 use super::socket::MESSAGE_TIME_LIMIT;
 use crate::error::{Error, ErrorKind, Result};
@@ -31,103 +30,88 @@ const ANSWER_TIME_LIMIT: Duration = Duration::from_secs(15);
 const LOOK_TIME_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// One daemon, as far as its successor has to know it. It has the daemon's secrets.
-pub(super) struct Session {
-    run: DaemonRun,
-    daemon: FuseDaemon,
-    /// Which thread follows it.
-    number: u64,
-}
-
-impl Session {
-    pub(super) fn new(run: DaemonRun, daemon: FuseDaemon) -> Self {
-        Self { run, daemon, number: 0 }
-    }
-}
-
-/// The daemons that this process follows, by place.
-#[derive(Default)]
-pub(super) struct Sessions(Mutex<Known>);
-
-#[derive(Default)]
-struct Known {
-    sessions: BTreeMap<PathBuf, Session>,
-    last: u64,
-}
-
-impl Sessions {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn has(&self, place: &Path) -> bool {
-        self.known().sessions.contains_key(place)
-    }
-
-    /// Replaces what is known of a daemon that is followed. Returns the session if it is not.
-    pub(super) fn update(&self, place: &Path, session: Session) -> Option<Session> {
-        match self.known().sessions.get_mut(place) {
-            Some(known) => {
-                *known = Session { number: known.number, ..session };
-                None
-            }
-            None => Some(session),
-        }
-    }
-
-    fn add(&self, place: &Path, session: Session) -> u64 {
-        let mut known = self.known();
-        known.last += 1;
-        let number = known.last;
-        known.sessions.insert(place.to_owned(), Session { number, ..session });
-        number
-    }
-
-    fn daemon(&self, place: &Path, number: u64) -> Option<FuseDaemon> {
-        let known = self.known();
-        let session = known.sessions.get(place).filter(|session| session.number == number);
-        session.map(|session| session.daemon.clone())
-    }
-
-    fn remove(&self, place: &Path, number: u64) -> Option<Session> {
-        let mut known = self.known();
-        let is_it = known.sessions.get(place).is_some_and(|session| session.number == number);
-        if is_it { known.sessions.remove(place) } else { None }
-    }
-}
-
 impl Mounter {
-    /// Follows a daemon in a thread until it has ended. The receiver gets the reason.
-    pub(super) fn follow(
+    /// Mounts, and has the mounter start the daemon. The receiver gets the reason when the daemon ends.
+    pub(in crate::flow::fuse) fn serve(
         &self,
-        place: &Path,
-        session: Session,
+        staging: &Target,
+        daemon: &FuseDaemon,
+        run: DaemonRun,
+        at_end: AtEnd,
+    ) -> Result<Receiver<String>> {
+        // A daemon that a killed stage has left, without a mount.
+        self.try_end(staging.path(), Duration::ZERO)?;
+        let device = daemon.mount(staging)?;
+        let request = serve_request(First::IsFirst, staging.path(), daemon, device);
+        let (connection, _) = self.ask(staging.path(), &request, daemon.ready_time_limit)?;
+        // Its users get an error when the only process that has it open ends.
+        let device = request.device.filter(|_| daemon.is_continued);
+        Ok(self.follow(run, daemon.clone(), connection, device, at_end))
+    }
+
+    /// Gives a daemon that runs its new credentials, and follows it.
+    pub(in crate::flow::fuse) fn renew(
+        &self,
+        staging: &Target,
+        daemon: &FuseDaemon,
+        at_end: AtEnd,
+    ) -> Result<()> {
+        let place = staging.path();
+        // None: a daemon that an earlier version of the driver has started as its child.
+        let Some(attached) = self.attach(place)? else { return Ok(()) };
+        self.ask(place, &request("renew", place).daemon(daemon), MESSAGE_TIME_LIMIT)?;
+        let run = DaemonRun::new(staging, daemon, 0);
+        drop(self.follow(run, daemon.clone(), attached.connection, attached.device, at_end));
+        Ok(())
+    }
+
+    /// Follows a daemon that runs, for a driver that has just started.
+    pub(in crate::flow::fuse) fn resume(&self, staging: &Target, at_end: AtEnd) -> Result<()> {
+        if self.is_followed(staging.path()) {
+            return Ok(());
+        }
+        if let Some(attached) = self.attach(staging.path())? {
+            // The next stage brings what it takes to start it again.
+            let run = DaemonRun::new(staging, &attached.daemon, 0);
+            drop(self.follow(run, attached.daemon, attached.connection, attached.device, at_end));
+        }
+        Ok(())
+    }
+
+    /// Follows a daemon in a thread until it has ended. The receiver gets the reason.
+    fn follow(
+        &self,
+        run: DaemonRun,
+        daemon: FuseDaemon,
         connection: UnixStream,
         device: Option<OwnedFd>,
         at_end: AtEnd,
     ) -> Receiver<String> {
         let (sender, ended) = channel();
-        let number = self.sessions().add(place, session);
-        let follower = Follower { mounter: self.clone(), place: place.to_owned(), number, device };
+        let place = run.staging.clone();
+        let number = self.add_follower(&place, connection.try_clone().ok());
+        let follower = Follower { mounter: self.clone(), place, daemon, number, device };
         spawn(move || {
             let begun = Instant::now();
             let mounter = follower.mounter.clone();
-            let place = follower.place.clone();
             let (reason, last_lines) = follower.until_end(connection);
             // Once the mount is ready, nobody receives this.
             let _ = sender.send(reason);
-            // A later stage can have started the next daemon already.
-            if let Some(session) = mounter.sessions().remove(&place, number) {
-                at_end(session.run, &DaemonEnd { lived: begun.elapsed(), status: None, last_lines });
+            // A later stage can have started the next daemon already, or another thread follows this one.
+            if mounter.remove_follower(&run.staging, number) {
+                at_end(run, &DaemonEnd { lived: begun.elapsed(), status: None, last_lines });
             }
         });
         ended
     }
 }
 
+/// One daemon, as far as its successor has to know it. It has the daemon's secrets.
 struct Follower {
     mounter: Mounter,
     place: PathBuf,
+    daemon: FuseDaemon,
+    /// Which thread this is.
     number: u64,
     device: Option<OwnedFd>,
 }
@@ -140,7 +124,11 @@ impl Follower {
         loop {
             let Ok(Some(mut event)) = Message::receive(&connection) else {
                 match self.device.as_ref().and_then(|device| self.hand_over(device)) {
-                    Some(next) => connection = next,
+                    Some(next) => {
+                        connection = next;
+                        let copy = connection.try_clone().ok();
+                        self.mounter.set_connection(&self.place, self.number, copy);
+                    }
                     None => {
                         let text = "the pod of its daemon has ended".to_owned();
                         return (text.clone(), format!(": {text}"));
@@ -195,7 +183,9 @@ impl Follower {
 
     /// Returns no connection if this is no longer the daemon of the place.
     fn try_hand_over(&self, device: &OwnedFd) -> Result<Option<UnixStream>> {
-        let Some(daemon) = self.mounter.sessions().daemon(&self.place, self.number) else { return Ok(None) };
+        if !self.mounter.is_follower(&self.place, self.number) {
+            return Ok(None);
+        }
         let staging = Target::new(&self.place)?;
         // A stage and an unstage take the same locks.
         let _threads = lock_threads(HAND_OVER, &staging, PAUSE)?;
@@ -204,7 +194,7 @@ impl Follower {
             return Ok(Some(attached.connection));
         }
         let copy = device.try_clone().map_err(|error| Error::os(HAND_OVER, &self.place, error))?;
-        let request = serve_request(First::Continues, &self.place, &daemon, Some(copy));
+        let request = serve_request(First::Continues, &self.place, &self.daemon, Some(copy));
         let (connection, _) = self.mounter.ask(&self.place, &request, MESSAGE_TIME_LIMIT)?;
         if self.end_unless_it_answers() {
             drop(connection.set_read_timeout(None));
