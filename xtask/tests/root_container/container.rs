@@ -171,13 +171,18 @@ fn restrict(config: &mut Value, volume: &Path) {
     let tmpfs = |to: &str| json!({ "destination": to, "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev"] });
     config["mounts"] = json!([
         { "destination": "/proc", "type": "proc", "source": "proc" },
-        tmpfs("/dev"),
+        { "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"] },
         tmpfs("/tmp"),
         bind(&volume.display().to_string(), "/mounter"),
         bind(DATA, DATA),
     ]);
     let linux = &mut config["linux"];
-    linux["resources"] = json!({ "devices": [{ "allow": false, "access": "rwm" }] });
+    // The devices that each container has: null, zero, full, random and urandom.
+    let device =
+        |minor: u32| json!({ "allow": true, "type": "c", "major": 1, "minor": minor, "access": "rwm" });
+    let mut devices = vec![json!({ "allow": false, "access": "rwm" })];
+    devices.extend([3, 5, 7, 8, 9].map(device));
+    linux["resources"] = json!({ "devices": devices });
     linux["rootfsPropagation"] = json!("rprivate");
 }
 
