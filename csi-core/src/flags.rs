@@ -10,6 +10,8 @@ use crate::error::Result;
 use crate::mode::Mode;
 use crate::node::NodeInfo;
 use crate::plugin::{Plugin, exit_code};
+#[cfg(all(feature = "mount", target_os = "linux"))]
+use crate::plugin::{copy_program, serve_as_mounter};
 use crate::server::{Registration, SocketRemoval};
 use crate::spec::Spec;
 use crate::types::NodeId;
@@ -99,6 +101,22 @@ pub struct DriverArgs {
     #[arg(long, env = "GRACE_PERIOD", value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub(crate) grace: Duration,
 
+    /// The DaemonSet in whose pods the FUSE programs run, or the namespace in which each volume has a pod; for drivers
+    /// with such programs [default: they are children of the driver]
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    #[arg(long, env = "FUSE_PODS", value_name = "NAMESPACE[/NAME]", value_parser = fuse_pods)]
+    pub(crate) fuse_pods: Option<csi_mount::flow::fuse::Mounter>,
+
+    /// Start the FUSE programs of the driver in another pod instead of serving, with a socket in this directory
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    #[arg(long, env = "FUSE_MOUNTER", value_name = "PATH")]
+    pub(crate) fuse_mounter: Option<PathBuf>,
+
+    /// Copy this program to a file instead of serving: for a pod with the image of a FUSE program
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    #[arg(long, env = "COPY_PROGRAM_TO", value_name = "PATH")]
+    pub(crate) copy_program_to: Option<PathBuf>,
+
     /// What to do instead of serving.
     #[cfg(feature = "manifests")]
     #[command(subcommand)]
@@ -132,11 +150,32 @@ impl DriverArgs {
         }
     }
 
-    /// Whether the driver writes its manifests instead of serving. Then there may be no cluster and no storage to
-    /// connect to.
-    #[cfg(feature = "manifests")]
-    pub fn writes_manifests(&self) -> bool {
-        self.command.is_some()
+    /// Where the driver's FUSE programs run, if the flags say that they have pods of their own: for
+    /// [`FuseFilesystems::mounter`](crate::FuseFilesystems::mounter).
+    ///
+    /// Call it once, when the driver is made: the value knows the programs that this process follows.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub fn mounter(&self) -> Option<csi_mount::flow::fuse::Mounter> {
+        let mounter = self.fuse_pods.clone()?;
+        let settings = self.apply(Plugin::new("", "")).settings;
+        Some(match settings.volume_roots().first() {
+            Some(kubelet) => mounter.kubelet_dir(kubelet),
+            None => mounter,
+        })
+    }
+
+    /// Whether the process does something else than to serve, such as to write the driver's manifests. Then there may
+    /// be no cluster and no storage to connect to.
+    pub fn serves_nothing(&self) -> bool {
+        #[cfg(feature = "manifests")]
+        if self.command.is_some() {
+            return true;
+        }
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        if self.fuse_mounter.is_some() || self.copy_program_to.is_some() {
+            return true;
+        }
+        false
     }
 
     /// The flags that the driver's pods need as well, because they change what it offers or how it logs.
@@ -180,7 +219,8 @@ impl DriverArgs {
 impl Plugin {
     /// Runs a driver's whole `main` by its flags: sets up the log, unless the process has one, then does the same as
     /// [`run`](Self::run), on the endpoint and with all other settings in `args`. With the feature `manifests`
-    /// and the command `manifests`, it writes the driver's manifests instead.
+    /// and the command `manifests`, it writes the driver's manifests instead. With `--fuse-mounter` it starts the driver's
+    /// FUSE programs, in a pod of their own.
     ///
     /// A driver with flags calls it, and not [`serve`](Self::serve): in a workspace another package can switch these
     /// features on, and then `args` has what this function alone reads.
@@ -196,6 +236,14 @@ impl Plugin {
         {
             return exit_code(&name, self.failed(error).await);
         }
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        if let Some(file) = &args.copy_program_to {
+            return exit_code(&name, copy_program(file));
+        }
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        if let Some(directory) = &args.fuse_mounter {
+            return exit_code(&name, serve_as_mounter(directory, args.grace).await);
+        }
         let served = match args.endpoint() {
             Ok(endpoint) => self.with_args(args).serve_signals(&endpoint).await,
             Err(error) => self.failed(error).await,
@@ -207,6 +255,19 @@ impl Plugin {
     #[must_use]
     pub fn with_args(self, args: &DriverArgs) -> Self {
         args.apply(self)
+    }
+}
+
+#[cfg(all(feature = "mount", target_os = "linux"))]
+fn fuse_pods(text: &str) -> Result<csi_mount::flow::fuse::Mounter, String> {
+    use csi_mount::flow::fuse::Mounter;
+    let parts: Vec<&str> = text.split('/').collect();
+    match parts[..] {
+        [namespace, name] if !namespace.is_empty() && !name.is_empty() => {
+            Ok(Mounter::in_pods(namespace, name))
+        }
+        [namespace] if !namespace.is_empty() => Ok(Mounter::in_pod_of_volume(namespace)),
+        _ => Err("give NAMESPACE/NAME or NAMESPACE".to_owned()),
     }
 }
 
@@ -289,9 +350,25 @@ mod tests {
 
     #[cfg(feature = "manifests")]
     #[test]
-    fn a_driver_sees_that_it_only_writes_manifests() {
-        assert!(parse(&["manifests", "--image=a/b:1", "--single"]).unwrap().writes_manifests());
-        assert!(!parse(&["--endpoint=/csi.sock"]).unwrap().writes_manifests());
+    fn a_driver_sees_that_it_serves_nothing() {
+        assert!(parse(&["manifests", "--image=a/b:1", "--single"]).unwrap().serves_nothing());
+        assert!(!parse(&["--endpoint=/csi.sock"]).unwrap().serves_nothing());
+    }
+
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    #[test]
+    fn the_flags_say_where_fuse_programs_run() {
+        assert!(parse(&["--fuse-mounter=/comm"]).unwrap().serves_nothing());
+        assert_eq!(parse(&["--endpoint=/csi.sock"]).unwrap().mounter(), None);
+        let args = parse(&["--fuse-pods=flat-fuse/flat", "--volume-roots=/data/kubelet"]).unwrap();
+        let pods = csi_mount::flow::fuse::Mounter::in_pods("flat-fuse", "flat");
+        assert_eq!(args.mounter(), Some(pods.kubelet_dir("/data/kubelet")));
+        let args = parse(&["--fuse-pods=flat-fuse"]).unwrap();
+        let pods = csi_mount::flow::fuse::Mounter::in_pod_of_volume("flat-fuse");
+        assert_eq!(args.mounter(), Some(pods.kubelet_dir("/var/lib/kubelet")));
+        for bad in ["", "/flat", "flat/", "a/b/c"] {
+            parse(&[&format!("--fuse-pods={bad}")]).unwrap_err();
+        }
     }
 
     #[test]

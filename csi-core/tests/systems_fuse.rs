@@ -110,6 +110,21 @@ tests_with_device! {
     fuse_overlayfs_with_device: FuseOverlayfs
 }
 
+/// Without root, a capability and the right to mount.
+mod gocryptfs_in_a_mounter {
+    use super::*;
+
+    #[test]
+    fn goes_the_whole_way() {
+        on_bed(Program::Gocryptfs, MountedBy::DriverForMounter, whole_way);
+    }
+
+    #[test]
+    fn is_killed() {
+        on_bed(Program::Gocryptfs, MountedBy::DriverForMounter, killed);
+    }
+}
+
 /// A driver with its program's server, and a plugin that serves it.
 struct Bed<'a> {
     place: &'a Path,

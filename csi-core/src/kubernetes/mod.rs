@@ -6,5 +6,8 @@
 mod metadata;
 mod quantity;
 
+/// The key of a publish context that names the pod of a volume's FUSE program.
+pub const FUSE_POD_KEY: &str = "fuse-pod";
+
 pub use metadata::{ClaimNames, PodInfo, ServiceAccountToken, ServiceAccountTokens};
 pub use quantity::Quantity;

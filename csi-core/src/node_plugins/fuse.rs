@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use csi_mount::flow::fuse::FuseDaemon;
+use csi_mount::flow::fuse::{FuseDaemon, Mounter, resume};
 use csi_mount::{Host, NodeNeed, OwnedPath, Owner, UNMOUNT_TIME_LIMIT};
 
 use super::kernel::{mount_options, refuse_block};
@@ -20,6 +20,7 @@ use super::{
 use crate::blocking::blocking;
 use crate::call::request::TypedRequest as _;
 use crate::error::{Error, Result};
+use crate::kubernetes::FUSE_POD_KEY;
 use crate::node::{
     Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
@@ -64,6 +65,17 @@ pub trait FuseFilesystems: Send + Sync + 'static {
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::InvalidArgument`] for unsupported flags.
     async fn daemon(&self, volume: &Attachment, flags: &MountFlags, mountpoint: &Path) -> Result<FuseDaemon>;
+
+    /// Returns where the daemons run, if they are not children of this process: in a pod of their own, so that they
+    /// outlive the driver's pod, have their own limits and log, and no privilege. `DriverArgs::mounter` returns what
+    /// the manifests have set. The same value at each call.
+    ///
+    /// Such a daemon must have [`FuseDaemon::arg_device`], stay in the foreground, and find its program and files in that
+    /// pod. `docs/fuse.md` of the repository has the details. A daemon that an earlier version of the driver has started
+    /// as its child stays until its volume is unstaged.
+    fn mounter(&self) -> Option<Mounter> {
+        None
+    }
 
     /// Checks that the volume is ready, after the mount exists and answers: for a daemon that mounts before
     /// it knows. An error fails the stage; the daemon keeps running for the next attempt.
@@ -222,7 +234,13 @@ impl<F: FuseFilesystems> FuseNode<F> {
         let daemon = self.filesystems.daemon(volume, flags, staging).await?;
         let group = volume.mount_group()?.map(|group| format!("volume_mount_group={group}"));
         let of_daemon = flags.iter().chain(group.as_deref()).collect();
-        let daemon = daemon.identity(mark(&volume.volume_id, of_daemon));
+        let mut daemon = daemon.identity(mark(&volume.volume_id, of_daemon));
+        if let Some(mounter) = self.filesystems.mounter() {
+            if let Some(pod) = volume.publish_context.get(FUSE_POD_KEY) {
+                mounter.set_pod(staging, pod);
+            }
+            daemon = daemon.mounter(mounter);
+        }
         let place = OwnedPath::new(staging, owner);
         let host = volume.host().clone();
         blocking(move || {
@@ -315,17 +333,20 @@ impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
         let limit = self.filesystems.unmount_time_limit();
-        blocking(move || {
-            request.host().fuse().unstage(&request.owned_staging(), limit)?;
-            Ok(())
-        })
-        .await
+        let mounter = self.filesystems.mounter();
+        blocking(move || end_daemon(request.host(), &request.owned_staging(), limit, mounter)).await
     }
 }
 
 #[async_trait]
 impl<F: FuseFilesystems> Node for FuseNode<F> {
     async fn info(&self) -> Result<NodeInfo> {
+        // The plugin asks for this before it serves.
+        if let Some(mounter) = self.filesystems.mounter()
+            && let Err(error) = blocking(move || Ok(resume(&mounter)?)).await
+        {
+            tracing::warn!("the FUSE daemons in other pods are not followed before their next call: {error}");
+        }
         self.filesystems.info().await
     }
 
@@ -345,7 +366,8 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
         if published.is_err() {
             // After a final error the caller need not unpublish. A daemon that a target uses stays.
             let limit = self.filesystems.unmount_time_limit();
-            if let Err(left) = blocking(move || end_daemon(&host, &mount, limit)).await {
+            let mounter = self.filesystems.mounter();
+            if let Err(left) = blocking(move || end_unstaged(&host, &mount, limit, mounter)).await {
                 tracing::info!("the daemon of a target that could not be published stays: {left}");
             }
         }
@@ -369,17 +391,28 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
         let mount = self.mount_of(&request.target_path, request.owner());
         let limit = self.filesystems.unmount_time_limit();
+        let mounter = self.filesystems.mounter();
         blocking(move || {
             request.host().fuse().unpublish(&request.owned_target())?;
-            mount.map_or(Ok(()), |mount| end_daemon(request.host(), &mount, limit))
+            mount.map_or(Ok(()), |mount| end_unstaged(request.host(), &mount, limit, mounter))
         })
         .await
     }
 }
 
+/// Unmounts, and waits for the end of the daemon.
+fn end_daemon(host: &Host, staging: &OwnedPath, limit: Duration, mounter: Option<Mounter>) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    host.fuse().unstage(staging, limit)?;
+    if let Some(mounter) = mounter {
+        mounter.end(staging.path(), deadline.saturating_duration_since(Instant::now()))?;
+    }
+    Ok(())
+}
+
 /// Ends the daemon of a target, and removes the directory where it mounts.
-fn end_daemon(host: &Host, mount: &OwnedPath, limit: Duration) -> Result<()> {
-    host.fuse().unstage(mount, limit)?;
+fn end_unstaged(host: &Host, mount: &OwnedPath, limit: Duration, mounter: Option<Mounter>) -> Result<()> {
+    end_daemon(host, mount, limit, mounter)?;
     host.fuse().unpublish(mount)?;
     Ok(())
 }

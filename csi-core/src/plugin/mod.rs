@@ -6,6 +6,8 @@
 mod extension;
 #[cfg(feature = "manifests")]
 mod manifests;
+#[cfg(all(feature = "clap", feature = "mount", target_os = "linux"))]
+mod mounter;
 mod run;
 mod services;
 
@@ -18,6 +20,8 @@ use csi_proto::v1;
 
 #[cfg(feature = "manifests")]
 pub(crate) use manifests::DriverCommand;
+#[cfg(all(feature = "clap", feature = "mount", target_os = "linux"))]
+pub(crate) use mounter::{copy_program, serve_as_mounter};
 #[cfg(feature = "clap")]
 pub(crate) use run::exit_code;
 

@@ -6,14 +6,15 @@ mod servers;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use csi_core::mount::MountOptions;
-use csi_core::mount::flow::fuse::FuseDaemon;
+use csi_core::mount::flow::fuse::{FuseDaemon, Mounter, MounterServer};
 use csi_core::types::MountFlags;
 use csi_core::*;
 
@@ -71,6 +72,41 @@ pub(crate) enum MountedBy {
     Program,
     /// The program gets the open device.
     Driver,
+    /// The same from a mounter, as another user and without capabilities.
+    DriverForMounter,
+}
+
+const MOUNTER: &str = "FUSE_PROGRAMS_MOUNTER";
+/// The user of a mounter.
+const USER: u32 = 65534;
+
+/// This is not a test. It is the mounter, if this program was started as one.
+#[test]
+fn serve_as_mounter() {
+    let Some(directory) = std::env::var_os(MOUNTER) else { return };
+    MounterServer::bind(directory).unwrap().serve();
+}
+
+/// A mounter's process, which ends with the test.
+struct MounterProcess(Child, Mounter);
+
+impl MounterProcess {
+    fn start(directory: &Path) -> Self {
+        fs::create_dir(directory).unwrap();
+        chown(directory, Some(USER), Some(USER)).unwrap();
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        program.args(["--exact", "fuse_programs::serve_as_mounter", "--nocapture"]).env(MOUNTER, directory);
+        let child =
+            program.env("TMPDIR", directory).uid(USER).gid(USER).stdin(Stdio::null()).spawn().unwrap();
+        Self(child, Mounter::at(directory))
+    }
+}
+
+impl Drop for MounterProcess {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
 }
 
 /// The driver. Everything that it makes is below one directory.
@@ -80,6 +116,7 @@ pub(crate) struct Vendor {
     place: PathBuf,
     pub(crate) server: Option<Server>,
     secret: String,
+    mounter: Option<MounterProcess>,
     /// Where each volume was mounted last.
     mounted: Mutex<BTreeMap<String, PathBuf>>,
 }
@@ -107,13 +144,21 @@ impl Vendor {
             }
             _ => (None, "correct-horse-battery".to_owned()),
         };
-        Self { program, mounted_by, place: place.to_owned(), server, secret, mounted: Mutex::default() }
+        let mounter = (mounted_by == MountedBy::DriverForMounter).then(|| {
+            for directory in [place, &place.join("state")] {
+                fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            MounterProcess::start(&place.join("state/mounter"))
+        });
+        let mounted = Mutex::default();
+        Self { program, mounted_by, place: place.to_owned(), server, secret, mounter, mounted }
     }
 
     pub(crate) fn name(&self) -> String {
         match self.mounted_by {
             MountedBy::Program => self.program.name().to_owned(),
             MountedBy::Driver => format!("{} with a device", self.program.name()),
+            MountedBy::DriverForMounter => format!("{} in a mounter", self.program.name()),
         }
     }
 
@@ -157,6 +202,10 @@ impl Vendor {
                 // The key is derived in a time that a test can wait for.
                 let mut init = Command::new("gocryptfs");
                 init.args(["-init", "-q", "-scryptn", "10"]).arg(&volume);
+                if self.mounter.is_some() {
+                    chown(&volume, Some(USER), Some(USER)).unwrap();
+                    init.uid(USER).gid(USER);
+                }
                 answered(&mut init, &self.secret);
             }
             Program::FuseOverlayfs => {
@@ -170,10 +219,11 @@ impl Vendor {
 
     /// Adds the mount point as the last argument, or the device in its place.
     fn mounted(&self, daemon: FuseDaemon, at: &Path) -> FuseDaemon {
+        let options = MountOptions::parse(["allow_other", "default_permissions", "nosuid", "nodev"]);
         match self.mounted_by {
             MountedBy::Program => daemon.arg(at),
+            MountedBy::DriverForMounter => daemon.arg_device(options.unwrap()),
             MountedBy::Driver => {
-                let options = MountOptions::parse(["allow_other", "default_permissions", "nosuid", "nodev"]);
                 // Without CAP_SYS_ADMIN a program could not mount it.
                 let launcher = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"];
                 daemon.arg_device(options.unwrap()).launcher(launcher)
@@ -277,6 +327,10 @@ impl FuseFilesystems for Vendor {
         };
         let daemon = daemon.args(flags.iter().flat_map(|flag| ["-o", flag]));
         Ok(daemon.ready_time_limit(Duration::from_secs(10)))
+    }
+
+    fn mounter(&self) -> Option<Mounter> {
+        self.mounter.as_ref().map(|mounter| mounter.1.clone())
     }
 
     fn unmount_time_limit(&self) -> Duration {

@@ -75,3 +75,22 @@ pub(super) unsafe fn send_descriptor(socket: c_int, bytes: *const c_void, length
         libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL)
     }
 }
+
+/// The user at the other end of a unix socket, as it was when the connection was made (`SO_PEERCRED`).
+///
+/// Not by rustix: its type can't have the process number 0, of a process that is not visible from here.
+pub(crate) fn peer_user(socket: impl AsFd) -> std::io::Result<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: both pointers are to live values, and the length is that of the first.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    if done == 0 { Ok(peer.uid) } else { Err(std::io::Error::last_os_error()) }
+}

@@ -5,9 +5,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use csi_mount::internal::flow::fuse::{FuseDaemon, stage, unstage};
+use csi_mount::internal::flow::fuse::{FuseDaemon, Mounter, MounterServer, resume, stage, unstage};
 use csi_mount::{MountOptions, Target};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -21,6 +22,8 @@ pub(crate) const MODE: &str = "FLOW_FUSE_TEST_MODE";
 /// The name of the test that is the daemon.
 const SERVE: &str = "fuse_process::serve_as_daemon";
 pub(crate) const AT: &str = "FLOW_FUSE_TEST_AT";
+/// The directory of the mounter, in the mode that stages in one.
+pub(crate) const MOUNTER: &str = "FLOW_FUSE_TEST_MOUNTER";
 /// The memory limit of the modes that have one, in bytes.
 pub(crate) const LIMIT: u64 = 64 << 20;
 
@@ -57,10 +60,16 @@ fn serve_as_daemon() {
             let staging = Target::new(&at).unwrap();
             stage(&staging, &daemon("idle", &staging)).unwrap();
         }
-        "stage with device" => {
+        "mounter" => serve_as_mounter(&at),
+        "ask" => {
+            let error = resume(&Mounter::at(&at)).unwrap_err();
+            println!("{error}");
+        }
+        "stage in mounter" => {
             let staging = Target::new(&at).unwrap();
-            let options = MountOptions::parse(["allow_other", "default_permissions"]).unwrap();
-            stage(&staging, &daemon("serve", &staging).arg_device(options).continue_when_lost()).unwrap();
+            let mounter = Mounter::at(std::env::var_os(MOUNTER).unwrap());
+            let served = in_mounter("serve", &staging, &mounter).continue_when_lost();
+            stage(&staging, &served).unwrap();
         }
         "stage chatty" => {
             let staging = Target::new(&at).unwrap();
@@ -101,6 +110,25 @@ fn inherited_device() -> Option<File> {
     let number = std::env::args().find_map(|argument| argument.strip_prefix("/dev/fd/")?.parse().ok())?;
     let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
     Some(pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap().into())
+}
+
+/// Is a mounter until its standard input ends. It drains then, for as many seconds as it has read.
+fn serve_as_mounter(directory: &Path) {
+    let server = MounterServer::bind(directory).unwrap();
+    let draining = Arc::clone(&server);
+    std::thread::spawn(move || {
+        let mut limit = String::new();
+        std::io::stdin().read_to_string(&mut limit).unwrap();
+        draining.drain(Duration::from_secs(limit.trim().parse().unwrap_or(0)));
+    });
+    server.serve();
+}
+
+/// A daemon with a device, in this mounter.
+pub(crate) fn in_mounter(mode: &str, staging: &Target, mounter: &Mounter) -> FuseDaemon {
+    let options = ["allow_other", "default_permissions", "nosuid", "nodev", "noexec"];
+    let options = MountOptions::parse(options).unwrap();
+    daemon(mode, staging).arg_device(options).mounter(mounter.clone())
 }
 
 /// Takes more and more memory.

@@ -1,6 +1,7 @@
 //! A complete CSI driver whose volumes are served by a FUSE program. Each volume staged on the node has its
-//! own `flatfs` process, which outlives the driver and is replaced when it is lost.
-use csi_core::mount::{MountOptions, flow::fuse::FuseDaemon};
+//! own `flatfs` process: a child of the driver, or in a pod of its own.
+use csi_core::mount::MountOptions;
+use csi_core::mount::flow::fuse::{FuseDaemon, Mounter};
 use csi_core::types::MountFlags;
 use csi_core::{Result, prelude::*};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 struct Flat {
     root: PathBuf,
     daemon: FuseDaemon,
-    device: Option<MountOptions>,
+    mounter: Option<Mounter>,
     args: DriverArgs,
 }
 
@@ -51,17 +52,23 @@ impl FuseFilesystems for Flat {
     async fn daemon(&self, volume: &Attachment, _: &MountFlags, mountpoint: &Path) -> Result<FuseDaemon> {
         self.lookup(&volume.volume_id).await?.ok_or(Error::VolumeNotFound(volume.volume_id.clone()))?;
         let daemon = self.daemon.clone().arg(self.store(&volume.volume_id)?);
-        Ok(match self.device.clone() {
-            Some(options) => daemon.arg_device(options),
+        Ok(match &self.mounter {
+            // flatfs can serve what an earlier process has mounted.
+            Some(_) => daemon
+                .arg_device(MountOptions::parse(["allow_other", "default_permissions"])?)
+                .continue_when_lost(),
             None => daemon.arg(mountpoint),
         })
     }
+    fn mounter(&self) -> Option<Mounter> {
+        self.mounter.clone()
+    }
 }
 
-/// Returns the driver, which keeps its volumes below `root` and serves each with a `daemon` of its own. With
-/// `device` it mounts them itself, with these options.
-pub fn plugin(root: PathBuf, daemon: FuseDaemon, device: Option<MountOptions>, args: &DriverArgs) -> Plugin {
-    let flat = Arc::new(Flat { root: root.clone(), daemon, device, args: args.clone() });
+/// Returns the driver, which keeps its volumes below `root` and serves each with a `daemon` of its own, in the pods of
+/// a `mounter` or as its child.
+pub fn plugin(root: PathBuf, daemon: FuseDaemon, mounter: Option<Mounter>, args: &DriverArgs) -> Plugin {
+    let flat = Arc::new(Flat { root: root.clone(), daemon, mounter, args: args.clone() });
     Plugin::new("flat.csi.example.org", env!("CARGO_PKG_VERSION"))
         .own_directory(root)
         .controller(ControllerService::new(flat.clone()).create_delete_volume())

@@ -48,7 +48,8 @@ pub(crate) fn files(plan: &Plan<'_>) -> Result<Vec<(String, String)>, Error> {
     let mut files = Vec::new();
     for (name, documents) in objects::all(&template_plan)?.0 {
         // Helm stores the release in the namespace before it makes any object.
-        let documents = documents.into_iter().filter(|document| document.kind != "Namespace");
+        let is_made = |document: &Document| name != "namespace.yaml" || document.kind != "Namespace";
+        let documents = documents.into_iter().filter(is_made);
         let texts = documents.map(|document| chart.template(document)).collect::<Result<Vec<_>, _>>()?;
         if !texts.is_empty() {
             files.push((format!("templates/{name}"), HEAD.to_owned() + &texts.join(MARKER)));

@@ -76,7 +76,9 @@ pub use discover::DiscoverError;
 pub use driver::Driver;
 pub use error::Error;
 pub use manifests::{Manifests, manifests};
-pub use options::{Class, Controller, FsGroupPolicy, Lifecycle, Options, SecretReference, TokenRequest};
+pub use options::{
+    Class, Controller, FsGroupPolicy, FusePods, Lifecycle, Options, SecretReference, TokenRequest,
+};
 #[cfg(feature = "clap")]
 pub use output::Output;
 pub use rule::Rule;

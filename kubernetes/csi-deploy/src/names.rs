@@ -90,6 +90,13 @@ pub(crate) fn check_key(field: &'static str, text: &str) -> Result<(), Error> {
     })
 }
 
+pub(crate) fn check_image(field: &'static str, image: &str) -> Result<(), Error> {
+    if image.is_empty() || image.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(Error::invalid(field, format!("{image:?} is not the name of an image")));
+    }
+    Ok(())
+}
+
 /// An absolute path without `..`, as hostPath requires.
 pub(crate) fn check_path(field: &'static str, text: &str) -> Result<(), Error> {
     let parts = text.strip_prefix('/').map(|path| path.split('/'));

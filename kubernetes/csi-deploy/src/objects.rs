@@ -8,6 +8,7 @@ use crate::{classes, csi_driver, extras, monitoring, pods, rbac};
 pub(crate) fn all(plan: &Plan<'_>) -> Result<Files, Error> {
     let mut files = Files::default();
     extras::namespace(plan, &mut files)?;
+    pods::fuse_namespace(plan, &mut files)?;
     csi_driver::add(plan, &mut files)?;
     rbac::add(plan, &mut files)?;
     pods::add(plan, &mut files)?;

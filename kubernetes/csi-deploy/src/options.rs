@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::part::{API_TOKEN_DIR, DEVICES_DIR, Part, REGISTRATION_DIR, SOCKET_DIR, TEMPORARY_DIR};
+use crate::part::{
+    API_TOKEN_DIR, DEVICES_DIR, POD_LOGS_DIR, Part, REGISTRATION_DIR, SOCKET_DIR, TEMPORARY_DIR,
+};
 use crate::rule::Rule;
 use crate::settings::{FilesDirectory, SecretVariable};
 
 /// Where the sidecars' maintainers publish the images. `sidecar_registry` names another place.
 const SIDECAR_REGISTRY: &str = "registry.k8s.io/sig-storage";
 const NAMESPACE: &str = "kube-system";
+const FUSE_MEMORY: &str = "1Gi";
 const KUBELET: &str = "/var/lib/kubelet";
 /// The port in docs/manifest-objects.md, and livenessprobe's default.
 const PORT: u16 = 9808;
@@ -173,6 +176,18 @@ options! {
     /// What the node's pods may do in the API, as --controller-rule. Can be repeated
     node_rule: Vec<Rule>, [value_name = "RULE"];
 
+    /// The driver's FUSE programs run in pods of their own: per-node, in one pod on each node, or per-volume, in pods that
+    /// the driver's controller makes by csi-kube's FusePods. Their namespace has the name of the driver's objects and
+    /// -fuse
+    fuse_pods: Option<FusePods>, [value_name = "KIND"];
+
+    /// With --fuse-pods per-node the image of the FUSE programs, if it is not the driver's. The driver's program is copied
+    /// into its pods, and must be linked statically
+    fuse_image: Option<String>, [value_name = "IMAGE"];
+
+    /// With --fuse-pods per-node the memory of all FUSE programs of a node, which is reserved on each node
+    fuse_memory: String = FUSE_MEMORY.to_owned(), [value_name = "QUANTITY", default_value = FUSE_MEMORY];
+
     "CSIDriver":
     /// The kinds of volumes: persistent, ephemeral (inline in a pod), or both
     lifecycle: Lifecycle = Lifecycle::Persistent, [value_name = "KIND", default_value = "persistent"];
@@ -283,6 +298,16 @@ choice! {
         StatefulSet = "stateful-set",
         /// In the pods of the node's DaemonSet, each for the storage of its own node.
         NodeLocal = "node-local",
+    }
+}
+
+choice! {
+    /// The pods of a driver's FUSE programs.
+    pub FusePods {
+        /// One on each node, of a DaemonSet.
+        PerNode = "per-node",
+        /// One for each volume, made by the driver's controller.
+        PerVolume = "per-volume",
     }
 }
 
@@ -460,6 +485,7 @@ impl Options {
         let mut paths = vec![SOCKET_DIR, TEMPORARY_DIR, API_TOKEN_DIR];
         if part == Part::Node {
             paths.push(REGISTRATION_DIR);
+            paths.extend(self.fuse_pods.map(|_| POD_LOGS_DIR));
         }
         if part == Part::Node || self.controller_sees_mounts {
             paths.push(&self.kubelet_dir);

@@ -7,6 +7,8 @@ pub(crate) const REGISTRATION_DIR: &str = "/registration";
 /// The driver's own files, which end with the pod.
 pub(crate) const TEMPORARY_DIR: &str = "/tmp";
 pub(crate) const DEVICES_DIR: &str = "/dev";
+/// Where the kubelet has a directory for each pod.
+pub(crate) const POD_LOGS_DIR: &str = "/var/log/pods";
 /// Where client libraries look for it.
 pub(crate) const API_TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 

@@ -11,7 +11,7 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::names;
 use crate::options::Options;
-use crate::options::{Controller, FsGroupPolicy, Lifecycle, SecretUse};
+use crate::options::{Controller, FsGroupPolicy, FusePods, Lifecycle, SecretUse};
 use crate::part::Part;
 use crate::settings::SecretVariable;
 
@@ -40,16 +40,43 @@ impl<'a> Plan<'a> {
         plan.check_settings()?;
         plan.check_declared()?;
         plan.check_classes()?;
+        plan.check_fuse()?;
         Ok(plan)
+    }
+
+    fn check_fuse(&self) -> Result<(), Error> {
+        let options = self.options;
+        if options.fuse_pods.is_some() && options.classic {
+            let reason = "needs csi-core's flags, by which the driver's program starts FUSE programs: leave out --classic";
+            return Err(Error::invalid("fuse-pods", reason));
+        }
+        if let Some(image) = &options.fuse_image {
+            names::check_image("fuse-image", image)?;
+            if options.fuse_pods != Some(FusePods::PerNode) {
+                let reason = "has an effect only with --fuse-pods per-node; with per-volume the driver chooses the image";
+                return Err(Error::invalid("fuse-image", reason));
+            }
+        }
+        if options.fuse_pods == Some(FusePods::PerVolume)
+            && !(self.has_controller_pods() && self.has(ControllerCapability::PublishUnpublishVolume))
+        {
+            let reason = "per-volume needs a controller with PUBLISH_UNPUBLISH_VOLUME, which makes the pods: use per-node";
+            return Err(Error::invalid("fuse-pods", reason));
+        }
+        let is_quantity = options.fuse_memory.starts_with(|first: char| first.is_ascii_digit())
+            && options.fuse_memory.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '.');
+        if is_quantity {
+            return Ok(());
+        }
+        let reason = format!("{:?} is no quantity of Kubernetes, such as 1Gi", options.fuse_memory);
+        Err(Error::invalid("fuse-memory", reason))
     }
 
     fn check_names(&self) -> Result<(), Error> {
         let options = self.options;
         names::check_label("namespace", &options.namespace)?;
         for (field, image) in [("image", &options.image), ("sidecar-registry", &options.sidecar_registry)] {
-            if image.is_empty() || image.chars().any(|c| c.is_whitespace() || c.is_control()) {
-                return Err(Error::invalid(field, format!("{image:?} is not the name of an image")));
-            }
+            names::check_image(field, image)?;
         }
         let secrets = options.image_pull_secret.iter().map(|name| ("image-pull-secret", name));
         let tls = options.snapshot_metadata_secret.iter().map(|name| ("snapshot-metadata-secret", name));
@@ -429,6 +456,11 @@ impl<'a> Plan<'a> {
     pub(crate) fn pod_info(&self) -> bool {
         // With both kinds of volumes the driver can tell them apart only by the pod's information.
         self.options.pod_info || self.options.lifecycle == Lifecycle::Both
+    }
+
+    /// The name of the FUSE programs' DaemonSet, and of its namespace.
+    pub(crate) fn fuse_name(&self) -> String {
+        format!("{}-fuse", self.name)
     }
 
     pub(crate) fn plugin_dir(&self) -> String {

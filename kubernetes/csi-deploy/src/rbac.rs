@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::error::Error;
 use crate::files::Files;
 use crate::options::Controller;
+use crate::options::FusePods;
 use crate::options::SecretUse;
 use crate::part::Part;
 use crate::plan::Plan;
@@ -203,6 +204,11 @@ impl Rules {
             rules.of_sidecars(plan);
         }
         rules.of_driver(driver_rules(plan, part));
+        if makes_pods(plan, part) {
+            for (group, resource, verb) in FUSE_PODS {
+                rules.add(Cluster, "driver", group, resource, &[verb]);
+            }
+        }
         rules
     }
 
@@ -264,6 +270,14 @@ fn comments(grants: &Grants) -> Vec<String> {
 /// What client-go's leader election calls; the sidecars' files also allow list, watch and delete.
 const LEASES: &[&str] = &["get", "create", "update"];
 
+/// `FUSE_PODS` and `FUSE_PODS_NAMESPACE` of csi-kube.
+const FUSE_PODS: [(&str, &str, &str); 3] = [
+    ("", "nodes", "get"),
+    ("", "persistentvolumes", "list"),
+    ("storage.k8s.io", "volumeattachments", "list"),
+];
+const FUSE_PODS_VERBS: [&str; 4] = ["get", "list", "create", "delete"];
+
 /// In the order in which people write them.
 fn ordered(verbs: &BTreeSet<String>) -> Vec<String> {
     let place = |verb: &String| crate::names::VERBS.iter().position(|known| known == verb);
@@ -287,7 +301,12 @@ pub(crate) fn sidecar_calls_api(sidecar: Sidecar) -> bool {
 }
 
 pub(crate) fn driver_calls_api(plan: &Plan<'_>, part: Part) -> bool {
-    !driver_rules(plan, part).is_empty()
+    !driver_rules(plan, part).is_empty() || makes_pods(plan, part)
+}
+
+/// Whether this part makes a pod for each volume's FUSE program.
+fn makes_pods(plan: &Plan<'_>, part: Part) -> bool {
+    part == Part::Controller && plan.options.fuse_pods == Some(FusePods::PerVolume)
 }
 
 fn driver_rules<'a>(plan: &Plan<'a>, part: Part) -> &'a [Rule] {
@@ -310,6 +329,9 @@ pub(crate) fn add(plan: &Plan<'_>, files: &mut Files) -> Result<(), Error> {
         files.add(part.rbac_file(), comment, &account)?;
         cluster_role(plan, part, &rules, files)?;
         role(plan, part, &rules, files)?;
+        if makes_pods(plan, part) {
+            fuse_pods(plan, part, files)?;
+        }
         secrets(plan, part, &rules, files)?;
     }
     Ok(())
@@ -340,6 +362,21 @@ fn role(plan: &Plan<'_>, part: Part, rules: &Rules, files: &mut Files) -> Result
     let role = Role { metadata: metadata(plan, name.clone(), part), rules: Some(policy(&rules.namespace)) };
     files.add(part.rbac_file(), comments(&rules.namespace), &role)?;
     bind(plan, part, metadata(plan, name.clone(), part), &name, files)
+}
+
+/// The role in the namespace of the pods.
+fn fuse_pods(plan: &Plan<'_>, part: Part, files: &mut Files) -> Result<(), Error> {
+    let name = plan.fuse_name();
+    let metadata = || ObjectMeta { namespace: Some(name.clone()), ..metadata(plan, name.clone(), part) };
+    let rule = PolicyRule {
+        api_groups: Some(vec![String::new()]),
+        resources: Some(vec!["pods".to_owned()]),
+        verbs: FUSE_PODS_VERBS.map(str::to_owned).into(),
+        ..PolicyRule::default()
+    };
+    let comment = vec!["The pods of the FUSE programs, and no others.".to_owned()];
+    files.add(part.rbac_file(), comment, &Role { metadata: metadata(), rules: Some(vec![rule]) })?;
+    bind(plan, part, metadata(), &name, files)
 }
 
 /// Each Secret by its name, in a role in its namespace.

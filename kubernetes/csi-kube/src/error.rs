@@ -82,6 +82,11 @@ impl Error {
         self.status().is_some_and(kube::core::Status::is_conflict)
     }
 
+    /// An object of this name exists.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.status().is_some_and(kube::core::Status::is_already_exists)
+    }
+
     pub(crate) fn is_missing(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_not_found)
     }

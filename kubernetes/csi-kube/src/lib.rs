@@ -10,6 +10,7 @@
 //! | events of claims, volumes and pods | [`Events`] | [`rules::EVENTS`] |
 //! | events of the node: the driver fails, or a volume stays in use | [`NodeEvents`] | [`rules::NODE_EVENTS`] |
 //! | waiting for detached volumes before the node's pod stops | [`Drain`] | [`rules::DRAIN`] |
+//! | a pod for the FUSE program of each volume | [`FusePods`] | [`rules::FUSE_PODS`], [`rules::FUSE_PODS_NAMESPACE`] |
 //! | volumes and classes of former in-tree plugins | [`migration`] | none |
 //!
 //! The node part of a driver, with its topology from the node's labels and the start-up taint. The three
@@ -60,6 +61,7 @@
 mod drain;
 mod error;
 mod events;
+mod fuse_pods;
 mod leader;
 pub mod migration;
 mod node_events;
@@ -72,6 +74,7 @@ mod startup_taint;
 pub use drain::{Drain, Drained};
 pub use error::{Error, Result};
 pub use events::{Events, Severity};
+pub use fuse_pods::FusePods;
 #[doc(no_inline)]
 pub use kube::Client;
 pub use leader::{Election, LeaderLayer, LeaderOnly, Leadership, Timing};

@@ -79,6 +79,7 @@ const fn cluster(
 }
 
 const GET: &[&str] = &["get"];
+const LIST: &[&str] = &["list"];
 const CACHE: &[&str] = &["get", "list", "watch"];
 const STORAGE: &str = "storage.k8s.io";
 
@@ -116,6 +117,22 @@ pub const DRAIN: &[Rule] = &[
     cluster(STORAGE, "volumeattachments", &["list", "watch"], "wait until the volumes are detached"),
 ];
 
+/// [`FusePods`](crate::FusePods).
+pub const FUSE_PODS: &[Rule] = &[
+    cluster("", "nodes", GET, "see which node a volume is attached to"),
+    cluster("", "persistentvolumes", LIST, "find the volumes of the attachments"),
+    cluster(STORAGE, "volumeattachments", LIST, "find pods of volumes that are not attached"),
+];
+/// [`FusePods`](crate::FusePods), in the namespace of the pods, which is not the driver's: `--fuse-pods` of the manifests
+/// makes this Role.
+pub const FUSE_PODS_NAMESPACE: &[Rule] = &[Rule {
+    group: "",
+    resource: "pods",
+    verbs: &["get", "list", "create", "delete"],
+    scope: Scope::Namespace,
+    reason: "make and delete the pods of volumes",
+}];
+
 /// [`Objects::claim`](crate::Objects::claim).
 pub const CLAIMS: &[Rule] = &[cluster("", "persistentvolumeclaims", GET, "read the claim of a volume")];
 /// [`Objects::volume`](crate::Objects::volume).
@@ -150,6 +167,8 @@ pub const ALL: &[(&str, &[Rule])] = &[
     ("EVENTS", EVENTS),
     ("NODE_EVENTS", NODE_EVENTS),
     ("DRAIN", DRAIN),
+    ("FUSE_PODS", FUSE_PODS),
+    ("FUSE_PODS_NAMESPACE", FUSE_PODS_NAMESPACE),
     ("CLAIMS", CLAIMS),
     ("CACHED_CLAIMS", CACHED_CLAIMS),
     ("VOLUMES", VOLUMES),

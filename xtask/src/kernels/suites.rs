@@ -578,6 +578,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "flow_fuse_daemons", ..FLOWS },
     Suite { test: "fuse_memory", ..FLOWS },
     Suite { test: "fuse_device", ..FLOWS },
+    Suite { test: "fuse_mounter", ..FLOWS },
     Suite { package: "csi-core", test: "root_flow_fuse", only: "memory_limit", ..FLOWS },
     Suite { test: "flow_ephemeral", env: &[("CSI_TEST_ROUNDS", "100")], ..FLOWS },
     Suite { test: "endurance", env: &[("CSI_TEST_ROUNDS", "200")], ..MOUNT },

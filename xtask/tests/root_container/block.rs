@@ -32,6 +32,7 @@ fn spec(plugin: &'static str) -> Spec {
         args: Vec::new(),
         env: vec![("BLOCK_POOL", DATA.to_owned())],
         processes: Processes::Own,
+        restricted: None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! A driver's image run by `runc` as a kubelet's runtime runs a privileged container of a node plugin.
+//! A driver's image run by `runc` as a kubelet's runtime runs a privileged container of a node plugin, or one without
+//! any privilege.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -36,6 +37,9 @@ pub(crate) enum Processes {
     Host,
 }
 
+/// The user of a container without privilege.
+pub(crate) const USER: u32 = 65532;
+
 /// What a pod's specification says of a container.
 #[derive(Clone)]
 pub(crate) struct Spec {
@@ -45,6 +49,8 @@ pub(crate) struct Spec {
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(&'static str, String)>,
     pub(crate) processes: Processes,
+    /// The node's directory of its only volume, if the container has no privilege and nothing else of the node.
+    pub(crate) restricted: Option<PathBuf>,
 }
 
 pub(crate) struct Container<'n> {
@@ -76,7 +82,12 @@ impl Spec {
         let (rootfs, config) = unpack(node, self.image);
         let bundle = node.place.join(&id);
         fs::create_dir(&bundle).unwrap();
-        fs::write(bundle.join("config.json"), self.config(&id, &rootfs, &config).to_string()).unwrap();
+        let logs = node.place.join("logs");
+        let mut config = self.config(&id, &rootfs, &config, &logs);
+        if let Some(volume) = &self.restricted {
+            restrict(&mut config, volume);
+        }
+        fs::write(bundle.join("config.json"), config.to_string()).unwrap();
         let log = bundle.join("log");
         let output = File::create(&log).unwrap();
         let run = runc(node)
@@ -94,7 +105,7 @@ impl Spec {
     }
 
     /// As containerd writes it for a privileged container with a read-only root and these hostPath volumes.
-    fn config(&self, id: &str, rootfs: &Path, image: &Value) -> Value {
+    fn config(&self, id: &str, rootfs: &Path, image: &Value, logs: &Path) -> Value {
         let words = |name: &str| image[name].as_array().cloned().unwrap_or_default();
         let args: Vec<Value> =
             words("Entrypoint").into_iter().chain(self.args.iter().map(|arg| json!(arg))).collect();
@@ -135,6 +146,7 @@ impl Spec {
                 bind(&format!("{KUBELET}/plugins/{}", self.plugin), "/csi", "rprivate"),
                 bind(&format!("{KUBELET}/plugins_registry"), "/registration", "rprivate"),
                 bind(DATA, DATA, "rprivate"),
+                bind(&logs.display().to_string(), "/var/log/pods", "rprivate"),
             ],
             "linux": {
                 // A name of one level: runc removes it, and would leave a parent.
@@ -145,6 +157,33 @@ impl Spec {
             },
         })
     }
+}
+
+/// Takes from a configuration what the level `restricted` of the Pod Security Standards forbids: another user than root, no
+/// capability, no device, no directory of the node but `volume`, at `/mounter`. The directory of the volumes stands for
+/// the storage on the network.
+fn restrict(config: &mut Value, volume: &Path) {
+    let process = &mut config["process"];
+    process["user"] = json!({ "uid": USER, "gid": USER });
+    process["noNewPrivileges"] = json!(true);
+    process["capabilities"] = json!({});
+    let bind = |from: &str, to: &str| json!({ "destination": to, "type": "bind", "source": from, "options": ["rbind", "rprivate", "rw"] });
+    let tmpfs = |to: &str| json!({ "destination": to, "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev"] });
+    config["mounts"] = json!([
+        { "destination": "/proc", "type": "proc", "source": "proc" },
+        { "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"] },
+        tmpfs("/tmp"),
+        bind(&volume.display().to_string(), "/mounter"),
+        bind(DATA, DATA),
+    ]);
+    let linux = &mut config["linux"];
+    // The devices that each container has: null, zero, full, random and urandom.
+    let device =
+        |minor: u32| json!({ "allow": true, "type": "c", "major": 1, "minor": minor, "access": "rwm" });
+    let mut devices = vec![json!({ "allow": false, "access": "rwm" })];
+    devices.extend([3, 5, 7, 8, 9].map(device));
+    linux["resources"] = json!({ "devices": devices });
+    linux["rootfsPropagation"] = json!("rprivate");
 }
 
 impl Container<'_> {

@@ -26,6 +26,7 @@ fn spec() -> Spec {
         args: Vec::new(),
         env: vec![("DIRS_ROOT", DATA.to_owned())],
         processes: Processes::Own,
+        restricted: None,
     }
 }
 

@@ -3,14 +3,15 @@
 //! The rows of the table in docs/fuse.md.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::PathBuf;
 
 use csi_core::mount::{MountHealth, health};
 use csi_core::proto::client::Client;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::container::{Container, Processes, Spec};
+use crate::container::{Container, Processes, Spec, USER};
 use crate::life::{Kill, live};
 use crate::node::{DATA, KUBELET, Node, eventually};
 use crate::volume::{Step, Volume};
@@ -23,7 +24,7 @@ fn spec(processes: Processes) -> Spec {
         "--registration-dir=/registration".to_owned(),
         format!("--kubelet-socket-path={KUBELET}/plugins/{NAME}/csi.sock"),
     ];
-    Spec { image: "fuse", plugin: NAME, args: args.to_vec(), env: Vec::new(), processes }
+    Spec { image: "fuse", plugin: NAME, args: args.to_vec(), env: Vec::new(), processes, restricted: None }
 }
 
 fn file() -> String {
@@ -215,6 +216,72 @@ fn an_old_and_a_new_plugin_at_once() {
             volume.step(&client, step).await.unwrap_or_else(|status| panic!("{step:?}: {status}"));
         }
         new.kill();
+        Volume::remove_directories();
+        node.assert_empty();
+    });
+}
+
+/// The programs in a pod of their own, as `--fuse-pods` of the manifests makes it: its container has another user than
+/// root, no capability, no device, and a process namespace of its own.
+#[test]
+fn a_volume_outlives_the_containers_of_the_driver_and_of_the_mounter() {
+    Node::run(async |node| {
+        const UID: &str = "4cfa1f4c-93a9-4a9c-a60a-25f0ed1aa8a6";
+        let pod = PathBuf::from(format!("{KUBELET}/pods/{UID}"));
+        let comm = pod.join("volumes/kubernetes.io~empty-dir/mounter");
+        fs::create_dir_all(&comm).unwrap();
+        chown(&comm, Some(USER), Some(USER)).unwrap();
+        fs::create_dir(node.place.join(format!("logs/flat-fuse_flat-x7k2p_{UID}"))).unwrap();
+        let mut of_mounter = Spec { plugin: "mounter", ..spec(Processes::Own) };
+        of_mounter.args = vec!["--fuse-mounter=/mounter".to_owned(), "--grace=60s".to_owned()];
+        of_mounter.restricted = Some(comm.clone());
+        let mut of_driver = spec(Processes::Own);
+        of_driver.args.push("--fuse-pods=flat-fuse/flat".to_owned());
+        let mounter = of_mounter.start_only(node);
+        eventually("the mounter serves", || mounter.log().contains("waiting for FUSE programs")).await;
+        Volume::make_directories();
+        let volume = Volume::served(node);
+        let (driver, client) = of_driver.start(node).await;
+        volume.step(&client, Step::Create).await.unwrap();
+        chown(format!("{DATA}/{}", node.volume), Some(USER), Some(USER)).unwrap();
+        for step in [Step::Stage, Step::PublishWriter] {
+            volume.step(&client, step).await.unwrap_or_else(|status| panic!("{step:?}: {status}"));
+        }
+        fs::write(file(), "data").unwrap();
+        let first = node.daemons();
+        assert_eq!(first.len(), 1);
+        let status = fs::read_to_string(format!("/proc/{}/status", first[0])).unwrap();
+        for line in ["CapEff:\t0000000000000000", "NoNewPrivs:\t1", &format!("Uid:\t{USER}\t{USER}\t{USER}")]
+        {
+            assert!(status.contains(line), "{line}: {status}");
+        }
+
+        driver.kill();
+        assert!(is_served(), "the driver's container does not matter");
+        let (driver, client) = of_driver.start(node).await;
+        kill(Pid::from_raw(first[0]), Signal::SIGKILL).unwrap();
+        // What was read can be in the page cache, so the write shows that somebody serves.
+        let is_written = |text: &str| fs::write(file(), text).is_ok();
+        let is_other = |last: &[i32]| node.daemons().len() == 1 && node.daemons() != last;
+        eventually("the next program runs", || is_other(&first)).await;
+        let second = node.daemons();
+        assert!(is_written("more"), "it continues the mount");
+        mounter.kill();
+        let mounter = of_mounter.start_only(node);
+        eventually("the next mounter's program runs", || is_other(&second)).await;
+        assert!(is_written("data") && is_served(), "it continues the mount");
+        assert!(driver.log().contains("the next one continues its mount"), "{}", driver.log());
+
+        for step in [Step::UnpublishWriter, Step::Unstage, Step::Delete] {
+            volume.step(&client, step).await.unwrap_or_else(|status| panic!("{step:?}: {status}"));
+        }
+        assert_eq!(node.daemons(), [0; 0]);
+        assert_eq!(mounter.stop(), Some(0));
+        driver.kill();
+        fs::remove_file(comm.join("mounter.sock")).unwrap();
+        for directory in comm.ancestors().take(4) {
+            fs::remove_dir(directory).unwrap();
+        }
         Volume::remove_directories();
         node.assert_empty();
     });

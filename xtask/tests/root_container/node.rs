@@ -44,6 +44,7 @@ impl Node {
             for directory in ["plugins", "plugins_registry", "pods"] {
                 fs::create_dir(Path::new(KUBELET).join(directory)).unwrap();
             }
+            fs::create_dir(place.join("logs")).unwrap();
             static NEXT: AtomicUsize = AtomicUsize::new(0);
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let node = Self { place: place.clone(), volume: format!("vol-{}-{number}", std::process::id()) };

@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
+use super::credentials;
 use super::device::mount_fuse;
 use super::memory::MemoryGroup;
+use super::mounter::{Mounter, source_with_pod};
 use super::output::{Output, Secrets};
 use super::processes::DaemonStart;
 use crate::error::{Error, ErrorKind, Result};
@@ -43,18 +45,33 @@ const READY_TIME_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Clone, PartialEq, Eq)]
 #[must_use]
 pub struct FuseDaemon {
-    program: OsString,
-    arguments: Vec<OsString>,
-    /// The options of a mount that this process makes, and before which argument its device is named.
-    pub(super) device: Option<(usize, MountOptions)>,
-    environment: Vec<(OsString, OsString)>,
-    secret: Option<Vec<u8>>,
+    pub(super) program: OsString,
+    pub(super) arguments: Vec<Argument>,
+    /// The options of a mount that this process makes.
+    pub(super) device: Option<MountOptions>,
+    pub(super) environment: Vec<(OsString, OsString)>,
+    pub(super) secret: Option<Vec<u8>>,
     pub(super) launcher: Vec<OsString>,
+    pub(super) mounter: Option<Mounter>,
     pub(crate) identity: Option<OsString>,
     pub(super) ready_time_limit: Duration,
     pub(super) is_restarted: bool,
     pub(super) is_continued: bool,
     pub(super) memory_limit: Option<u64>,
+}
+
+/// One argument of the program.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Argument {
+    Plain(OsString),
+    /// `/dev/fd/N`.
+    Device,
+    /// A text, and after it the path of a file with this name and content.
+    Credential {
+        before: OsString,
+        name: String,
+        content: Vec<u8>,
+    },
 }
 
 impl FuseDaemon {
@@ -67,6 +84,7 @@ impl FuseDaemon {
             environment: Vec::new(),
             secret: None,
             launcher: Vec::new(),
+            mounter: None,
             identity: None,
             ready_time_limit: READY_TIME_LIMIT,
             is_restarted: false,
@@ -77,13 +95,37 @@ impl FuseDaemon {
 
     /// Adds an argument. Every user on the node can read arguments.
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
-        self.arguments.push(argument.into());
+        self.arguments.push(Argument::Plain(argument.into()));
         self
     }
 
     /// Adds arguments. Every user on the node can read arguments.
     pub fn args<I: IntoIterator<Item: Into<OsString>>>(mut self, arguments: I) -> Self {
-        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self.arguments.extend(arguments.into_iter().map(|argument| Argument::Plain(argument.into())));
+        self
+    }
+
+    /// Adds an argument that ends with the path of a file with this content: `--config=` and the path. Only the
+    /// daemon's user can read the file, and only its path is in the argument.
+    ///
+    /// Each later [`stage`](crate::FuseVolumes::stage) of a running daemon replaces the file, so a program that
+    /// reads it again gets new tokens without a restart. The name, of letters, digits, dots, dashes and underscores,
+    /// is the file's; two files of a daemon have different names. The files are in the directory for temporary files,
+    /// `TMPDIR` or `/tmp`, which should be in memory, and are removed with the daemon.
+    ///
+    /// ```
+    /// use csi_mount::flow::fuse::FuseDaemon;
+    /// let daemon = FuseDaemon::new("s3fs").arg("-o").arg_credential("passwd_file=", "keys", "key:secret");
+    /// assert!(!format!("{daemon:?}").contains("key:secret"));
+    /// ```
+    pub fn arg_credential(
+        mut self,
+        before: impl Into<OsString>,
+        name: impl Into<String>,
+        content: impl Into<Vec<u8>>,
+    ) -> Self {
+        let before = before.into();
+        self.arguments.push(Argument::Credential { before, name: name.into(), content: content.into() });
         self
     }
 
@@ -108,7 +150,8 @@ impl FuseDaemon {
     /// # Ok::<(), csi_mount::Error>(())
     /// ```
     pub fn arg_device(mut self, options: MountOptions) -> Self {
-        self.device = Some((self.arguments.len(), options));
+        self.device = Some(options);
+        self.arguments.push(Argument::Device);
         self
     }
 
@@ -143,6 +186,16 @@ impl FuseDaemon {
         self
     }
 
+    /// Starts the program in the pod of this mounter, instead of as a child of this process. It outlives this process
+    /// there and needs no right to mount: it must have [`arg_device`](Self::arg_device), and stay in the foreground.
+    ///
+    /// Its output is in the log of that pod, and only the last lines of a program that ends are returned. The
+    /// program must exist there, and [`launcher`](Self::launcher) can't be used.
+    pub fn mounter(mut self, mounter: Mounter) -> Self {
+        self.mounter = Some(mounter);
+        self
+    }
+
     /// Sets the words that identify what the daemon serves and how: for example a volume's id and its
     /// options.
     ///
@@ -173,19 +226,18 @@ impl FuseDaemon {
     }
 
     /// As [`restart_when_lost`](Self::restart_when_lost), and the next daemon continues the same mount: open files
-    /// stay, and no user of the filesystem sees an error. For a program with [`arg_device`](Self::arg_device).
+    /// stay, and no user of the filesystem sees an error. For a program with a [`mounter`](Self::mounter).
     ///
     /// The program must be able to serve a device whose first request (`FUSE_INIT`) an earlier process has
     /// answered, with the numbers of files that this process gave. Its environment has
     /// `CSI_MOUNT_FUSE_CONTINUES=1` then. `flatfs` in examples/fuse can do it; programs on
     /// libfuse can't.
     ///
-    /// This process keeps the device open for that; a later process takes it over from the running daemon (with
-    /// the next [`stage`](crate::FuseVolumes::stage) or [`recover`](super::recover())). From the death of a daemon until the
-    /// next one answers, users wait, for at most [`ready_time_limit`](Self::ready_time_limit). If the next one
-    /// does not answer, dies within a minute, or the kernel is older than Linux 6.9, the mount is lost and the
-    /// daemon is started as by `restart_when_lost`. A volume whose daemon died while no process kept its device is
-    /// lost too.
+    /// The mounter and this process each keep the device open for that. A daemon that dies is replaced by the
+    /// mounter, and after the end of the mounter this process gives the device to the next one. A later driver process
+    /// gets it from the mounter. Until the next daemon answers, users wait, for at most one minute. If none does, if it
+    /// dies within a minute, or if the kernel is older than Linux 6.9, the mount is lost and the daemon is started as
+    /// by `restart_when_lost`. If driver and mounter end at the same time, the volume is lost too.
     pub fn continue_when_lost(mut self) -> Self {
         self.is_continued = true;
         self.restart_when_lost()
@@ -211,40 +263,55 @@ impl FuseDaemon {
 
     pub(super) fn secrets(&self) -> Secrets {
         let values = self.environment.iter().map(|(_, value)| value.as_bytes());
-        Secrets::new(self.secret.as_deref(), values)
+        let credentials = self.credentials().map(|(_, content)| content);
+        Secrets::new(self.secret.iter().map(Vec::as_slice).chain(credentials), values)
     }
 
-    /// Starts the daemon, to mount at the place of this start.
+    /// The files that the program reads, by their names.
+    pub(super) fn credentials(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.arguments.iter().filter_map(|argument| match argument {
+            Argument::Credential { name, content, .. } => Some((name.as_str(), content.as_slice())),
+            Argument::Plain(_) | Argument::Device => None,
+        })
+    }
+
+    /// Refuses what contradicts itself.
+    pub(super) fn check(&self) -> Result<()> {
+        let refuse = |reason: &str, hint: &'static str| {
+            let error = Error::new(ErrorKind::InvalidInput, START, reason.to_owned());
+            Err(error.at(Path::new(&self.program)).hint(hint))
+        };
+        match &self.mounter {
+            Some(_) if self.device.is_none() => {
+                refuse("a daemon in another pod can't mount", "use FuseDaemon::arg_device")
+            }
+            Some(_) if !self.launcher.is_empty() => {
+                refuse("a daemon in another pod has no launcher", "leave the launcher out")
+            }
+            None if self.is_continued => refuse(
+                "a mount outlives its daemon only in another pod",
+                "use FuseDaemon::mounter, or restart_when_lost",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts the daemon, to serve the place of this start, with the device of its mount if it does not mount.
     ///
     /// Invariant: when this returns, the child runs the program, and its close-on-exec descriptors are
     /// closed.
-    ///
-    /// Returns also the device that this process keeps. All others that it has opened are closed.
     pub(super) fn start(
         &self,
         start: &DaemonStart,
         output: &Output,
-        staging: &Target,
-    ) -> Result<(Child, Option<OwnedFd>)> {
-        let device = self.mount(staging)?;
-        let child = self.spawn(self.command(start, device.as_ref()), start, output, device.as_ref())?;
-        Ok((child, device.filter(|_| self.is_continued)))
-    }
-
-    /// Starts the daemon with the device of an earlier one.
-    pub(super) fn continued(&self, start: &DaemonStart, output: &Output, device: &OwnedFd) -> Result<Child> {
-        let mut command = self.command(start, Some(device));
-        command.env(CONTINUES, "1");
-        self.spawn(command, start, output, Some(device))
-    }
-
-    fn spawn(
-        &self,
-        mut command: Command,
-        start: &DaemonStart,
-        output: &Output,
         device: Option<&OwnedFd>,
+        first: First,
     ) -> Result<Child> {
+        credentials::write(start.place(), self.credentials())?;
+        let mut command = self.command(start, device);
+        if first == First::Continues {
+            command.env(CONTINUES, "1");
+        }
         let group = self.memory_group(start.place())?;
         if let Some(device) = device {
             inherit(&mut command, device.as_fd());
@@ -276,19 +343,31 @@ impl FuseDaemon {
         MemoryGroup::make(place, bytes).map(Some)
     }
 
-    fn mount(&self, staging: &Target) -> Result<Option<OwnedFd>> {
-        let Some((_, options)) = &self.device else { return Ok(None) };
+    /// Mounts the filesystem if the daemon does not, and returns its device.
+    pub(super) fn mount(&self, staging: &Target) -> Result<Option<OwnedFd>> {
+        let Some(options) = &self.device else { return Ok(None) };
         let source = Path::new(Path::new(&self.program).file_name().unwrap_or(&self.program));
-        mount_fuse(START, source, options, staging).map(Some)
+        let pod = self.mounter.as_ref().and_then(|mounter| mounter.pod_of(staging.path()));
+        match pod {
+            Some(pod) => mount_fuse(START, &source_with_pod(source, &pod), options, staging),
+            None => mount_fuse(START, source, options, staging),
+        }
+        .map(Some)
     }
 
-    /// The arguments, with the device among them.
-    fn arguments(&self, device: Option<&OwnedFd>) -> Vec<OsString> {
-        let mut arguments = self.arguments.clone();
-        if let (Some((position, _)), Some(device)) = (&self.device, device) {
-            arguments.insert(*position, format!("/dev/fd/{}", device.as_raw_fd()).into());
-        }
-        arguments
+    /// The arguments, with the device and the files among them.
+    fn arguments(&self, place: &Path, device: Option<&OwnedFd>) -> Vec<OsString> {
+        let directory = credentials::directory(place);
+        let text = |argument: &Argument| match argument {
+            Argument::Plain(text) => Some(text.clone()),
+            Argument::Device => device.map(|device| format!("/dev/fd/{}", device.as_raw_fd()).into()),
+            Argument::Credential { before, name, .. } => {
+                let mut text = before.clone();
+                text.push(directory.join(name));
+                Some(text)
+            }
+        };
+        self.arguments.iter().filter_map(text).collect()
     }
 
     fn command(&self, start: &DaemonStart, device: Option<&OwnedFd>) -> Command {
@@ -305,7 +384,7 @@ impl FuseDaemon {
                 .arg(&self.program);
             command
         };
-        command.args(self.arguments(device)).env_clear();
+        command.args(self.arguments(start.place(), device)).env_clear();
         if let Some(search) = std::env::var_os("PATH") {
             command.env("PATH", search);
         }
@@ -331,6 +410,24 @@ impl FuseDaemon {
     }
 }
 
+/// Whether a daemon is the first one of its mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum First {
+    IsFirst,
+    Continues,
+}
+
+/// Without the content of a file.
+impl fmt::Debug for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(text) => text.fmt(f),
+            Self::Device => f.write_str("/dev/fd/N"),
+            Self::Credential { before, name, .. } => write!(f, "{before:?}…/{name}"),
+        }
+    }
+}
+
 /// `KEY=value`, as `env` and the shell take it.
 fn assignment((key, value): &(&str, OsString)) -> OsString {
     let mut text = OsString::from(format!("{key}="));
@@ -348,7 +445,7 @@ impl fmt::Debug for FuseDaemon {
             .field("launcher", &self.launcher)
             .field("identity", &self.identity)
             .field("memory_limit", &self.memory_limit)
-            .field("device", &self.device.as_ref().map(|(position, _)| position))
+            .field("mounter", &self.mounter)
             .finish_non_exhaustive()
     }
 }
@@ -361,12 +458,11 @@ mod tests {
     fn a_secret_is_shown_nowhere() {
         let daemon = FuseDaemon::new("/no/such/daemon").arg("-f").env("TOKEN", "hunter2").secret("hunter2");
         let start = DaemonStart::new(Path::new("/staging"), None);
-        let staging = Target::new("/staging").unwrap();
-        let output = Output::new(staging.path()).unwrap();
-        let error = daemon.start(&start, &output, &staging).unwrap_err();
+        let output = Output::new(start.place()).unwrap();
+        let error = daemon.start(&start, &output, None, First::IsFirst).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
         assert!(!format!("{daemon:?} {error:?}").contains("hunter2"));
-        let error = daemon.secret(vec![0; 1 << 20]).start(&start, &output, &staging).unwrap_err();
+        let error = daemon.secret(vec![0; 1 << 20]).start(&start, &output, None, First::IsFirst).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
 }

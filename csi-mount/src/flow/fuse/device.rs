@@ -1,12 +1,12 @@
 //! The open `/dev/fuse` of a mount: whoever has it open serves the mount, or keeps it from being lost.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::error::{Error, Result};
 use crate::mounting::mount::Mount;
@@ -40,10 +40,10 @@ pub(super) fn mount_fuse(
 
 /// Asks the kernel to send the requests again that the earlier daemon had received and not answered
 /// (`FUSE_NOTIFY_RESEND`, Linux 6.9). Without that their callers would wait for ever.
-pub(super) fn repeat_requests(operation: &'static str, device: &OwnedFd, staging: &Target) -> Result<()> {
+pub(super) fn repeat_requests(operation: &'static str, device: &OwnedFd, place: &Path) -> Result<()> {
     const RESEND: i32 = 7;
     let failed = |error: io::Error| {
-        let error = Error::os(operation, staging.path(), error);
+        let error = Error::os(operation, place, error);
         error.add_reason("this kernel does not send requests again (Linux 6.9)")
     };
     // `struct fuse_out_header`: the length, the notification, and no request.
@@ -54,17 +54,11 @@ pub(super) fn repeat_requests(operation: &'static str, device: &OwnedFd, staging
     File::from(device).write_all(&message).map_err(failed)
 }
 
-/// The device of a daemon that an earlier process started: the one that its argument names (Linux 5.6).
-pub(super) fn device_of(pid: i32) -> Option<OwnedFd> {
-    let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let arguments = String::from_utf8_lossy(&arguments).into_owned();
-    let number: i32 =
-        arguments.split('\0').find_map(|argument| argument.strip_prefix("/dev/fd/")?.parse().ok())?;
-    if !is_fuse_device(Path::new(&format!("/proc/{pid}/fd/{number}"))) {
-        return None;
-    }
-    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
-    pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()
+/// Whether the filesystem of a device is mounted and not aborted.
+pub(super) fn is_connected(device: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(device, PollFlags::IN)];
+    let is_polled = poll(&mut polled, Some(&Timespec::default())).is_ok();
+    is_polled && !polled[0].revents().contains(PollFlags::ERR)
 }
 
 /// Whether an open file of a process is `/dev/fuse`, by its number. No filesystem is asked.

@@ -40,12 +40,13 @@
 //! # Ok::<(), csi_mount::Error>(())
 //! ```
 
+mod credentials;
 mod daemon;
 mod daemon_start_lock;
 mod device;
-mod hand_over;
 pub(crate) mod lost;
 mod memory;
+mod mounter;
 mod output;
 mod processes;
 mod recover;
@@ -56,5 +57,6 @@ mod watch;
 pub use daemon::FuseDaemon;
 pub(crate) use lost::is_lost;
 pub use lost::{LostMount, lost_mounts};
-pub use recover::{Recovered, recover};
+pub use mounter::{Mounter, MounterServer};
+pub use recover::{Recovered, recover, resume};
 pub(crate) use steps::{exceeded_memory_limit, identity_at, publish, stage, unpublish, unstage};

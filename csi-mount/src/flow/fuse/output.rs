@@ -253,13 +253,17 @@ impl Secrets {
     const MIN_VALUE: usize = 8;
 
     /// A secret is hidden as a whole, and so is each word in it: `user:password`, JSON.
-    pub(super) fn new<'s>(secret: Option<&[u8]>, values: impl Iterator<Item = &'s [u8]>) -> Self {
+    pub(super) fn new<'s>(
+        secrets: impl Iterator<Item = &'s [u8]>,
+        values: impl Iterator<Item = &'s [u8]>,
+    ) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let whole = secret.map(text).unwrap_or_default();
         let is_between = |letter: char| !letter.is_alphanumeric() && !"+/_-.~=".contains(letter);
-        let parts = whole.split(is_between).filter(|part| part.len() >= Self::MIN_PART).map(str::to_owned);
-        let mut words: Vec<String> = parts.collect();
-        words.extend([whole.trim().to_owned()].into_iter().filter(|whole| whole.len() >= Self::MIN_PART));
+        let mut words = Vec::new();
+        for whole in secrets.map(text) {
+            words.extend(whole.split(is_between).chain([whole.trim()]).map(str::to_owned));
+        }
+        words.retain(|word| word.len() >= Self::MIN_PART);
         words.extend(values.map(text).filter(|value| value.len() >= Self::MIN_VALUE));
         words.sort_by_key(|word| std::cmp::Reverse(word.len()));
         words.dedup();
@@ -335,7 +339,7 @@ mod tests {
     #[test]
     fn secrets_are_hidden_whole_and_in_parts() {
         let values = [&b"from the environment"[..], b"info"];
-        let secrets = Secrets::new(Some(b"AKIA123:pa/ss+word\n"), values.into_iter());
+        let secrets = Secrets::new([&b"AKIA123:pa/ss+word\n"[..]].into_iter(), values.into_iter());
         for (line, shown) in [
             ("login AKIA123:pa/ss+word failed", "login *** failed"),
             ("no such key: AKIA123", "no such key: ***"),
@@ -344,14 +348,14 @@ mod tests {
         ] {
             assert_eq!(secrets.hide(line), shown);
         }
-        assert_eq!(Secrets::new(None, [].into_iter()).hide("line"), "line");
-        assert_eq!(Secrets::new(Some(b""), [].into_iter()).hide("line"), "line");
+        assert_eq!(Secrets::new([].into_iter(), [].into_iter()).hide("line"), "line");
+        assert_eq!(Secrets::new([&b""[..]].into_iter(), [].into_iter()).hide("line"), "line");
     }
 
     #[test]
     fn a_secret_with_control_characters_is_hidden_as_a_whole() {
         let output = Output::new(Path::new("/staging")).unwrap();
-        let secrets = Secrets::new(Some(b"hunter2\tx\x01more"), [].into_iter());
+        let secrets = Secrets::new([&b"hunter2\tx\x01more"[..]].into_iter(), [].into_iter());
         let mut copier = Copier::new(&output, secrets, String::new()).unwrap().unwrap();
         writeln!(&output.file, "login hunter2\tx\x01more failed").unwrap();
         copier.copy();
@@ -361,7 +365,7 @@ mod tests {
     #[test]
     fn a_secret_at_the_end_of_a_long_line_is_hidden() {
         let output = Output::new(Path::new("/staging")).unwrap();
-        let secrets = Secrets::new(Some(b"hunter2-and-more"), [].into_iter());
+        let secrets = Secrets::new([&b"hunter2-and-more"[..]].into_iter(), [].into_iter());
         let mut copier = Copier::new(&output, secrets, String::new()).unwrap().unwrap();
         let line = format!("{}hunter2-and-more and on", "a".repeat(MAX_LINE - 4));
         writeln!(&output.file, "{line}").unwrap();

@@ -19,10 +19,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 use super::device::is_fuse_device;
 use super::output::is_proof_held_by;
@@ -73,7 +71,7 @@ impl DaemonStart {
 }
 
 /// All processes that serve, or are about to serve, one place.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Processes {
     place: PathBuf,
     marks: Vec<(&'static str, OsString)>,
@@ -203,6 +201,13 @@ impl Processes {
         }
     }
 
+    /// Sends SIGTERM to all that live.
+    pub(super) fn terminate(&self) {
+        for process in self.held() {
+            process.send(Signal::TERM);
+        }
+    }
+
     /// The environment of a process. One in the middle of an `exec` has none yet: this waits for it until the deadline.
     fn environment(&self, pid: i32, deadline: Instant) -> Vec<u8> {
         let mut reads = 0;
@@ -286,11 +291,16 @@ impl HeldProcess {
         Self { pid, descriptor }
     }
 
-    /// An error means that the process is gone. The next check shows that.
     fn kill(&self) {
-        match &self.descriptor {
-            Some(descriptor) => drop(pidfd_send_signal(descriptor, rustix::process::Signal::KILL)),
-            None => drop(kill(Pid::from_raw(self.pid), Signal::SIGKILL)),
+        self.send(Signal::KILL);
+    }
+
+    /// An error means that the process is gone. The next check shows that.
+    fn send(&self, signal: Signal) {
+        match (&self.descriptor, rustix::process::Pid::from_raw(self.pid)) {
+            (Some(descriptor), _) => drop(pidfd_send_signal(descriptor, signal)),
+            (None, Some(pid)) => drop(kill_process(pid, signal)),
+            (None, None) => {}
         }
     }
 

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use super::FuseDaemon;
 use super::daemon_start_lock::{START_TIME_LIMIT, lock_threads};
-use super::hand_over::{HandOver, hand_over};
 use super::lost::is_lost;
 use super::memory::over_memory_limit;
+use super::mounter::Mounter;
 use super::processes::Processes;
 use super::start::stage_locked;
 use super::watch::{DaemonEnd, DaemonRun, watch_existing};
 use crate::error::Result;
 use crate::flow::shared;
+use crate::mounting::unmount::UNMOUNT_TIME_LIMIT;
 use crate::place::owner::Owner;
 use crate::place::target::Target;
 use crate::sys::attributes::MountAttributes;
@@ -23,8 +24,6 @@ use crate::table::mountinfo::{MountEntry, mounts, siblings};
 const RECOVER: &str = "recover";
 /// The pause before a daemon is started again, if it has died soon after its start; it doubles each time.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-/// A daemon that has continued a mount and dies sooner than this does not get a successor for the same mount.
-const RESTARTED_TIME: Duration = Duration::from_secs(60);
 /// How long after its daemon's end a mount can take to be unmounted or to report it.
 const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 
@@ -67,7 +66,10 @@ fn recover_again(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Result
         return Ok(Recovered::NotLost);
     };
     if !is_lost(staging.path())? {
-        watch_existing(staging, daemon, after_end);
+        match &daemon.mounter {
+            Some(mounter) => mounter.renew(staging, daemon, after_end)?,
+            None => watch_existing(staging, daemon, after_end),
+        }
         return Ok(Recovered::NotLost);
     }
     let targets = lost_targets(&table, &staged, staging);
@@ -88,6 +90,32 @@ fn recover_again(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Result
         Some(error) => Err(error),
         None => Ok(Recovered::Restarted { targets: bound }),
     }
+}
+
+/// Follows all daemons of a mounter again, for the start of a driver: it then keeps the devices of their mounts, so
+/// that they outlive the mounter too ([`FuseDaemon::continue_when_lost`]). A daemon whose place is no longer mounted is
+/// ended.
+///
+/// A daemon that is lost later is not started again by [`FuseDaemon::restart_when_lost`] before its next stage.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound): no mounter answers. All its daemons are tried, and the first
+/// error is returned.
+pub fn resume(mounter: &Mounter) -> Result<()> {
+    let mut failed = None;
+    for place in mounter.places()? {
+        let resumed = Target::new(&place).and_then(|staging| {
+            if staging.mounted()?.is_some_and(|entry| is_fuse(&entry.fs_type)) {
+                return mounter.resume(&staging, after_end);
+            }
+            tracing::info!(at = %place.display(), "ending a FUSE daemon that has no mount");
+            mounter.end(&place, UNMOUNT_TIME_LIMIT)
+        });
+        if let Err(error) = resumed {
+            failed.get_or_insert(error);
+        }
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 fn target_at(path: &Path, owner: Option<&Owner>) -> Result<Target> {
@@ -123,26 +151,8 @@ fn lost_targets(
 }
 
 /// What follows the end of a daemon that this process watches. One that ends although its filesystem is mounted
-/// has died: the next one continues the mount, or the daemon is started again, if the driver asks for it.
-pub(super) fn after_end(mut run: DaemonRun, end: &DaemonEnd) {
-    // A request that ends each daemon would do so for ever.
-    let device = run.device.take().filter(|_| run.restarts == 0 || end.lived > RESTARTED_TIME);
-    if let (Some(device), Some(daemon)) = (device, &run.again) {
-        // The next daemon gets a new group.
-        let over = over_memory_limit(&run.staging);
-        let last_lines = &end.last_lines;
-        let target = target_at(&run.staging, run.owner.as_ref());
-        match target.and_then(|target| hand_over(&target, daemon, device, after_end)) {
-            Ok(HandOver::NotNeeded) => {}
-            Ok(HandOver::Continued) => {
-                let at = run.staging.display();
-                tracing::warn!(%at, "a FUSE daemon has died, and the next one continues its mount{over}{last_lines}");
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a FUSE mount could not be continued by another daemon{over}{last_lines}");
-            }
-        }
-    }
+/// has died, and is started again if the driver asks for it.
+pub(super) fn after_end(run: DaemonRun, end: &DaemonEnd) {
     if !has_died(&run.staging) {
         return;
     }

@@ -1,17 +1,20 @@
 //! Staging: from a program to a mount that answers.
 
-use std::os::fd::OwnedFd;
-use std::process::{Child, ExitStatus};
+use std::path::Path;
+use std::process::ExitStatus;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::FuseDaemon;
+use super::credentials;
+use super::daemon::First;
 use super::daemon_start_lock::{DaemonStartLock, StartInProgress};
 use super::lost::{mount_lost_placeholder, unmount_if_lost};
 use super::memory::{MemoryGroup, over_memory_limit, remove_group};
+use super::mounter::Mounter;
 use super::output::Output;
 use super::processes::{self, DaemonStart, Processes};
-use super::watch::{AtEnd, DaemonRun, Watched, watch_existing, watch_started};
+use super::watch::{AtEnd, DaemonEnd, DaemonRun, Watched, watch_existing, watch_started};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounted::health::{MountHealth, health, health_within};
 use crate::mounting::attach::Outcome;
@@ -33,27 +36,47 @@ pub(super) fn stage_locked(
     restarts: u32,
     at_end: AtEnd,
 ) -> Result<Outcome> {
+    daemon.check()?;
     let (lock, _starting) = begin_start(staging, daemon.ready_time_limit)?;
     let created = staging.create_dir()?;
     let found = unmount_if_lost(staging)?;
     let is_restart = matches!(found, MountHealth::Dead(_));
     if is_staged(staging, daemon, found)? {
+        if let Some(mounter) = &daemon.mounter {
+            mounter.renew(staging, daemon, at_end)?;
+            return Ok(Outcome::AlreadyMounted);
+        }
         if let Some(bytes) = daemon.memory_limit {
             limit_running(staging, bytes)?;
         }
+        credentials::write(staging.path(), daemon.credentials())?;
         watch_existing(staging, daemon, at_end);
         return Ok(Outcome::AlreadyMounted);
     }
     let start = DaemonStart::new(staging.path(), daemon.identity.as_deref());
-    let started = start_daemon(staging, daemon, &start);
-    drop(lock);
-    let started = started.map(|((child, device), output)| {
-        let run = DaemonRun::new(staging, daemon, device, restarts);
-        watch_started(run, child, &output, daemon, start.processes().clone(), at_end)
+    let run = DaemonRun::new(staging, daemon, restarts);
+    let started = prepare(staging).and_then(|()| match &daemon.mounter {
+        Some(mounter) => {
+            let served = mounter.serve(staging, daemon, run, at_end);
+            drop(lock);
+            served.and_then(|ended| {
+                let failure = || Ok(ended.try_recv().ok());
+                wait_until_ready(staging, daemon, failure, String::new)
+            })
+        }
+        None => {
+            let watched = start_daemon(staging, daemon, &start, run, at_end);
+            drop(lock);
+            watched.and_then(|watched| {
+                let failure = || watched.failure(start.processes(), staging, daemon);
+                wait_until_ready(staging, daemon, failure, || watched.last_lines.text())
+            })
+        }
     });
-    started
-        .and_then(|watched| wait_until_ready(staging, daemon, &watched, start.processes()))
-        .inspect_err(|_| undo_start(staging, start.processes(), created, is_restart))
+    started.inspect_err(|_| {
+        let undo = Undo { own: start.processes(), mounter: daemon.mounter.as_ref(), created, is_restart };
+        undo.undo(staging);
+    })
 }
 
 /// Changes the limit of a daemon that runs. What it has already can't be given to another group.
@@ -117,12 +140,16 @@ fn accept_daemon(staging: &Target, daemon: &FuseDaemon, is_marked: bool) -> Resu
         Err(error.hint("unstage it first"))
     };
     let processes = Processes::for_place(staging.path());
-    match (processes.identity(), &daemon.identity) {
+    let in_pod = daemon.mounter.as_ref().map(|mounter| mounter.served(staging.path())).transpose()?.flatten();
+    let is_in_pod = in_pod.is_some();
+    let found = in_pod.and_then(|served| served.identity).or_else(|| processes.identity());
+    match (found, &daemon.identity) {
         (Some(found), Some(asked)) if found != *asked => {
             refuse(format!("the daemon serves {}, not {}", found.display(), asked.display()))
         }
         (None, _)
-            if daemon.launcher.is_empty()
+            if !is_in_pod
+                && daemon.launcher.is_empty()
                 && !is_marked
                 && processes.running().is_empty()
                 && !processes::can_be_hidden() =>
@@ -133,12 +160,8 @@ fn accept_daemon(staging: &Target, daemon: &FuseDaemon, is_marked: bool) -> Resu
     }
 }
 
-/// Ends what a killed stage has left, and starts the daemon.
-fn start_daemon(
-    staging: &Target,
-    daemon: &FuseDaemon,
-    start: &DaemonStart,
-) -> Result<((Child, Option<OwnedFd>), Output)> {
+/// Ends what a killed stage has left, and marks the place.
+fn prepare(staging: &Target) -> Result<()> {
     Processes::for_place(staging.path()).kill(Vec::new())?;
     // The old daemon can have mounted before it was ended.
     unmount_without_daemon(staging)?;
@@ -146,11 +169,27 @@ fn start_daemon(
     if staging.owner().is_some() {
         staging.set_mark(STAGE, &staging.open(STAGE)?.fd, MarkedMount::Fuse)?;
     }
+    Ok(())
+}
+
+/// Starts the daemon as a child of this process.
+fn start_daemon(
+    staging: &Target,
+    daemon: &FuseDaemon,
+    start: &DaemonStart,
+    run: DaemonRun,
+    at_end: AtEnd,
+) -> Result<Watched> {
     let output = Output::new(staging.path()).map_err(|error| {
         Error::os(STAGE, staging.path(), error)
             .add_reason("no file in memory could be created for the output")
     })?;
-    Ok((daemon.start(start, &output, staging)?, output))
+    let device = daemon.mount(staging)?;
+    let child = daemon.start(start, &output, device.as_ref(), First::IsFirst)?;
+    let processes = start.processes().clone();
+    let name = staging.path().display().to_string();
+    let at_end = move |end: &DaemonEnd| at_end(run, end);
+    Ok(watch_started(staging.path(), name, child, &output, daemon, processes, at_end))
 }
 
 /// Marks the mount as its owner's, if the place has an owner.
@@ -159,28 +198,27 @@ fn mark_existing(staging: &Target) -> Result<()> {
     if opened.facts.is_mount_root { staging.mark_existing(STAGE, &opened.facts) } else { Ok(()) }
 }
 
-pub(super) fn wait_until_ready(
+/// Waits until the mount answers. `failure` returns why it never will, once the program has ended.
+fn wait_until_ready(
     staging: &Target,
     daemon: &FuseDaemon,
-    watched: &Watched,
-    processes: &Processes,
+    failure: impl Fn() -> Result<Option<String>>,
+    last_lines: impl Fn() -> String,
 ) -> Result<Outcome> {
     let deadline = Instant::now() + daemon.ready_time_limit;
     let mut pause = Duration::from_millis(2);
     while !is_ready(staging, deadline)? {
-        if let Ok(status) = watched.ended.try_recv()
-            && let Some(reason) = failure_reason(status, processes, staging, daemon)?
-        {
-            let over = over_memory_limit(staging.path());
-            let reason = format!("{reason}{over}{}", watched.last_lines.text());
-            return Err(Error::new(ErrorKind::ToolFailed, STAGE, reason)
-                .at(staging.path())
-                .hint("its output is in the log of the driver on this node"));
+        if let Some(reason) = failure()? {
+            let log = if daemon.mounter.is_some() {
+                "its output is in the log of its pod on this node"
+            } else {
+                "its output is in the log of the driver on this node"
+            };
+            return Err(Error::new(ErrorKind::ToolFailed, STAGE, reason).at(staging.path()).hint(log));
         }
         if Instant::now() > deadline {
             let limit = daemon.ready_time_limit;
-            let last_lines = watched.last_lines.text();
-            let reason = format!("its daemon did not mount and answer within {limit:?}{last_lines}");
+            let reason = format!("its daemon did not mount and answer within {limit:?}{}", last_lines());
             return Err(Error::new(ErrorKind::Unresponsive, STAGE, reason).at(staging.path()));
         }
         sleep(pause);
@@ -201,19 +239,36 @@ fn is_ready(staging: &Target, deadline: Instant) -> Result<bool> {
     Ok(matches!(health_within(staging.path(), left)?, MountHealth::Healthy | MountHealth::ReadOnly))
 }
 
-/// A program that puts itself into the background ends with success, and the process that it started has
-/// the mark. A mount of our own shows nothing.
-fn failure_reason(
-    status: ExitStatus,
-    processes: &Processes,
-    staging: &Target,
-    daemon: &FuseDaemon,
-) -> Result<Option<String>> {
-    if !status.success() {
-        return Ok(Some(format!("its daemon ended with {status}")));
+impl Watched {
+    /// Why the mount will not answer, if the program has ended.
+    ///
+    /// A program that puts itself into the background ends with success, and the process that it started has
+    /// the mark. A mount of our own shows nothing.
+    fn failure(
+        &self,
+        processes: &Processes,
+        staging: &Target,
+        daemon: &FuseDaemon,
+    ) -> Result<Option<String>> {
+        let Ok(status) = self.ended.try_recv() else { return Ok(None) };
+        if status.success() {
+            let is_serving =
+                !processes.running().is_empty() || (daemon.device.is_none() && staging.is_mounted()?);
+            if is_serving {
+                return Ok(None);
+            }
+        }
+        Ok(Some(ended_text(Some(status), staging.path(), &self.last_lines.text())))
     }
-    let is_serving = !processes.running().is_empty() || (daemon.device.is_none() && staging.is_mounted()?);
-    Ok((!is_serving).then(|| "its daemon ended without a mount".to_owned()))
+}
+
+/// How a daemon ended, for an error.
+pub(super) fn ended_text(status: Option<ExitStatus>, place: &Path, last_lines: &str) -> String {
+    let over = over_memory_limit(place);
+    match status {
+        Some(status) if !status.success() => format!("its daemon ended with {status}{over}{last_lines}"),
+        _ => format!("its daemon ended without a mount{over}{last_lines}"),
+    }
 }
 
 fn accept(staging: &Target) -> Result<()> {
@@ -240,24 +295,37 @@ fn unmount_without_daemon(staging: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Undoes this start, and leaves what another process has started in the meantime.
-fn undo_start(staging: &Target, own: &Processes, created: Created, is_restart: bool) {
-    let undo = || -> Result<()> {
-        own.kill(Vec::new())?;
+/// What a failed start can leave.
+struct Undo<'a> {
+    own: &'a Processes,
+    mounter: Option<&'a Mounter>,
+    created: Created,
+    is_restart: bool,
+}
+
+impl Undo<'_> {
+    /// Undoes this start, and leaves what another process has started in the meantime.
+    fn undo(&self, staging: &Target) {
+        if let Err(left) = self.try_undo(staging) {
+            tracing::warn!(%left, "parts of a FUSE filesystem stay after a failed stage");
+        }
+    }
+
+    fn try_undo(&self, staging: &Target) -> Result<()> {
+        self.own.kill(Vec::new())?;
+        let ended = self.mounter.map_or(Ok(()), |mounter| mounter.end(staging.path(), Duration::ZERO));
         if Processes::for_place(staging.path()).running().is_empty() {
             remove_group(staging.path());
+            credentials::remove(staging.path());
         }
         let _lock = DaemonStartLock::take(STAGE, staging, HEALTH_TIME_LIMIT)?;
         unmount_without_daemon(staging)?;
-        if created == Created::Created && Processes::for_place(staging.path()).running().is_empty() {
+        if self.created == Created::Created && Processes::for_place(staging.path()).running().is_empty() {
             staging.remove()?;
         }
-        if is_restart && matches!(staging.state()?, MountState::NotMounted) {
+        if self.is_restart && matches!(staging.state()?, MountState::NotMounted) {
             mount_lost_placeholder(staging)?;
         }
-        Ok(())
-    };
-    if let Err(left) = undo() {
-        tracing::warn!(%left, "parts of a FUSE filesystem stay after a failed stage");
+        ended
     }
 }

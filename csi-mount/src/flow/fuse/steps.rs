@@ -8,7 +8,7 @@ use super::daemon_start_lock::{DaemonStartLock, START_TIME_LIMIT, lock_threads};
 use super::processes::Processes;
 use super::recover::after_end;
 use super::start::stage_locked;
-use super::{FuseDaemon, memory};
+use super::{FuseDaemon, credentials, memory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flow::shared;
 use crate::mounting::attach::Outcome;
@@ -66,6 +66,7 @@ pub fn unstage(staging: &Target, limit: Duration) -> Result<Unmounted> {
         processes.kill(serving)?;
     }
     memory::remove_group(staging.path());
+    credentials::remove(staging.path());
     // The daemon can have mounted during this call.
     match shared::unstage(staging, UNMOUNT_TIME_LIMIT)? {
         Unmounted::NotMounted => Ok(unmounted),

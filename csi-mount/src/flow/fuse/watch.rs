@@ -1,14 +1,12 @@
 //! Watching a daemon: its output is copied into the log, and its end is noticed.
 
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::FuseDaemon;
-use super::device::device_of;
 use super::output::{Copier, LastLines, Output};
 use super::processes::Processes;
 use crate::place::owner::Owner;
@@ -30,23 +28,23 @@ pub(super) struct DaemonRun {
     pub(super) owner: Option<Owner>,
     /// Only if the daemon is to be started again: it has a secret.
     pub(super) again: Option<FuseDaemon>,
-    /// The device that the next daemon gets.
-    pub(super) device: Option<OwnedFd>,
     /// How often it was started again without having run for a while.
     pub(super) restarts: u32,
 }
 
 impl DaemonRun {
-    pub(super) fn new(staging: &Target, daemon: &FuseDaemon, device: Option<OwnedFd>, restarts: u32) -> Self {
+    pub(super) fn new(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Self {
         let again = daemon.is_restarted.then(|| daemon.clone());
         let owner = staging.owner().cloned();
-        Self { staging: staging.path().to_owned(), owner, again, device, restarts }
+        Self { staging: staging.path().to_owned(), owner, again, restarts }
     }
 }
 
 /// How a run ended.
 pub(super) struct DaemonEnd {
     pub(super) lived: Duration,
+    /// How its program ended, if this process started it.
+    pub(super) status: Option<ExitStatus>,
     /// What it printed last, for a message.
     pub(super) last_lines: String,
 }
@@ -54,23 +52,26 @@ pub(super) struct DaemonEnd {
 pub(super) type AtEnd = fn(DaemonRun, &DaemonEnd);
 
 /// Watches a daemon that this process started, in a thread, so that the program does not stay a zombie.
+///
+/// `name` is for its lines in the log.
 pub(super) fn watch_started(
-    run: DaemonRun,
+    place: &Path,
+    name: String,
     child: Child,
     output: &Output,
     daemon: &FuseDaemon,
     processes: Processes,
-    at_end: AtEnd,
+    at_end: impl FnOnce(&DaemonEnd) + Send + 'static,
 ) -> Watched {
     let (sender, ended) = channel();
-    let copier = Copier::new(output, daemon.secrets(), run.staging.display().to_string());
+    let copier = Copier::new(output, daemon.secrets(), name);
     let copier = copier.unwrap_or_else(|error| {
         tracing::warn!(%error, "the output of a FUSE daemon will not be logged");
         None
     });
     let last_lines = copier.as_ref().map(Copier::last_lines).unwrap_or_default();
     let launched = if daemon.launcher.is_empty() { Duration::ZERO } else { daemon.ready_time_limit };
-    let watch = Watch { run, processes, copier };
+    let watch = Watch { place: place.to_owned(), processes, copier };
     spawn(move || watch.until_end(Some((child, sender)), launched, at_end));
     Watched { ended, last_lines }
 }
@@ -82,18 +83,16 @@ pub(super) fn watch_existing(staging: &Target, daemon: &FuseDaemon, at_end: AtEn
     let at = staging.path().display().to_string();
     match Copier::new(&output, daemon.secrets(), at) {
         Ok(Some(copier)) => {
-            let device = || processes.running().into_iter().find_map(device_of);
-            let device = daemon.is_continued.then(device).flatten();
-            let run = DaemonRun::new(staging, daemon, device, 0);
-            let watch = Watch { run, processes, copier: Some(copier) };
-            spawn(move || watch.until_end(None, Duration::ZERO, at_end));
+            let run = DaemonRun::new(staging, daemon, 0);
+            let watch = Watch { place: run.staging.clone(), processes, copier: Some(copier) };
+            spawn(move || watch.until_end(None, Duration::ZERO, |end| at_end(run, end)));
         }
         Ok(None) => {}
         Err(error) => tracing::debug!(%error, "the output of a FUSE daemon can't be read"),
     }
 }
 
-fn spawn(run: impl FnOnce() + Send + 'static) {
+pub(super) fn spawn(run: impl FnOnce() + Send + 'static) {
     let spawned = std::thread::Builder::new().name("fuse-daemon".to_owned()).spawn(run);
     if let Err(error) = spawned {
         tracing::warn!(%error, "the output and the end of a FUSE daemon will not be logged");
@@ -101,18 +100,21 @@ fn spawn(run: impl FnOnce() + Send + 'static) {
 }
 
 struct Watch {
-    run: DaemonRun,
+    place: PathBuf,
     processes: Processes,
     copier: Option<Copier>,
 }
 
 impl Watch {
     /// `launched` is how long a launcher can take until the daemon runs.
-    fn until_end(mut self, child: Option<(Child, Sender<ExitStatus>)>, launched: Duration, at_end: AtEnd) {
+    fn until_end(
+        mut self,
+        child: Option<(Child, Sender<ExitStatus>)>,
+        launched: Duration,
+        at_end: impl FnOnce(&DaemonEnd),
+    ) {
         let start = Instant::now();
-        if let Some((child, sender)) = child {
-            self.until_program_ended(child, &sender);
-        }
+        let status = child.and_then(|(child, sender)| self.until_program_ended(child, &sender));
         let mut was_seen = false;
         loop {
             let held = self.processes.held();
@@ -133,7 +135,7 @@ impl Watch {
             copier.finish();
             copier.last_lines().text()
         });
-        at_end(self.run, &DaemonEnd { lived: start.elapsed(), last_lines: last_lines.unwrap_or_default() });
+        at_end(&DaemonEnd { lived: start.elapsed(), status, last_lines: last_lines.unwrap_or_default() });
     }
 
     fn copy(&mut self) {
@@ -142,7 +144,7 @@ impl Watch {
         }
     }
 
-    fn until_program_ended(&mut self, mut child: Child, sender: &Sender<ExitStatus>) {
+    fn until_program_ended(&mut self, mut child: Child, sender: &Sender<ExitStatus>) -> Option<ExitStatus> {
         let mut pause = PAUSES[0];
         loop {
             let ended = child.try_wait();
@@ -150,13 +152,13 @@ impl Watch {
             match ended {
                 Ok(None) => {}
                 Ok(Some(status)) => {
-                    tracing::info!(%status, at = %self.run.staging.display(), "the program that served a FUSE \
+                    tracing::info!(%status, at = %self.place.display(), "the program that served a FUSE \
                         filesystem has ended");
                     // Once the mount is ready, nobody receives this.
                     let _ = sender.send(status);
-                    return;
+                    return Some(status);
                 }
-                Err(_) => return,
+                Err(_) => return None,
             }
             Processes::wait_for(child.id().cast_signed(), pause);
             pause = (pause * 2).min(PAUSES[1]);

@@ -11,7 +11,8 @@ use super::{
     Built, METRICS_PORT, SOCKET, api_token, config_volume, empty_dir, field, host_path, mount, port, probe,
     restricted, secret_variable, secret_volume, variable,
 };
-use crate::part::{DEVICES_DIR, Part, REGISTRATION_DIR, SOCKET_DIR, TEMPORARY_DIR};
+use crate::options::FusePods;
+use crate::part::{DEVICES_DIR, POD_LOGS_DIR, Part, REGISTRATION_DIR, SOCKET_DIR, TEMPORARY_DIR};
 use crate::plan::Plan;
 use crate::rbac;
 use crate::settings::FilesDirectory;
@@ -71,6 +72,11 @@ fn arguments(plan: &Plan<'_>, part: Part) -> Vec<String> {
             args.push(format!("--registration-dir={REGISTRATION_DIR}"));
             args.push(format!("--kubelet-socket-path={}/csi.sock", plan.plugin_dir()));
         }
+        args.extend(match (options.fuse_pods, part) {
+            (Some(FusePods::PerNode), Part::Node) => Some(format!("--fuse-pods={0}/{0}", plan.fuse_name())),
+            (Some(FusePods::PerVolume), _) => Some(format!("--fuse-pods={}", plan.fuse_name())),
+            _ => None,
+        });
         if plan.probes_by_http() {
             args.push(format!("--metrics-address=:{}", options.port));
         }
@@ -130,6 +136,11 @@ fn places(plan: &Plan<'_>, part: Part) -> (Vec<VolumeMount>, Vec<Volume>) {
             volumes.push(host_path("dev", DEVICES_DIR, "Directory"));
             mounts.push(mount("dev", DEVICES_DIR));
         }
+    }
+    if part == Part::Node && options.fuse_pods.is_some() {
+        // The names there show to which namespace a pod belongs.
+        volumes.push(host_path("pod-logs", POD_LOGS_DIR, "Directory"));
+        mounts.push(VolumeMount { read_only: Some(true), ..mount("pod-logs", POD_LOGS_DIR) });
     }
     for (index, path) in options.host_paths(part).1.iter().enumerate() {
         let name = format!("host-{index}");

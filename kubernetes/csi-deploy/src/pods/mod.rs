@@ -3,13 +3,16 @@
 //! | file | has |
 //! |---|---|
 //! | `driver` | the container of the driver: arguments, probes, what it needs of the host |
+//! | `fuse` | the pods of FUSE programs |
 //! | `sidecar` | the containers next to it |
 //! | `workload` | Deployment, StatefulSet, DaemonSet around the pods |
 
 mod driver;
+mod fuse;
 mod sidecar;
 mod workload;
 
+pub(crate) use fuse::namespace as fuse_namespace;
 pub(crate) use sidecar::{SNAPSHOT_METADATA_PORT, port_name};
 
 use k8s_openapi::api::core::v1::{
@@ -27,7 +30,8 @@ use crate::part::API_TOKEN_DIR;
 use crate::plan::Plan;
 
 pub(crate) fn add(plan: &Plan<'_>, files: &mut Files) -> Result<(), Error> {
-    plan.parts().into_iter().try_for_each(|part| workload::add(plan, part, files))
+    plan.parts().into_iter().try_for_each(|part| workload::add(plan, part, files))?;
+    fuse::add(plan, files)
 }
 
 const SOCKET: &str = "socket";

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::{Built, driver, sidecar};
 use crate::error::Error;
 use crate::files::Files;
-use crate::options::Controller;
+use crate::options::{Controller, Options};
 use crate::part::Part;
 use crate::plan::Plan;
 use crate::plan::{labels, metadata};
@@ -22,7 +22,7 @@ use crate::sidecars::Sidecar;
 
 /// The user of pods that need nothing of the host. All containers of a pod have it, because the driver's
 /// socket is for its own user and group.
-const USER: i64 = 65532;
+pub(super) const USER: i64 = 65532;
 /// What the pod gets more than the driver's running operations, before it is killed.
 const MARGIN: i64 = 30;
 
@@ -115,8 +115,6 @@ fn pod(plan: &Plan<'_>, part: Part) -> PodSpec {
     let options = plan.options;
     let (containers, volumes) = containers(plan, part);
     let is_node = part == Part::Node;
-    let pull_secrets =
-        options.image_pull_secret.iter().map(|name| LocalObjectReference { name: name.clone() });
     PodSpec {
         // Containers that call the API mount the token themselves.
         automount_service_account_token: Some(false),
@@ -124,7 +122,7 @@ fn pod(plan: &Plan<'_>, part: Part) -> PodSpec {
         host_network: (is_node && options.host_network).then_some(true),
         dns_policy: (is_node && options.host_network).then(|| "ClusterFirstWithHostNet".to_owned()),
         host_pid: (is_node && options.host_pid).then_some(true),
-        image_pull_secrets: Some(pull_secrets.collect()).filter(|secrets: &Vec<_>| !secrets.is_empty()),
+        image_pull_secrets: pull_secrets(options),
         node_selector: Some([("kubernetes.io/os".to_owned(), "linux".to_owned())].into()),
         priority_class_name: Some(
             if is_node { "system-node-critical" } else { "system-cluster-critical" }.to_owned(),
@@ -139,6 +137,11 @@ fn pod(plan: &Plan<'_>, part: Part) -> PodSpec {
         volumes: Some(volumes),
         ..PodSpec::default()
     }
+}
+
+pub(super) fn pull_secrets(options: &Options) -> Option<Vec<LocalObjectReference>> {
+    let secrets = options.image_pull_secret.iter().map(|name| LocalObjectReference { name: name.clone() });
+    Some(secrets.collect()).filter(|secrets: &Vec<_>| !secrets.is_empty())
 }
 
 fn containers(plan: &Plan<'_>, part: Part) -> (Vec<Container>, Vec<Volume>) {

@@ -2,6 +2,7 @@
 
 mod drain;
 mod events;
+mod fuse_pods;
 mod leader_calls;
 mod leader_election;
 mod leader_run;

@@ -298,6 +298,26 @@ impl ApiServer {
                 self.wake();
                 json_answer(200, &written)
             }
+            "delete" => {
+                let Some(mut object) = state.objects.get(&target.path).cloned() else {
+                    return missing(target);
+                };
+                let options = body();
+                let uid = &options["preconditions"]["uid"];
+                if uid.is_string() && *uid != object["metadata"]["uid"] {
+                    return status(409, "Conflict", "the object has another uid", 0);
+                }
+                if options["gracePeriodSeconds"] == 0 {
+                    state.write("DELETED", &target.path, object.clone());
+                    state.objects.remove(&target.path);
+                } else {
+                    object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                    object = state.write("MODIFIED", &target.path, object);
+                }
+                drop(state);
+                self.wake();
+                json_answer(200, &object)
+            }
             other => panic!("{other}"),
         }
     }
@@ -397,6 +417,7 @@ impl Target {
             ("POST", _) => "create",
             ("PUT", _) => "update",
             ("PATCH", _) => "patch",
+            ("DELETE", Some(_)) => "delete",
             other => panic!("{other:?}"),
         };
         let path = [Some(resource.as_str()), namespace, name.copied()];

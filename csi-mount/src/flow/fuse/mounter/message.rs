@@ -1,0 +1,156 @@
+//! Messages over a unix socket: words, and at most one open file.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+/// The longest message, in bytes: arguments and credentials.
+const MOST: usize = 4 << 20;
+
+#[derive(Default)]
+pub(super) struct Message {
+    words: VecDeque<Vec<u8>>,
+    pub(super) device: Option<OwnedFd>,
+}
+
+impl Message {
+    pub(super) fn new(first: &str) -> Self {
+        Self::default().word(first)
+    }
+
+    pub(super) fn word(mut self, word: impl AsRef<[u8]>) -> Self {
+        self.words.push_back(word.as_ref().to_vec());
+        self
+    }
+
+    pub(super) fn number(self, number: u64) -> Self {
+        self.word(number.to_string())
+    }
+
+    pub(super) fn with(mut self, device: Option<OwnedFd>) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// The next word.
+    pub(super) fn next(&mut self) -> io::Result<Vec<u8>> {
+        self.words.pop_front().ok_or_else(|| invalid("a message is too short"))
+    }
+
+    pub(super) fn next_text(&mut self) -> io::Result<String> {
+        Ok(String::from_utf8_lossy(&self.next()?).into_owned())
+    }
+
+    pub(super) fn next_number(&mut self) -> io::Result<u64> {
+        self.next_text()?.parse().map_err(|_| invalid("a number of a message is wrong"))
+    }
+
+    pub(super) fn send(&self, mut stream: &UnixStream) -> io::Result<()> {
+        let mut body = Vec::new();
+        for word in &self.words {
+            body.extend(length(word.len())?);
+            body.extend(word);
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut attached = SendAncillaryBuffer::new(&mut space);
+        let device = self.device.as_ref().map(|device| [device.as_fd()]);
+        if let Some(device) = &device {
+            attached.push(SendAncillaryMessage::ScmRights(device));
+        }
+        // The file comes with the first byte.
+        let header = length(body.len())?;
+        let sent = sendmsg(stream, &[IoSlice::new(&header)], &mut attached, SendFlags::NOSIGNAL)?;
+        stream.write_all(&header[sent..])?;
+        stream.write_all(&body)
+    }
+
+    /// None if the other side has closed the connection.
+    pub(super) fn receive(mut stream: &UnixStream) -> io::Result<Option<Self>> {
+        let mut header = [0; 4];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut attached = RecvAncillaryBuffer::new(&mut space);
+        let received =
+            recvmsg(stream, &mut [IoSliceMut::new(&mut header)], &mut attached, RecvFlags::CMSG_CLOEXEC)?;
+        if received.bytes == 0 {
+            return Ok(None);
+        }
+        let device = attached.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+            _ => None,
+        });
+        stream.read_exact(&mut header[received.bytes..])?;
+        let length = u32::from_le_bytes(header) as usize;
+        if length > MOST {
+            return Err(invalid("a message is too long"));
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body)?;
+        Ok(Some(Self { words: words(&body)?, device }))
+    }
+}
+
+fn words(mut body: &[u8]) -> io::Result<VecDeque<Vec<u8>>> {
+    let mut words = VecDeque::new();
+    while let Some((length, rest)) = body.split_first_chunk() {
+        let length = u32::from_le_bytes(*length) as usize;
+        let (word, rest) = rest.split_at_checked(length).ok_or_else(|| invalid("a message is cut"))?;
+        words.push_back(word.to_vec());
+        body = rest;
+    }
+    if body.is_empty() { Ok(words) } else { Err(invalid("a message is cut")) }
+}
+
+fn length(bytes: usize) -> io::Result<[u8; 4]> {
+    let length = u32::try_from(bytes).ok().filter(|_| bytes <= MOST);
+    length.map(u32::to_le_bytes).ok_or_else(|| invalid("a message is too long"))
+}
+
+pub(super) fn invalid(text: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn words_and_a_file_arrive_whole() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let file = File::open("/dev/null").unwrap();
+        let long = vec![7; 300_000];
+        let sender = std::thread::spawn(move || {
+            let message = Message::new("first").word(&long).word("").number(12).with(Some(file.into()));
+            message.send(&one).unwrap();
+            Message::new("second").send(&one).unwrap();
+        });
+        let mut received = Message::receive(&other).unwrap().unwrap();
+        assert_eq!(received.next_text().unwrap(), "first");
+        assert_eq!(received.next().unwrap().len(), 300_000);
+        assert_eq!(received.next().unwrap(), b"");
+        assert_eq!(received.next_number().unwrap(), 12);
+        received.next().unwrap_err();
+        assert!(received.device.is_some());
+        let second = Message::receive(&other).unwrap().unwrap();
+        assert!(second.device.is_none());
+        sender.join().unwrap();
+        assert!(Message::receive(&other).unwrap().is_none(), "it is closed");
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error() {
+        for bad in [&[1, 0, 0, 0, 9][..], &[5, 0, 0, 0, 9, 0, 0, 0, 1], &[0, 0, 0, 0x40], &[9, 0]] {
+            let (mut one, other) = UnixStream::pair().unwrap();
+            one.write_all(bad).unwrap();
+            drop(one);
+            assert!(Message::receive(&other).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What a driver does for a daemon in another pod while it runs: it keeps the device, and gives it to the next mounter if
+//! that of the daemon has ended.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::super::FuseDaemon;
+use super::super::daemon::First;
+use super::super::daemon_start_lock::{DaemonStartLock, lock_threads};
+use super::super::device::is_connected;
+use super::super::watch::{AtEnd, DaemonEnd, DaemonRun, spawn};
+use super::client::{request, serve_request};
+use super::handle::Mounter;
+use super::message::Message;
+use super::socket::MESSAGE_TIME_LIMIT;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounted::health::{MountHealth, health_within};
+use crate::place::target::Target;
+
+const HAND_OVER: &str = "hand over the device of";
+/// How long to look for the next mounter. Together with the next limit it is less than the minute after which users
+/// get an error.
+const MOUNTER_TIME_LIMIT: Duration = Duration::from_secs(40);
+/// How long a daemon that continues a mount can take to answer.
+const ANSWER_TIME_LIMIT: Duration = Duration::from_secs(15);
+const LOOK_TIME_LIMIT: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(200);
+
+impl Mounter {
+    /// Mounts, and has the mounter start the daemon. The receiver gets the reason when the daemon ends.
+    pub(in crate::flow::fuse) fn serve(
+        &self,
+        staging: &Target,
+        daemon: &FuseDaemon,
+        run: DaemonRun,
+        at_end: AtEnd,
+    ) -> Result<Receiver<String>> {
+        // A daemon that a killed stage has left, without a mount.
+        self.try_end(staging.path(), Duration::ZERO)?;
+        let device = daemon.mount(staging)?;
+        let request = serve_request(First::IsFirst, staging.path(), daemon, device);
+        let (connection, _) = self.ask(staging.path(), &request, daemon.ready_time_limit)?;
+        // Its users get an error when the only process that has it open ends.
+        let device = request.device.filter(|_| daemon.is_continued);
+        Ok(self.follow(run, daemon.clone(), connection, device, at_end))
+    }
+
+    /// Gives a daemon that runs its new credentials, and follows it.
+    pub(in crate::flow::fuse) fn renew(
+        &self,
+        staging: &Target,
+        daemon: &FuseDaemon,
+        at_end: AtEnd,
+    ) -> Result<()> {
+        let place = staging.path();
+        // None: a daemon that an earlier version of the driver has started as its child.
+        let Some(attached) = self.attach(place)? else { return Ok(()) };
+        self.ask(place, &request("renew", place).daemon(daemon), MESSAGE_TIME_LIMIT)?;
+        let run = DaemonRun::new(staging, daemon, 0);
+        drop(self.follow(run, daemon.clone(), attached.connection, attached.device, at_end));
+        Ok(())
+    }
+
+    /// Follows a daemon that runs, for a driver that has just started.
+    pub(in crate::flow::fuse) fn resume(&self, staging: &Target, at_end: AtEnd) -> Result<()> {
+        if self.is_followed(staging.path()) {
+            return Ok(());
+        }
+        if let Some(attached) = self.attach(staging.path())? {
+            // The next stage brings what it takes to start it again.
+            let run = DaemonRun::new(staging, &attached.daemon, 0);
+            drop(self.follow(run, attached.daemon, attached.connection, attached.device, at_end));
+        }
+        Ok(())
+    }
+
+    /// Follows a daemon in a thread until it has ended. The receiver gets the reason.
+    fn follow(
+        &self,
+        run: DaemonRun,
+        daemon: FuseDaemon,
+        connection: UnixStream,
+        device: Option<OwnedFd>,
+        at_end: AtEnd,
+    ) -> Receiver<String> {
+        let (sender, ended) = channel();
+        let place = run.staging.clone();
+        let number = self.add_follower(&place, connection.try_clone().ok());
+        let follower = Follower { mounter: self.clone(), place, daemon, number, device };
+        spawn(move || {
+            let begun = Instant::now();
+            let mounter = follower.mounter.clone();
+            let (reason, last_lines) = follower.until_end(connection);
+            // Once the mount is ready, nobody receives this.
+            let _ = sender.send(reason);
+            // A later stage can have started the next daemon already, or another thread follows this one.
+            if mounter.remove_follower(&run.staging, number) {
+                at_end(run, &DaemonEnd { lived: begun.elapsed(), status: None, last_lines });
+            }
+        });
+        ended
+    }
+}
+
+/// One daemon, as far as its successor has to know it. It has the daemon's secrets.
+struct Follower {
+    mounter: Mounter,
+    place: PathBuf,
+    daemon: FuseDaemon,
+    /// Which thread this is.
+    number: u64,
+    device: Option<OwnedFd>,
+}
+
+impl Follower {
+    /// Returns why the daemon ended, and the last lines that it printed. The device is closed then, so that its users get
+    /// an error.
+    fn until_end(self, mut connection: UnixStream) -> (String, String) {
+        drop(connection.set_read_timeout(None));
+        loop {
+            let Ok(Some(mut event)) = Message::receive(&connection) else {
+                match self.device.as_ref().and_then(|device| self.hand_over(device)) {
+                    Some(next) => {
+                        connection = next;
+                        let copy = connection.try_clone().ok();
+                        self.mounter.set_connection(&self.place, self.number, copy);
+                    }
+                    None => {
+                        let text = "the pod of its daemon has ended".to_owned();
+                        return (text.clone(), format!(": {text}"));
+                    }
+                }
+                continue;
+            };
+            let kind = event.next_text().unwrap_or_default();
+            let text = event.next_text().unwrap_or_default();
+            let last_lines = event.next_text().unwrap_or_default();
+            if kind != "continued" {
+                return (text, last_lines);
+            }
+            let at = self.place.display();
+            tracing::warn!(%at, "a FUSE daemon has died, and the next one continues its mount: {text}");
+            self.end_unless_it_answers();
+        }
+    }
+
+    /// Ends a daemon that has continued the mount and does not answer: its users would wait for ever.
+    fn end_unless_it_answers(&self) -> bool {
+        let answers = answers(&self.place);
+        if !answers && let Err(error) = self.mounter.end(&self.place, Duration::ZERO) {
+            tracing::warn!(%error, "a FUSE daemon that does not answer could not be ended");
+        }
+        answers
+    }
+
+    /// Gives the device to the next mounter. None if that is not possible in time, or the volume is unstaged meanwhile.
+    fn hand_over(&self, device: &OwnedFd) -> Option<UnixStream> {
+        let deadline = Instant::now() + MOUNTER_TIME_LIMIT;
+        while is_connected(device) {
+            match self.try_hand_over(device) {
+                Ok(None) => return None,
+                Ok(connection) => {
+                    let at = self.place.display();
+                    tracing::warn!(%at, "a mounter of FUSE daemons has ended, and the next one continues the mount");
+                    return connection;
+                }
+                Err(error) => {
+                    let is_final = !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Busy);
+                    if is_final || Instant::now() > deadline {
+                        tracing::warn!(%error, "a FUSE mount could not be continued by another mounter");
+                        return None;
+                    }
+                    sleep(PAUSE);
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns no connection if this is no longer the daemon of the place.
+    fn try_hand_over(&self, device: &OwnedFd) -> Result<Option<UnixStream>> {
+        if !self.mounter.is_follower(&self.place, self.number) {
+            return Ok(None);
+        }
+        let staging = Target::new(&self.place)?;
+        // A stage and an unstage take the same locks.
+        let _threads = lock_threads(HAND_OVER, &staging, PAUSE)?;
+        let _processes = DaemonStartLock::take(HAND_OVER, &staging, PAUSE)?;
+        if let Some(attached) = self.mounter.attach(&self.place)? {
+            return Ok(Some(attached.connection));
+        }
+        let copy = device.try_clone().map_err(|error| Error::os(HAND_OVER, &self.place, error))?;
+        let request = serve_request(First::Continues, &self.place, &self.daemon, Some(copy));
+        let (connection, _) = self.mounter.ask(&self.place, &request, MESSAGE_TIME_LIMIT)?;
+        if self.end_unless_it_answers() {
+            drop(connection.set_read_timeout(None));
+            return Ok(Some(connection));
+        }
+        let reason = format!("the next daemon did not answer within {ANSWER_TIME_LIMIT:?}");
+        Err(Error::new(ErrorKind::Unresponsive, HAND_OVER, reason).at(&self.place))
+    }
+}
+
+/// Whether the mount answers, or is no longer mounted.
+fn answers(place: &Path) -> bool {
+    let deadline = Instant::now() + ANSWER_TIME_LIMIT;
+    loop {
+        match health_within(place, LOOK_TIME_LIMIT) {
+            Ok(MountHealth::Unresponsive) if Instant::now() < deadline => {}
+            Ok(MountHealth::Unresponsive | MountHealth::Dead(_)) | Err(_) => return false,
+            Ok(_) => return true,
+        }
+    }
+}
