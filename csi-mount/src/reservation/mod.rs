@@ -104,7 +104,10 @@ fn hold(device: &BlockDevice, own: ReservationKey, mut progress: Progress) -> Re
             }
             Step::Done => return Ok(()),
             Step::Refuse(refusal) => {
-                let is_registered = || found.keys.iter().any(|key| ReservationKey::of(*key) == Some(own));
+                let is_own =
+                    |key: ReservationKey| key.is_of_cluster_of(own) && key.generation() == own.generation();
+                let is_registered =
+                    || found.keys.iter().filter_map(|key| ReservationKey::of(*key)).any(is_own);
                 if matches!(refusal, Refusal::Newer(_))
                     && (progress == Progress::Registered || is_registered())
                     && let Err(left) = reservable.change(Change::Unregister)

@@ -247,6 +247,10 @@ const fn without_inode_in_fdinfo(test: &'static str) -> Skip {
     )
 }
 
+const fn without_nvmet_reservations(test: &'static str) -> Skip {
+    Skip::between((0, 0), (6, 13), test, "their target for NVMe has no reservations")
+}
+
 /// The programs of the SMB server.
 const SMBD: &str = "ip smbd smbpasswd";
 
@@ -669,6 +673,15 @@ pub(crate) const SUITES: &[Suite] = &[
         modules: &[REMOTE_DISK, LIO, NVMET_TCP, "dm_mod"],
         files: &[EXT4_TOOLS, "ip nvme sg_persist", INITIATOR, "dmsetup", COMMANDS],
         boot: "nvme_core.multipath=N",
+        skip: &[
+            without_nvmet_reservations("a_filesystem_changes_hands_over_nvme"),
+            without_nvmet_reservations("a_killed_takeover_converges_over_nvme"),
+            without_nvmet_reservations("an_operator_sees_and_removes_it_over_nvme"),
+            without_nvmet_reservations("an_orderly_move_over_nvme_leaves_nothing"),
+            without_nvmet_reservations("foreign_keys_are_left_alone_over_nvme"),
+            without_nvmet_reservations("no_later_write_arrives_over_nvme"),
+            without_nvmet_reservations("nvme_ends_what_is_on_its_way"),
+        ],
         ..REMOTE
     },
     Suite { test: "remote_storage", modules: &[REMOTE_DISK, LIO, NVMET_TCP], ..REMOTE_ISCSI },
