@@ -193,7 +193,7 @@ impl FusePods {
                 }
             }
             if Instant::now() > until {
-                let names: Vec<String> = left.iter().map(|pod| pod.name_any()).collect();
+                let names: Vec<String> = left.iter().map(Pod::name_any).collect();
                 let text = format!("the pod of the volume has not ended yet: {}", names.join(", "));
                 return Err(csi_core::Error::Pending(text.into()));
             }

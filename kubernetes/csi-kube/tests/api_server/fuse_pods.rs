@@ -106,7 +106,7 @@ async fn a_volume_has_one_pod_from_its_attachment_to_its_detachment() {
     let pods = pods(&server);
     let published = during(&server, Cluster::Works, pods.publish(&id("v"), &node())).await.unwrap();
     let name = published.publish_context[FUSE_POD_KEY].clone();
-    assert_eq!(names(&server), [name.clone()]);
+    assert_eq!(names(&server), std::slice::from_ref(&name));
     assert_eq!(name, "fuse-3a29c4f7b01aa727", "a later version finds it");
     let pod = server.get(&format!("{PODS}{name}")).unwrap();
     let spec = &pod["spec"];
