@@ -407,7 +407,13 @@ fn foreign_keys_are_left_alone(storage: &dyn SharedDisk) {
 }
 
 /// The commands of docs/fencing.md, of programs that are not ours: they see the same, and remove what stayed.
-fn an_operator_sees_and_removes_it(storage: &dyn SharedDisk, see: &[&str], remove: [&[&str]; 2]) {
+/// A host of NVMe that is registered cannot register again; `from` is the node with which the operator removes.
+fn an_operator_sees_and_removes_it(
+    storage: &dyn SharedDisk,
+    see: &[&str],
+    from: usize,
+    remove: [&[&str]; 2],
+) {
     let [a, b] = storage.nodes();
     let run = |disk: &Path, words: &[&str]| run(words[0], &[&words[1..], &[disk.to_str().unwrap()]].concat());
     reserve(&a, 1).unwrap();
@@ -421,7 +427,8 @@ fn an_operator_sees_and_removes_it(storage: &dyn SharedDisk, see: &[&str], remov
         "{seen}"
     );
     assert_registered(&a, vec![keys(2)[1]], Some(keys(2)[1]));
-    remove.into_iter().for_each(|words| drop(run(&b, words)));
+    let node = &storage.nodes()[from];
+    remove.into_iter().for_each(|words| drop(run(node, words)));
     assert_registered(&a, vec![], None);
     write(&a, 1, 0).unwrap();
 }
@@ -545,6 +552,7 @@ fn an_operator_sees_and_removes_it_over_iscsi() {
     an_operator_sees_and_removes_it(
         &IscsiDisk::new(),
         &["sg_persist", "--in", "--read-full-status"],
+        1,
         [
             &["sg_persist", "--out", "--register-ignore", "--param-sark=1"],
             &["sg_persist", "--out", "--clear", "--param-rk=1"],
@@ -557,6 +565,7 @@ fn an_operator_sees_and_removes_it_over_nvme() {
     an_operator_sees_and_removes_it(
         &NvmeDisk::new(),
         &["nvme", "resv-report", "--eds"],
+        0,
         [&["nvme", "resv-register", "--nrkey=1"], &["nvme", "resv-release", "--crkey=1", "--rrela=1"]],
     );
 }
