@@ -133,8 +133,7 @@ impl IscsiDisk {
         let disk = Path::new("/sys/kernel/config/target/core/fileio_0/shared").to_owned();
         let shared = Self { lio, disk, backing };
         shared.serve();
-        for node in 0..2 {
-            let name = INITIATORS[node];
+        for (node, name) in INITIATORS.into_iter().enumerate() {
             iscsiadm(&["-m", "iface", "-I", name, "-o", "new"]);
             let own = format!("iqn.2026-01.org.example:{name}");
             iscsiadm(&["-m", "iface", "-I", name, "-o", "update", "-n", "iface.initiatorname", "-v", &own]);
