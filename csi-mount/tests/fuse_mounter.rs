@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use csi_mount::internal::flow::fuse::{
@@ -238,6 +239,12 @@ fn look_up(pod: &Path) -> IoErrorKind {
     fs::metadata(pod.join("file")).unwrap_err().kind()
 }
 
+/// What a user was answered, in bounded time.
+fn answer(user: JoinHandle<IoErrorKind>) -> IoErrorKind {
+    eventually("the user is answered", || user.is_finished());
+    user.join().unwrap()
+}
+
 #[test]
 fn the_next_daemon_answers_what_the_killed_one_had_received() {
     with_directory(|staging, target, directory| {
@@ -251,7 +258,7 @@ fn the_next_daemon_answers_what_the_killed_one_had_received() {
         std::thread::sleep(Duration::from_millis(300));
         assert!(!user.is_finished(), "nobody answers it");
         kill(first);
-        let seen = user.join().unwrap();
+        let seen = answer(user);
         await_next(staging, target, first);
         assert_eq!(seen == IoErrorKind::Unsupported, sends_again(), "{seen}");
         end(staging, target, &mounter);
@@ -297,7 +304,7 @@ fn the_next_mounter_continues_the_mount_with_the_drivers_device() {
         let path = target.path().to_owned();
         let user = std::thread::spawn(move || look_up(&path));
         let _next = Pod::start(directory, staging);
-        let seen = user.join().unwrap();
+        let seen = answer(user);
         await_next(staging, target, first);
         assert_eq!(seen == IoErrorKind::Unsupported, sends_again(), "{seen}");
         end(staging, target, &mounter);
