@@ -27,6 +27,9 @@ use crate::wire::Refusal;
 const MAX_ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How long a plugin can take to start, whatever the deadline of a call is.
+const START: Duration = Duration::from_secs(60);
+
 impl Kit {
     pub(crate) async fn connected(&self) -> Result<TestContext, CouldNotRun> {
         for directory in [&self.0.staging, &self.0.target].into_iter().flatten() {
@@ -50,7 +53,7 @@ impl Kit {
         }
         let ledger = self.ledger().await?;
         let ctx = TestContext::new(self.0.clone(), ledger);
-        let ready = ctx.client().ready(self.0.deadline).await;
+        let ready = ctx.client().ready(self.0.deadline.max(START)).await;
         ready.map_err(|error| CouldNotRun(format!("{}: {error}", self.0.endpoint)))?;
         Ok(ctx)
     }
@@ -146,7 +149,7 @@ async fn discover_node(ctx: &TestContext, offers: &mut Capabilities) {
 async fn second_node_id(ctx: &TestContext, endpoint: &Endpoint) -> Result<String, CouldNotRun> {
     let client = Client::new(endpoint);
     let failed = |what: String| CouldNotRun(format!("the second node, {endpoint}: {what}"));
-    client.ready(ctx.settings.deadline).await.map_err(|error| failed(error.to_string()))?;
+    client.ready(ctx.settings.deadline.max(START)).await.map_err(|error| failed(error.to_string()))?;
     let answer = client.node().node_get_info(v1::NodeGetInfoRequest {}).await;
     let answer =
         answer.map_err(|status| failed(format!("NodeGetInfo: {}", ctx.refusal_text(&status.into()))))?;

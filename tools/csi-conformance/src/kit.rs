@@ -153,7 +153,7 @@ impl Kit {
         self
     }
 
-    /// Sets the deadline of a call; the default is 60 s.
+    /// Sets the deadline of a call; the default is 60 s. A plugin can take 60 s to get ready, also with a shorter one.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.0.deadline = deadline;
