@@ -39,7 +39,9 @@ const MARGIN: u32 = 30;
 ///
 /// ```
 /// # use csi_core::{Result, prelude::*};
-/// # use csi_core::controller::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, Published};
+/// # use csi_core::controller::{
+/// #     ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, Published, PublishUnpublishVolume,
+/// # };
 /// use csi_kube::FusePods;
 ///
 /// struct Buckets {
