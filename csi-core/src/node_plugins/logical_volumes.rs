@@ -175,11 +175,11 @@ impl LogicalVolumes {
         Ok(faults.map(entry).collect())
     }
 
-    /// Writes the use of the thin pools, for `Plugin::metrics`: what the last call found that worked with the volume
-    /// group, and nothing before the first one. A controller is asked for its capacity every minute.
+    /// Writes the use of the thin pools, for `Plugin::metrics`, as the last call for the volume group found it. Before the
+    /// first call there is nothing to write. A controller is asked for its capacity every minute.
     ///
     /// # Errors
-    /// None but those of `out`.
+    /// Those of `out`.
     pub fn write_metrics(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let pools = self.0.opened.get().map(|(group, _)| group.last_pools()).unwrap_or_default();
         for (name, help, value) in METRICS {

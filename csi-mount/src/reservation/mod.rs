@@ -1,8 +1,9 @@
 //! A single writer, proven by the storage: what the storage has refused to a node, the node cannot write.
 //!
 //! A node registers a key at the device and reserves it for those that are registered (SCSI: "Write Exclusive,
-//! Registrants Only"; NVMe: "Write Exclusive, All Registrants"). Others can read. Another node takes the device over by ending the registration: from then on no write of
-//! the first node arrives, also none that was on its way. The storage keeps this, and not a process that could sleep.
+//! Registrants Only"; NVMe: "Write Exclusive, All Registrants"). Others can read. Another node takes the device over by
+//! ending the registration: from then on no write of the first node arrives, also none that was on its way. The storage
+//! enforces this, so the first node can be frozen or cut off.
 //!
 //! Registering alone gives the right to write, so a node registers only if it is entitled: by a
 //! [generation](ReservationKey) that the driver's controller raises when it gives the volume to another node. A node
@@ -15,8 +16,8 @@
 //! | the same, repeated | own key there: nothing. Gone: the node was fenced, and its filesystem is shut down |
 //! | unstage | unregister. After a takeover the key stays: without a reservation the other node could write again |
 //!
-//! It works on disks of SCSI (iSCSI, Fibre Channel) and on namespaces of NVMe, also with NVMe's own multipath. It does not work
-//! on a partition and on dm-multipath. Needed: `CAP_SYS_ADMIN`, for SCSI `/dev/bsg`. Sources: SPC-4, "Reservations";
+//! It works on disks of SCSI (iSCSI, Fibre Channel) and on namespaces of NVMe, also with NVMe's own multipath. It works
+//! neither on a partition nor on dm-multipath. Needed: `CAP_SYS_ADMIN`, for SCSI `/dev/bsg`. Sources: SPC-4, "Reservations";
 //! NVM Express Base Specification, "Reservations"; linux/pr.h (Linux 4.4).
 //!
 //! | part | has |

@@ -1,7 +1,6 @@
 //! A complete CSI driver whose volumes are served by a FUSE program. Each volume staged on the node has its
 //! own `flatfs` process: a child of the driver, or in a pod of its own.
-use csi_core::mount::MountOptions;
-use csi_core::mount::flow::fuse::{FuseDaemon, Mounter};
+use csi_core::mount::{MountOptions, flow::fuse::FuseDaemon, flow::fuse::Mounter};
 use csi_core::types::MountFlags;
 use csi_core::{Result, prelude::*};
 use std::path::{Path, PathBuf};
@@ -52,13 +51,12 @@ impl FuseFilesystems for Flat {
     async fn daemon(&self, volume: &Attachment, _: &MountFlags, mountpoint: &Path) -> Result<FuseDaemon> {
         self.lookup(&volume.volume_id).await?.ok_or(Error::VolumeNotFound(volume.volume_id.clone()))?;
         let daemon = self.daemon.clone().arg(self.store(&volume.volume_id)?);
-        Ok(match &self.mounter {
-            // flatfs can serve what an earlier process has mounted.
-            Some(_) => daemon
-                .arg_device(MountOptions::parse(["allow_other", "default_permissions"])?)
-                .continue_when_lost(),
-            None => daemon.arg(mountpoint),
-        })
+        if self.mounter.is_none() {
+            return Ok(daemon.arg(mountpoint));
+        }
+        let options = MountOptions::parse(["allow_other", "default_permissions"])?;
+        // flatfs can serve what an earlier process has mounted.
+        Ok(daemon.arg_device(options).continue_when_lost())
     }
     fn mounter(&self) -> Option<Mounter> {
         self.mounter.clone()

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, fstat, mkdirat, openat, renameat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstat, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -47,13 +47,18 @@ pub(super) fn write<'f>(place: &Path, files: impl Iterator<Item = (&'f str, &'f 
     Ok(())
 }
 
-/// Opens the directory, which no other user can have made: its place can be open to everybody.
+/// Makes the directory unless it exists, and opens it.
 fn open(path: &Path) -> Result<OwnedFd> {
-    let failed = |error: Errno| Error::os(WRITE, path, error);
     match mkdirat(CWD, path, Mode::RWXU) {
-        Err(error) if error != Errno::EXIST => return Err(failed(error)),
+        Err(error) if error != Errno::EXIST => return Err(Error::os(WRITE, path, error)),
         _ => {}
     }
+    open_existing(path)
+}
+
+/// Opens the directory, which no other user can have made: its place can be open to everybody.
+fn open_existing(path: &Path) -> Result<OwnedFd> {
+    let failed = |error: Errno| Error::os(WRITE, path, error);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = openat(CWD, path, flags, Mode::empty()).map_err(failed)?;
     let found = fstat(&opened).map_err(failed)?;
@@ -68,28 +73,25 @@ fn open(path: &Path) -> Result<OwnedFd> {
 /// Removes the files of a place, if it has any.
 pub(super) fn remove(place: &Path) {
     let path = directory(place);
-    let files = match open_existing(&path) {
-        Ok(files) => files,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
-        Err(error) => {
+    match try_remove(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
             tracing::warn!(%error, at = %path.display(), "the credentials of a FUSE daemon stay");
-            return;
         }
-    };
-    for file in files.flatten() {
-        drop(fs::remove_file(file.path()));
-    }
-    if let Err(error) = fs::remove_dir(&path) {
-        tracing::warn!(%error, at = %path.display(), "the credentials of a FUSE daemon stay");
+        _ => {}
     }
 }
 
-fn open_existing(path: &Path) -> std::io::Result<fs::ReadDir> {
-    // Through a symbolic link another directory would be emptied.
-    if fs::symlink_metadata(path)?.is_symlink() {
-        return Err(std::io::ErrorKind::NotADirectory.into());
+/// Empties what is opened, and not what the path leads to meanwhile.
+fn try_remove(path: &Path) -> Result<()> {
+    let failed = |error: Errno| Error::os("remove the credentials of a daemon", path, error);
+    let opened = open_existing(path)?;
+    for entry in Dir::read_from(&opened).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if ![&b"."[..], b".."].contains(&entry.file_name().to_bytes()) {
+            unlinkat(&opened, entry.file_name(), AtFlags::empty()).map_err(failed)?;
+        }
     }
-    fs::read_dir(path)
+    unlinkat(CWD, path, AtFlags::REMOVEDIR).map_err(failed)
 }
 
 #[cfg(test)]
@@ -126,7 +128,13 @@ mod tests {
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let written = write(place, [("token", &b"x"[..])].into_iter());
+        // Nor is it emptied.
+        fs::write(path.join("other"), "").unwrap();
+        remove(place);
+        let is_kept = path.join("other").exists();
+        let _ = fs::remove_file(path.join("other"));
         fs::remove_dir(&path).unwrap();
+        assert!(is_kept);
         assert_eq!(written.unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
 }

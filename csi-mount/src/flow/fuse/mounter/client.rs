@@ -61,11 +61,11 @@ impl Mounter {
         }
         let none = Path::new("");
         let (_, mut answer) = self.ask(none, &request("list", none), MESSAGE_TIME_LIMIT)?;
-        let places = |answer: &mut Message| -> io::Result<Vec<PathBuf>> {
-            let number = answer.next_number()?;
-            (0..number).map(|_| Ok(OsString::from_vec(answer.next()?).into())).collect()
+        let places = |message: &mut Message| -> io::Result<Vec<PathBuf>> {
+            let number = message.next_number()?;
+            (0..number).map(|_| Ok(OsString::from_vec(message.next()?).into())).collect()
         };
-        places(&mut answer).map_err(|error| Error::os(ASK, none, error))
+        places(&mut answer.message).map_err(|error| Error::os(ASK, none, error))
     }
 
     pub(super) fn attach(&self, place: &Path) -> Result<Option<Attached>> {
@@ -73,7 +73,7 @@ impl Mounter {
         if answer.is_unknown {
             return Ok(None);
         }
-        let daemon = answer.next_daemon().map_err(|error| Error::os(ASK, place, error))?;
+        let daemon = answer.message.next_daemon().map_err(|error| Error::os(ASK, place, error))?;
         Ok(Some(Attached { connection, daemon, device: answer.message.device.take() }))
     }
 
@@ -164,20 +164,6 @@ impl Answer {
             }
             _ => Err(invalid("the mounter's answer is unknown: it has another version")),
         }
-    }
-}
-
-impl std::ops::Deref for Answer {
-    type Target = Message;
-
-    fn deref(&self) -> &Message {
-        &self.message
-    }
-}
-
-impl std::ops::DerefMut for Answer {
-    fn deref_mut(&mut self) -> &mut Message {
-        &mut self.message
     }
 }
 

@@ -15,12 +15,13 @@ use crate::table::mountinfo::MountEntry;
 /// What is between the program and the pod in the source of a mount.
 const POD_MARK: &str = "@pod:";
 
-/// Where FUSE daemons run that are not children of the driver: in a pod of their own, by a [`MounterServer`](crate::flow::fuse::MounterServer) in it.
+/// Where FUSE daemons run that are not children of the driver: in a pod of their own, in which a
+/// [`MounterServer`](crate::flow::fuse::MounterServer) starts them.
 ///
 /// A driver has one for its whole life, and [`resume`](crate::flow::fuse::resume())s its daemons when it starts. The
 /// copies of this value share what they know.
 ///
-/// The mounter is whoever listens there: it gets the devices of the volumes, their commands and their credentials.
+/// Whoever listens there is the mounter, and gets the devices of the volumes, their commands and their credentials.
 ///
 /// ```no_run
 /// use csi_mount::MountOptions;

@@ -71,7 +71,7 @@ impl Message {
         stream.write_all(&body)
     }
 
-    /// None if the other side has closed the connection.
+    /// Returns `None` if the other side has closed the connection.
     pub(super) fn receive(mut stream: &UnixStream) -> io::Result<Option<Self>> {
         let mut header = [0; 4];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
@@ -342,9 +342,8 @@ impl MounterServer {
         let Some(served) = state.daemons.get_mut(place) else { return Message::new("unknown") };
         served.is_ending = true;
         let processes = served.processes.clone();
-        let deadline = Instant::now() + limit;
         let is_gone = |state: &State| !state.daemons.contains_key(place);
-        state = self.until(state, deadline.saturating_duration_since(Instant::now()), is_gone);
+        state = self.until(state, limit, is_gone);
         if is_gone(&state) {
             return Message::new("done");
         }

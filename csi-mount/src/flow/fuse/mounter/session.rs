@@ -57,7 +57,7 @@ impl Mounter {
         at_end: AtEnd,
     ) -> Result<()> {
         let place = staging.path();
-        // None: a daemon that an earlier version of the driver has started as its child.
+        // The mounter does not know a daemon that an earlier version of the driver has started as its child.
         let Some(attached) = self.attach(place)? else { return Ok(()) };
         self.ask(place, &request("renew", place).daemon(daemon), MESSAGE_TIME_LIMIT)?;
         let run = DaemonRun::new(staging, daemon, 0);
@@ -157,7 +157,8 @@ impl Follower {
         answers
     }
 
-    /// Gives the device to the next mounter. None if that is not possible in time, or the volume is unstaged meanwhile.
+    /// Gives the device to the next mounter. Returns `None` if that is not possible in time, or if the volume is unstaged
+    /// meanwhile.
     fn hand_over(&self, device: &OwnedFd) -> Option<UnixStream> {
         let deadline = Instant::now() + MOUNTER_TIME_LIMIT;
         while is_connected(device) {

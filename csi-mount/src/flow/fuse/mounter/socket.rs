@@ -108,7 +108,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// None if there is no socket. The pod can write to the directory, so a symbolic link is none.
+    /// Returns `None` if there is no socket. The pod can write to the directory, so a symbolic link does not count.
     fn open(directory: impl AsFd, path: PathBuf) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(directory, SOCKET, flags, Mode::empty()).ok()?;
