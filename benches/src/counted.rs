@@ -47,7 +47,8 @@ fn mount_table(times: u64) {
     });
     let text: String = lines.collect();
     for _ in 0..times {
-        let entries = csi_mount::parse_mountinfo(std::hint::black_box(text.as_bytes())).expect("a table");
+        let entries =
+            csi_mount::internal::parse_mountinfo(std::hint::black_box(text.as_bytes())).expect("a table");
         assert_eq!(entries.len(), 1000);
     }
 }

@@ -5,7 +5,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use csi_mount::{BlockDevice, LoopDevice, LoopLifetime, LoopOptions};
+use csi_mount::internal::LoopDevice;
+use csi_mount::{BlockDevice, LoopOptions};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 const NONE: Option<&str> = None;
@@ -117,16 +118,23 @@ pub struct Image {
 /// A mebibyte.
 pub(crate) const MIB: u64 = 1 << 20;
 
+impl Drop for Image {
+    fn drop(&mut self) {
+        if let Err(error) = LoopDevice::detach_all(&self.file) {
+            eprintln!("{} is left: {error}", self.device.path().display());
+        }
+    }
+}
+
 impl Image {
-    /// Creates the file and attaches it. The loop device is detached when the process ends or dies.
+    /// Creates the file and attaches it. The loop device is detached when the image is dropped.
     ///
     /// # Panics
     /// When it can't be made.
     pub fn new(place: &Place, name: &str, mebibytes: u64) -> Self {
         let file = place.path(name);
         File::create(&file).and_then(|image| image.set_len(mebibytes * MIB)).expect("make an image");
-        let options = LoopOptions::new().lifetime(LoopLifetime::UntilClosed);
-        let device = LoopDevice::attach(&file, &options).expect("attach a loop device");
+        let device = LoopDevice::attach(&file, &LoopOptions::new()).expect("attach a loop device");
         Self { file, device }
     }
 

@@ -151,13 +151,18 @@ impl DriverArgs {
     }
 
     /// Where the driver's FUSE programs run, if the flags say that they have pods of their own: for
-    /// [`FuseFilesystems::mounter`](crate::FuseFilesystems::mounter).
+    /// [`FuseFilesystems::mounter`](crate::FuseFilesystems::mounter). With the command `manifests` its flag
+    /// `--fuse-pods` counts instead, so that the driver offers what it will offer there.
     ///
     /// Call it once, when the driver is made: the value knows the programs that this process follows.
     #[cfg(all(feature = "mount", target_os = "linux"))]
     pub fn mounter(&self) -> Option<csi_mount::flow::fuse::Mounter> {
+        #[cfg(feature = "manifests")]
+        if let Some(crate::plugin::DriverCommand::Manifests(command)) = &self.command {
+            return command.mounter();
+        }
         let mounter = self.fuse_pods.clone()?;
-        let settings = self.apply(Plugin::new("", "")).settings;
+        let settings = Plugin::new("", "").with_args(self).settings;
         Some(match settings.volume_roots().first() {
             Some(kubelet) => mounter.kubelet_dir(kubelet),
             None => mounter,
@@ -191,29 +196,6 @@ impl DriverArgs {
         }
         flags
     }
-
-    fn apply(&self, plugin: Plugin) -> Plugin {
-        let mut plugin = plugin.mode(self.mode).grace(self.grace).spec(self.spec);
-        plugin = plugin.socket_removal(self.socket_removal);
-        if !self.volume_roots.is_empty() {
-            plugin = plugin.volume_roots(&self.volume_roots);
-        }
-        if let Some(most) = self.max_connections {
-            plugin = plugin.max_connections(most);
-        }
-        if let Some(directory) = &self.registration_dir {
-            let mut registration = Registration::new(directory);
-            if let Some(path) = &self.kubelet_socket_path {
-                registration = registration.kubelet_socket_path(path);
-            }
-            plugin = plugin.register(registration);
-        }
-        #[cfg(feature = "http")]
-        if let Some(address) = self.metrics_address {
-            plugin = plugin.http(address);
-        }
-        plugin
-    }
 }
 
 impl Plugin {
@@ -228,7 +210,7 @@ impl Plugin {
         let name = self.name.clone();
         #[cfg(feature = "manifests")]
         if let Some(crate::plugin::DriverCommand::Manifests(command)) = &args.command {
-            return self.print_manifests(command, args.for_pods());
+            return self.with_args(args).print_manifests(command, args.for_pods());
         }
         #[cfg(feature = "log")]
         if !tracing::dispatcher::has_been_set()
@@ -254,7 +236,26 @@ impl Plugin {
     /// Applies `args` to the plugin, except the endpoint, which is for [`serve`](Self::serve).
     #[must_use]
     pub fn with_args(self, args: &DriverArgs) -> Self {
-        args.apply(self)
+        let mut plugin = self.mode(args.mode).grace(args.grace).spec(args.spec);
+        plugin = plugin.socket_removal(args.socket_removal);
+        if !args.volume_roots.is_empty() {
+            plugin = plugin.volume_roots(&args.volume_roots);
+        }
+        if let Some(most) = args.max_connections {
+            plugin = plugin.max_connections(most);
+        }
+        if let Some(directory) = &args.registration_dir {
+            let mut registration = Registration::new(directory);
+            if let Some(path) = &args.kubelet_socket_path {
+                registration = registration.kubelet_socket_path(path);
+            }
+            plugin = plugin.register(registration);
+        }
+        #[cfg(feature = "http")]
+        if let Some(address) = args.metrics_address {
+            plugin = plugin.http(address);
+        }
+        plugin
     }
 }
 
@@ -266,6 +267,7 @@ fn fuse_pods(text: &str) -> Result<csi_mount::flow::fuse::Mounter, String> {
         [namespace, name] if !namespace.is_empty() && !name.is_empty() => {
             Ok(Mounter::in_pods(namespace, name))
         }
+        ["per-node" | "per-volume"] => Err(format!("{text} is for --fuse-pods after the command manifests")),
         [namespace] if !namespace.is_empty() => Ok(Mounter::in_pod_of_volume(namespace)),
         _ => Err("give NAMESPACE/NAME or NAMESPACE".to_owned()),
     }
@@ -366,7 +368,7 @@ mod tests {
         let args = parse(&["--fuse-pods=flat-fuse"]).unwrap();
         let pods = csi_mount::flow::fuse::Mounter::in_pod_of_volume("flat-fuse");
         assert_eq!(args.mounter(), Some(pods.kubelet_dir("/var/lib/kubelet")));
-        for bad in ["", "/flat", "flat/", "a/b/c"] {
+        for bad in ["", "/flat", "flat/", "a/b/c", "per-node"] {
             parse(&[&format!("--fuse-pods={bad}")]).unwrap_err();
         }
     }

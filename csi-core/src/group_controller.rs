@@ -3,16 +3,14 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
 use crate::admission::{Claim, Key};
 use crate::call::request::{question, request};
-use crate::call::{Call, MAX_ANSWER_BYTES};
+use crate::call::{Call, MAX_ANSWER_BYTES, Reply, answers_nothing};
 use crate::error::{Error, Result};
 use crate::offer::Offer;
-use crate::types::{
-    GroupSnapshotId, GroupSnapshotName, Parameters, Secrets, SnapshotId, VolumeGroupSnapshot, VolumeId,
-};
+use crate::types::{GroupSnapshotId, Name, Parameters, Secrets, SnapshotId, VolumeGroupSnapshot, VolumeId};
 
 /// CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT, the service's only capability. Spec: "GroupController Service
 /// RPC".
@@ -69,9 +67,9 @@ pub trait GroupController: Send + Sync + 'static {
 
 request! {
     /// Which group snapshot to create.
-    CreateVolumeGroupSnapshotRequest {
+    CreateVolumeGroupSnapshotRequest about name {
         /// The idempotency key, and a suggestion for a name.
-        name: GroupSnapshotName,
+        name: Name,
         /// The volumes; at least one.
         source_volume_ids: Vec<VolumeId>,
         /// Credentials.
@@ -83,7 +81,7 @@ request! {
 
 request! {
     /// Which group snapshot to delete.
-    DeleteVolumeGroupSnapshotRequest {
+    DeleteVolumeGroupSnapshotRequest about group_snapshot_id {
         /// The group.
         group_snapshot_id: GroupSnapshotId,
         /// All members of the group.
@@ -95,7 +93,7 @@ request! {
 
 request! {
     /// Which group snapshot to look up.
-    GetVolumeGroupSnapshotRequest {
+    GetVolumeGroupSnapshotRequest about group_snapshot_id {
         /// The group.
         group_snapshot_id: GroupSnapshotId,
         /// All members of the group, as the caller knows them. The framework compares them with the answer, and
@@ -144,13 +142,7 @@ impl DeleteVolumeGroupSnapshotRequest {
 }
 
 impl Call for CreateVolumeGroupSnapshotRequest {
-    const RPC: Rpc = Rpc::CreateVolumeGroupSnapshot;
     type Answer = VolumeGroupSnapshot;
-    type Reply = v1::CreateVolumeGroupSnapshotResponse;
-
-    fn subject(&self) -> &str {
-        self.name.as_str()
-    }
 
     // spec: create-volume-group-snapshot.same-name-same-group
     fn claims(&self) -> Vec<Claim> {
@@ -178,20 +170,14 @@ impl Call for CreateVolumeGroupSnapshotRequest {
         }
     }
 
-    fn reply(group: VolumeGroupSnapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply(group: VolumeGroupSnapshot, request: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         check_sources(&group, &request.source_volume_ids)?;
         Ok(v1::CreateVolumeGroupSnapshotResponse { group_snapshot: Some(group.answer(offer)?) })
     }
 }
 
 impl Call for DeleteVolumeGroupSnapshotRequest {
-    const RPC: Rpc = Rpc::DeleteVolumeGroupSnapshot;
-    type Answer = ();
-    type Reply = v1::DeleteVolumeGroupSnapshotResponse;
-
-    fn subject(&self) -> &str {
-        self.group_snapshot_id.as_str()
-    }
+    answers_nothing!();
 
     fn claims(&self) -> Vec<Claim> {
         let members: BTreeSet<&str> = self.snapshot_ids.iter().map(SnapshotId::as_str).collect();
@@ -207,23 +193,13 @@ impl Call for DeleteVolumeGroupSnapshotRequest {
             other => Err(other),
         }
     }
-
-    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        Ok(v1::DeleteVolumeGroupSnapshotResponse {})
-    }
 }
 
 impl Call for GetVolumeGroupSnapshotRequest {
-    const RPC: Rpc = Rpc::GetVolumeGroupSnapshot;
     type Answer = VolumeGroupSnapshot;
-    type Reply = v1::GetVolumeGroupSnapshotResponse;
-
-    fn subject(&self) -> &str {
-        self.group_snapshot_id.as_str()
-    }
 
     // spec: get-volume-group-snapshot.current, get-volume-group-snapshot.mismatch
-    fn reply(group: VolumeGroupSnapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply(group: VolumeGroupSnapshot, request: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         if group.group_snapshot_id.as_str() != request.group_snapshot_id {
             let other = group.group_snapshot_id;
             return Err(Error::broken(format!(
@@ -246,12 +222,10 @@ impl Call for GetVolumeGroupSnapshotRequest {
 question!(GroupControllerGetCapabilitiesRequest);
 
 impl Call for GroupControllerGetCapabilitiesRequest {
-    const RPC: Rpc = Rpc::GroupControllerGetCapabilities;
     type Answer = ();
-    type Reply = v1::GroupControllerGetCapabilitiesResponse;
 
     // spec: group-controller.capabilities
-    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         use v1::group_controller_service_capability::{Rpc, Type, rpc};
         let r#type = rpc::Type::CreateDeleteGetVolumeGroupSnapshot as i32;
         let capability = v1::GroupControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type })) };

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
-use crate::call::Call;
 use crate::call::request::question;
+use crate::call::{Call, Reply};
 use crate::error::{Error, Result};
 use crate::offer::Offer;
 use crate::types::id::{STRING_MAX, check_size};
@@ -59,12 +59,10 @@ impl Identity for AlwaysReady {}
 question!(GetPluginInfoRequest, GetPluginCapabilitiesRequest, ProbeRequest);
 
 impl Call for GetPluginInfoRequest {
-    const RPC: Rpc = Rpc::GetPluginInfo;
     type Answer = v1::GetPluginInfoResponse;
-    type Reply = v1::GetPluginInfoResponse;
 
     // spec: get-plugin-info.version
-    fn reply(answer: Self::Answer, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(answer: Self::Answer, _: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         check_size("vendor_version", &answer.vendor_version, STRING_MAX).map_err(Error::broken)?;
         check_map("manifest", &answer.manifest).map_err(Error::broken)?;
         Ok(answer)
@@ -72,23 +70,19 @@ impl Call for GetPluginInfoRequest {
 }
 
 impl Call for GetPluginCapabilitiesRequest {
-    const RPC: Rpc = Rpc::GetPluginCapabilities;
     type Answer = ();
-    type Reply = v1::GetPluginCapabilitiesResponse;
 
     // spec: get-plugin-capabilities.same-everywhere
-    fn reply((): (), _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply((): (), _: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         Ok(v1::GetPluginCapabilitiesResponse { capabilities: offer.plugin_wire() })
     }
 }
 
 impl Call for ProbeRequest {
-    const RPC: Rpc = Rpc::Probe;
     type Answer = Readiness;
-    type Reply = v1::ProbeResponse;
 
     // spec: probe.served, probe.starting, probe.ready
-    fn reply(answer: Readiness, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(answer: Readiness, _: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         Ok(v1::ProbeResponse { ready: Some(answer == Readiness::Ready) })
     }
 }

@@ -57,15 +57,9 @@ text_types! {
     SnapshotId;
     /// A group snapshot's id, chosen by the driver: 1 to 128 bytes.
     GroupSnapshotId;
-    /// The name that the orchestrator suggests for a volume, and the idempotency key of CreateVolume: 1 to
-    /// 128 bytes, any Unicode except control characters.
-    VolumeName;
-    /// The name that the orchestrator suggests for a snapshot, and the idempotency key of CreateSnapshot: 1
-    /// to 128 bytes, any Unicode except control characters.
-    SnapshotName;
-    /// The name that the orchestrator suggests for a group snapshot, and its idempotency key: 1 to 128
-    /// bytes, any Unicode except control characters.
-    GroupSnapshotName;
+    /// The name that the orchestrator suggests for a volume, a snapshot or a group snapshot, and the idempotency key
+    /// of its creation: 1 to 128 bytes, any Unicode except control characters.
+    Name;
     /// Where a listing continues, as the driver's last page returned it. Opaque to the caller.
     Token;
 }

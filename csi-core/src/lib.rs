@@ -135,7 +135,7 @@
 //! | `mount` | yes | on Linux: [`mount`], the ready-made node plugins, and the requests' methods that mount and unmount |
 //! | `luks` | | encrypted block volumes: `BlockDevices::encryption` |
 //! | `lvm` | | volumes of LVM on the node's own disks: `csi_core::mount::lvm`, `csi_core::mount::erase` |
-//! | `remote` | | `RemoteDisks`: block volumes that are attached over the network (NVMe over TCP and RDMA, iSCSI, Fibre Channel); `BlockDevices::fencing`: one writer, proven by the storage |
+//! | `remote` | | `RemoteDisks`: block volumes that are attached over the network (NVMe over TCP and RDMA, iSCSI, Fibre Channel, RBD); `BlockDevices::fencing`: one writer, proven by the storage |
 //! | `clap` | | `DriverArgs`: command-line flags and environment variables for the plugin's settings, for `Plugin::run_with` |
 //! | `manifests` | | with `clap`: the command `manifests` of a driver, which makes its Kubernetes manifests |
 //! | `http` | | `Plugin::http`: `/healthz`, `/readyz` and `/metrics` |
@@ -156,6 +156,7 @@
 // The layers, lowest first: a module imports only from groups above it in this list.
 mod ids;
 
+mod choice;
 mod error;
 mod mode;
 mod spec;
@@ -173,6 +174,8 @@ pub mod kubernetes;
 pub mod records;
 
 mod call;
+
+mod registered;
 
 pub mod controller;
 pub mod group_controller;
@@ -196,9 +199,9 @@ mod log;
 #[cfg(feature = "clap")]
 mod flags;
 
+#[doc(hidden)]
+pub mod internal;
 pub mod prelude;
-
-mod needs_trait;
 
 #[cfg(all(feature = "testing", target_os = "linux"))]
 pub mod testing;

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::str::FromStr;
 
 use csi_proto::escape;
 use tracing::Subscriber;
@@ -15,6 +14,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::choice::choice;
+use crate::error::{Error, Result};
 use crate::server::{Failure, ServeError};
 
 /// The format of the log's lines.
@@ -28,25 +29,7 @@ pub enum LogFormat {
     Json,
 }
 
-impl fmt::Display for LogFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        })
-    }
-}
-
-impl FromStr for LogFormat {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        [Self::Text, Self::Json]
-            .into_iter()
-            .find(|format| format.to_string() == text)
-            .ok_or_else(|| format!("log format {text:?} is not one of text, json"))
-    }
-}
+choice!(LogFormat of "log format": Text = "text", Json = "json");
 
 /// Writes the log of the whole process to standard error.
 ///

@@ -12,7 +12,7 @@ pub(crate) use csi_proto::{ControllerCapability, NodeCapability};
 pub(crate) use v1::plugin_capability::service::Type as PluginService;
 use v1::plugin_capability::volume_expansion::Type as PluginExpansion;
 
-use crate::ids::{VolumeId, VolumeName};
+use crate::ids::{Name, VolumeId};
 
 /// When a volume can be expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Expansion {
     Offline,
 }
 
-pub(crate) type IdOfName = dyn Fn(&VolumeName) -> Option<VolumeId> + Send + Sync;
+pub(crate) type IdOfName = dyn Fn(&Name) -> Option<VolumeId> + Send + Sync;
 
 /// The capabilities of the whole plugin: the same in every instance, whichever services it serves.
 pub(crate) struct Offer {

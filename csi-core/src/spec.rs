@@ -1,11 +1,9 @@
 //! Which version of the spec is served.
 
-use std::fmt;
-use std::str::FromStr;
-
 #[cfg(feature = "grpc-reflection")]
 use csi_proto::Rpc;
 
+use crate::choice::choice;
 use crate::error::{Error, Result};
 
 /// The version of the spec that the plugin serves: [`Plugin::spec`](crate::Plugin::spec).
@@ -43,22 +41,4 @@ impl Spec {
     }
 }
 
-impl fmt::Display for Spec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V1_12 => "v1.12",
-            Self::V1_13 => "v1.13",
-        })
-    }
-}
-
-impl FromStr for Spec {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        [Self::V1_12, Self::V1_13]
-            .into_iter()
-            .find(|spec| spec.to_string() == text)
-            .ok_or_else(|| Error::invalid("spec", format!("{text:?} is not one of v1.12, v1.13")))
-    }
-}
+choice!(Spec of "spec": V1_12 = "v1.12", V1_13 = "v1.13");

@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::*;
-use csi_core::client::Client;
+use csi_core::client::{Client, VolumeUse};
 use csi_core::controller::Published;
 use csi_core::*;
-use csi_proto::v1;
 use driver::{Method, TestDriver, plugin};
 use tonic::Code;
 
@@ -108,13 +107,13 @@ fn driver(critical: &Arc<Critical>) -> Arc<TestDriver> {
     record(
         critical,
         &driver.node_publish_volume,
-        |r| (format!("target {}", r.target_path), Some(format!("here {}", r.volume_id))),
+        |r| (format!("target {}", r.target_path.display()), Some(format!("here {}", r.volume_id))),
         (),
     );
     record(
         critical,
         &driver.node_unpublish_volume,
-        |r| (format!("target {}", r.target_path), Some(format!("here {}", r.volume_id))),
+        |r| (format!("target {}", r.target_path.display()), Some(format!("here {}", r.volume_id))),
         (),
     );
     record(critical, &driver.node_stage_volume, |r| (format!("here {}", r.volume_id), None), ());
@@ -139,17 +138,12 @@ async fn call(client: &Client, dice: [u64; 3]) -> Result<(), Code> {
     let [rpc, volume, other] = dice;
     let volume_id = format!("v{volume}");
     let target = format!("/target/{volume}/{other}");
-    let attach = v1::ControllerPublishVolumeRequest {
-        volume_id: volume_id.clone(),
-        node_id: format!("node-{other}"),
-        volume_capability: Some(block_capability(5)),
-        ..Default::default()
-    };
+    let volume = VolumeUse::new(&volume_id, block_capability(5)).attached_to(format!("node-{other}"));
     let done = match rpc {
         0 => client.call(create(&volume_id)).await.map(drop),
         1 => client.call(delete(&volume_id)).await.map(drop),
-        2 => client.call(attach).await.map(drop),
-        3 => client.call(v1::ControllerUnpublishVolumeRequest::from(&attach)).await.map(drop),
+        2 => client.call(volume.controller_publish_volume()).await.map(drop),
+        3 => client.call(volume.controller_unpublish_volume()).await.map(drop),
         4 => client.call(stage(&volume_id)).await.map(drop),
         5 => client.call(unstage(&volume_id)).await.map(drop),
         6 => client.call(publish(&volume_id, &target)).await.map(drop),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,10 +14,12 @@ use csi_core::controller::{
     ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, PublishUnpublishVolume, Published,
 };
 use csi_core::mount::testing::SimulatedNode;
+use csi_core::mount::{IdMap, MountAttributes, OwnedPath, Owner};
 use csi_core::proto::v1;
 use csi_core::proto::v1::volume_capability::access_mode::Mode;
 use csi_core::testing::serve;
 use csi_core::types::NodeId;
+use tonic::Code;
 
 include!("../docs/attached_disks.rs");
 
@@ -122,8 +124,29 @@ impl PublishUnpublishVolume for Storage {
     }
 }
 
-/// The same node plugin, which waits for a disk that the machine does not see yet.
-struct Waiting(Disks);
+/// The same node plugin, with what a test changes.
+struct Changed {
+    disks: Disks,
+    /// Whether it waits for a disk that the machine does not see yet.
+    waits: bool,
+    /// Whether it can't name a disk any more: its volume group is incomplete, or its target is silent.
+    is_unnamed: Arc<AtomicBool>,
+    /// The choice for reservations. A simulated disk has none.
+    #[cfg(feature = "remote")]
+    fencing: csi_core::mount::reservation::Fencing,
+}
+
+impl Changed {
+    fn new(directory: &Path) -> Self {
+        Self {
+            disks: disks(directory),
+            waits: false,
+            is_unnamed: Arc::default(),
+            #[cfg(feature = "remote")]
+            fencing: csi_core::mount::reservation::Fencing::Off,
+        }
+    }
+}
 
 fn expected(volume: &Attachment) -> Result<ExpectedDevice> {
     let serial = volume.publish_context.require("serial")?;
@@ -131,29 +154,43 @@ fn expected(volume: &Attachment) -> Result<ExpectedDevice> {
 }
 
 #[async_trait]
-impl BlockDevices for Waiting {
+impl BlockDevices for Changed {
+    #[cfg(feature = "remote")]
+    fn fencing(&self) -> csi_core::mount::reservation::Fencing {
+        self.fencing
+    }
+
     fn attachments_directory(&self) -> Option<PathBuf> {
-        self.0.attachments_directory()
+        self.disks.attachments_directory()
     }
 
     async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
+        if !self.waits {
+            return self.disks.attach(volume).await;
+        }
         let expected = expected(volume)?;
         let host = volume.host().clone();
         blocking(move || Ok(host.devices().wait(&expected)?)).await
     }
 
     async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
+        if self.is_unnamed.load(Ordering::Relaxed) {
+            return Err(Error::Internal("a disk of the group is missing".into()));
+        }
+        if !self.waits {
+            return self.disks.device(volume).await;
+        }
         let expected = expected(volume)?;
         let host = volume.host().clone();
         blocking(move || Ok(host.devices().find(&expected)?)).await
     }
 
     async fn detach(&self, volume: &Attachment) -> Result<()> {
-        self.0.detach(volume).await
+        self.disks.detach(volume).await
     }
 
     async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
-        self.0.plan(volume, capability).await
+        self.disks.plan(volume, capability).await
     }
 }
 
@@ -210,7 +247,9 @@ async fn a_disk_comes_back_and_is_waited_for() {
     for appears_late in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let storage = Storage::new();
-        let client = served(&storage, Waiting(disks(directory.path())), directory.path()).await;
+        let client =
+            served(&storage, Changed { waits: true, ..Changed::new(directory.path()) }, directory.path())
+                .await;
         let mut volume = created(&storage, &client).await;
         let targets = [Target::new(format!("{POD}/mount"))];
         let file = format!("{POD}/mount/file");
@@ -236,32 +275,68 @@ async fn a_disk_comes_back_and_is_waited_for() {
     }
 }
 
-/// The same node plugin, with this choice for reservations. A simulated disk has none.
-#[cfg(feature = "remote")]
-struct Fenced(Disks, csi_core::mount::reservation::Fencing);
+/// A raw device next to its own mounted filesystem would have two writers that do not know of each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_is_mounted_is_not_published_raw_for_writing() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = Storage::new();
+    let client = served(&storage, disks(directory.path()), directory.path()).await;
+    let mut volume = created(&storage, &client).await;
+    volume.attach_stage_publish(&client, &[]).await.unwrap();
+    let mut raw = volume.clone();
+    raw.capability = v1::VolumeCapability::block(Mode::SingleNodeWriter);
+    let staged = client.call(raw.node_stage_volume()).await.unwrap_err();
+    assert_eq!(staged.code(), Code::AlreadyExists, "{staged}");
 
-#[cfg(feature = "remote")]
-#[async_trait]
-impl BlockDevices for Fenced {
-    fn fencing(&self) -> csi_core::mount::reservation::Fencing {
-        self.1
-    }
+    let elsewhere = "/var/lib/kubelet/staging/raw";
+    storage.machine.create_dir(elsewhere);
+    raw = raw.staged_at(elsewhere);
+    client.call(raw.node_stage_volume()).await.unwrap();
+    let publish = raw.node_publish_volume(format!("{POD}/raw").as_ref());
+    let published = client.call(publish.clone()).await.unwrap_err();
+    assert_eq!(published.code(), Code::FailedPrecondition, "{published}");
+    assert!(published.message().contains(STAGING), "{published}");
+    let read = v1::NodePublishVolumeRequest { readonly: true, ..publish.clone() };
+    client.call(read).await.expect("a reader harms nothing");
+    client.call(raw.node_unpublish_volume(format!("{POD}/raw").as_ref())).await.unwrap();
 
-    fn attachments_directory(&self) -> Option<PathBuf> {
-        self.0.attachments_directory()
-    }
+    client.call(volume.node_unstage_volume()).await.unwrap();
+    client.call(raw.node_stage_volume()).await.unwrap();
+    client.call(publish).await.unwrap();
+}
 
-    async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
-        self.0.attach(volume).await
-    }
-
-    async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
-        self.0.device(volume).await
-    }
-
-    async fn detach(&self, volume: &Attachment) -> Result<()> {
-        self.0.detach(volume).await
-    }
+/// The filesystem is mounted, and answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_and_health_of_a_volume_need_no_name_of_its_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = Storage::new();
+    let node = Changed::new(directory.path());
+    let is_unnamed = Arc::clone(&node.is_unnamed);
+    let client = serve(plugin(&storage, node).spec(csi_core::Spec::V1_13), directory.path()).await;
+    let mut volume = created(&storage, &client).await;
+    volume.attach_stage_publish(&client, &[Target::new(format!("{POD}/mount"))]).await.unwrap();
+    let usage = |path: &str| v1::NodeGetVolumeStatsRequest {
+        volume_id: "v".to_owned(),
+        volume_path: path.to_owned(),
+        ..Default::default()
+    };
+    let before = client.call(usage(&format!("{POD}/mount"))).await.unwrap();
+    is_unnamed.store(true, Ordering::Relaxed);
+    assert_eq!(client.call(usage(&format!("{POD}/mount"))).await.unwrap().usage, before.usage);
+    let health = v1::NodeGetVolumeHealthRequest {
+        volume_id: "v".to_owned(),
+        staging_target_path: STAGING.to_owned(),
+        ..Default::default()
+    };
+    let health = client.call(health).await.unwrap().volume_health.unwrap().health_statuses;
+    let reasons: Vec<_> = health.iter().map(|entry| (&*entry.reason, &*entry.message)).collect();
+    assert_eq!(reasons, [("DeviceUnknown", "a disk of the group is missing")]);
+    // Not "not found": whose another mount is, the name of the disk could say.
+    let other = OwnedPath::new(format!("{POD}/other"), Owner::new("another.example.org", "w"));
+    let host = csi_core::Host::from(storage.machine.clone());
+    host.directories().publish(POD.as_ref(), &other, MountAttributes::empty(), IdMap::default()).unwrap();
+    let unknown = client.call(usage(&format!("{POD}/other"))).await.unwrap_err();
+    assert!(unknown.to_string().contains("a disk of the group is missing"), "{unknown}");
 }
 
 /// A disk without reservations is used only if the driver allows that, and its health says so. So is a volume whose
@@ -285,8 +360,8 @@ async fn a_disk_without_reservations_is_used_if_the_driver_allows_it() {
         ] {
             let directory = tempfile::tempdir().unwrap();
             let storage = Storage::new();
-            let plugin =
-                plugin(&storage, Fenced(disks(directory.path()), fencing)).spec(csi_core::Spec::V1_13);
+            let plugin = plugin(&storage, Changed { fencing, ..Changed::new(directory.path()) })
+                .spec(csi_core::Spec::V1_13);
             let client = serve(plugin, directory.path()).await;
             let mut volume = created(&storage, &client).await;
             volume.capability = capability;
@@ -309,8 +384,34 @@ async fn a_disk_without_reservations_is_used_if_the_driver_allows_it() {
                 ..Default::default()
             };
             let health = format!("{:?}", client.call(health).await.unwrap());
-            assert_eq!(health.contains("NotFenced"), fencing == IfSupported && has_key, "{health}");
+            assert_eq!(health.contains("NotFenced"), fencing == IfSupported, "{health}");
         }
+    }
+}
+
+/// A driver that requires reservations from now on has volumes that were staged without one.
+#[cfg(feature = "remote")]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_health_of_a_volume_that_was_staged_before_fencing_says_so() {
+    use csi_core::mount::reservation::Fencing::{Off, Required};
+    let directory = tempfile::tempdir().unwrap();
+    let storage = Storage::new();
+    for fencing in [Off, Required] {
+        let node = Changed { fencing, ..Changed::new(directory.path()) };
+        let sockets = tempfile::tempdir().unwrap();
+        let client = serve(plugin(&storage, node).spec(csi_core::Spec::V1_13), sockets.path()).await;
+        if fencing == Off {
+            let mut volume = created(&storage, &client).await;
+            volume.attach(&client).await.unwrap();
+            volume.stage(&client).await.unwrap();
+        }
+        let health = v1::NodeGetVolumeHealthRequest {
+            volume_id: "v".to_owned(),
+            staging_target_path: STAGING.to_owned(),
+            ..Default::default()
+        };
+        let health = format!("{:?}", client.call(health).await.unwrap());
+        assert_eq!(health.contains("NotFenced"), fencing == Required, "{health}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the compiler says in the two mistakes of a first driver: a missing trait, and a missing `#[async_trait]`.
+//! What the compiler says in the mistakes of a first driver: a missing trait, and a missing `#[async_trait]`.
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -14,6 +14,17 @@ const TRAITS: &str = "
     controller::ListVolumes controller::PublishUnpublishVolume group_controller::GroupController
     node::NodeExpandVolume node::NodeGetStorageHealth node::NodeGetVolumeHealth node::NodeGetVolumeStats
     node::StageUnstageVolume snapshot_metadata::SnapshotMetadata";
+
+/// A driver without capabilities.
+const DRIVER: &str = "
+    use csi_core::{Result, prelude::*};
+    pub struct Driver;
+    #[async_trait]
+    impl Controller for Driver {
+        async fn lookup(&self, _: &VolumeId) -> Result<Option<Volume>> { Ok(None) }
+        fn supports(&self, _: &VolumeCapability) -> bool { true }
+    }
+    ";
 
 /// Checks a program against this build of csi-core, without cargo.
 fn check(library: &Path, program: &str) -> Output {
@@ -74,19 +85,28 @@ fn a_missing_trait_is_named_with_the_impl_that_it_needs() {
     assert!(text.contains("write `#[async_trait]` before the `impl`"), "{text}");
 }
 
+/// The methods that only declare a capability. One that registers a trait's object compiles with its bound alone.
+#[test]
+fn a_capability_needs_the_trait_of_its_rpc() {
+    let library = library();
+    for (method, needs) in [
+        ("clone_volume", "CreateDeleteVolume"),
+        ("publish_readonly", "PublishUnpublishVolume"),
+        ("list_volumes_published_nodes", "ListVolumes"),
+        ("modify_while_expanding", "ControllerModifyVolume"),
+    ] {
+        let call = format!("pub fn call(service: ControllerService<Driver>) {{ drop(service.{method}()); }}");
+        let text = refused(&library, &format!("{DRIVER}{call}"));
+        assert!(text.contains(&format!("`Driver` does not implement `{needs}`")), "{method}: {text}");
+    }
+}
+
 /// docs/first-driver.md says what to do about the first lines of both errors.
 #[test]
 fn a_missing_attribute_is_the_error_that_the_guide_explains() {
-    let program = "
-        use csi_core::{Result, prelude::*};
-        pub struct Driver;
-        impl Controller for Driver {
-            async fn lookup(&self, _: &VolumeId) -> Result<Option<Volume>> { Ok(None) }
-            fn supports(&self, _: &VolumeCapability) -> bool { true }
-        }";
-    let text = refused(&library(), program);
+    let library = library();
+    let text = refused(&library, &DRIVER.replace("#[async_trait]", ""));
     assert!(text.contains("error[E0195]") && text.contains("`lookup`"), "{text}");
-    let fixed = program.replace("impl Controller", "#[async_trait] impl Controller");
-    let output = check(&library(), &fixed);
+    let output = check(&library, DRIVER);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

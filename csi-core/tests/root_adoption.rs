@@ -91,9 +91,6 @@ struct Disks {
 
 #[async_trait]
 impl BlockDevices for Disks {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("n")
-    }
     fn attachments_directory(&self) -> Option<PathBuf> {
         Some(self.place.join("attachments"))
     }
@@ -111,7 +108,7 @@ impl BlockDevices for Disks {
 
 async fn serve_disks(place: &Path, device: &Path, adopts: bool) -> Served {
     let disks = Disks { place: place.to_owned(), device: device.to_owned() };
-    let service = BlockNode::service(Arc::new(disks)).without_self_check();
+    let service = BlockNode::service(Arc::new(disks));
     let service = if adopts { service.adopt(|_| Ok(())) } else { service };
     Served::start(Plugin::new(DRIVER, "2").volume_roots([place]).node(service)).await
 }
@@ -139,11 +136,7 @@ fn a_block_volume_lives_on_and_ends() {
             let served = serve_disks(place, disk.path(), true).await;
             let usage = served.call(stats("v", target.to_str().unwrap())).await.unwrap().usage;
             assert!(usage[0].total > 300 << 20, "{usage:?}");
-            let expand = v1::NodeExpandVolumeRequest {
-                volume_id: "v".into(),
-                volume_path: target.to_str().unwrap().into(),
-                ..Default::default()
-            };
+            let expand = volume.node_expand_volume(&target, 1);
             assert_eq!(served.call(expand).await.unwrap().capacity_bytes, 400 << 20);
             // A second pod, and the kubelet's repeat of everything after its restart.
             let second = place.join("pods/pod-2/volumes/kubernetes.io~csi/pvc-1/mount");
@@ -188,9 +181,6 @@ struct Shares;
 
 #[async_trait]
 impl SharedFilesystems for Shares {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("n")
-    }
     async fn source(&self, volume: &Attachment) -> Result<SharedSource> {
         Ok(SharedSource::new("tmpfs", volume.volume_id.as_str()))
     }
@@ -206,7 +196,7 @@ fn source_is_the_volumes(left: &LeftMount) -> Result<(), String> {
 }
 
 async fn serve_shares(place: &Path) -> Served {
-    let service = SharedNode::unstaged_service(Arc::new(Shares)).without_self_check();
+    let service = SharedNode::unstaged_service(Arc::new(Shares));
     let plugin = Plugin::new(DRIVER, "2").volume_roots([place]);
     Served::start(plugin.node(service.adopt(source_is_the_volumes))).await
 }
@@ -214,10 +204,13 @@ async fn serve_shares(place: &Path) -> Served {
 #[test]
 fn a_share_without_staging_ends() {
     on_tmpfs(async |place| {
-        let target = Kubelet(place).target("pod-1", DRIVER, "server:/v");
+        let kubelet = place.join("kubelet");
+        fs::create_dir(place.join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &kubelet).unwrap();
+        let target = Kubelet(&kubelet).target("pod-1", DRIVER, "server:/v");
         mount("tmpfs", Path::new("server:/v"), &target);
         let volume = VolumeUse::new("server:/v", mount_capability(5));
-        let served = serve_shares(place).await;
+        let served = serve_shares(&kubelet).await;
         served.call(stats("server:/v", target.to_str().unwrap())).await.unwrap();
         served.call(volume.node_unpublish_volume(&target)).await.unwrap();
         assert!(!target.exists());

@@ -7,7 +7,8 @@ mod encrypted;
 mod private;
 
 use common::refused;
-use csi_mount::{LoopDevice, LoopOptions};
+use csi_mount::LoopOptions;
+use csi_mount::internal::LoopDevice;
 use encrypted::{KEY, Volume, block, mount};
 use private::on_tmpfs;
 use tonic::Code;

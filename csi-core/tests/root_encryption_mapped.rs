@@ -7,7 +7,7 @@ mod encrypted;
 mod private;
 
 use common::{map, refused};
-use csi_mount::LoopDevice;
+use csi_mount::internal::LoopDevice;
 use csi_proto::v1;
 use encrypted::{KEY, Volume, block, mount};
 use private::on_tmpfs;

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use common::{Served, map, mount_capability, mount_with, refused};
 use csi_core::client::VolumeUse;
+use csi_core::mount::internal::LoopDevice;
 use csi_core::mount::internal::flow::block::{self, StagePlan};
-use csi_core::mount::{ExpectedDevice, Filesystem, LoopDevice, Target, unmount};
+use csi_core::mount::{ExpectedDevice, Filesystem, Target, unmount};
 use csi_core::*;
 use csi_proto::v1;
 use private::{Disk, on_tmpfs};
@@ -48,10 +49,6 @@ impl OneDisk {
 
 #[async_trait]
 impl BlockDevices for OneDisk {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("n")
-    }
-
     async fn attach(&self, _: &Attachment) -> Result<PathBuf> {
         let other = self.meanwhile.lock().unwrap().take();
         if let Some((other, request)) = other {

@@ -27,10 +27,6 @@ struct Vault {
 
 #[async_trait]
 impl EphemeralContent for Vault {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("n")
-    }
-
     async fn content(&self, request: &NodePublishVolumeRequest) -> Result<Content> {
         let secret = self.secret.lock().unwrap().clone();
         let secret = secret.ok_or_else(|| Error::Unavailable("the vault is sealed".into()))?;

@@ -8,6 +8,7 @@ mod private;
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,13 +17,14 @@ use std::time::{Duration, Instant};
 
 use common::{Served, eventually, map, mount_with, refused};
 use csi_core::client::VolumeUse;
-use csi_core::mount::flow::fuse::FuseDaemon;
+use csi_core::mount::flow::fuse::{FuseDaemon, Mounter, MounterServer};
 use csi_core::mount::{Mount, MountOptions, Target};
 use csi_core::types::MountFlags;
 use csi_core::*;
 use csi_proto::v1;
 use daemons::{NoDaemons, daemons, signal};
 use private::on_tmpfs;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use tonic::Code;
 use v1::volume_capability::MountVolume;
 
@@ -38,12 +40,7 @@ const GREEDY: &str = "ROOT_FLOW_FUSE_GREEDY";
 #[test]
 fn serve_as_daemon() {
     let Some(at) = std::env::var_os(AT).map(PathBuf::from) else { return };
-    let mut name = String::new();
-    std::io::stdin().read_to_string(&mut name).unwrap();
-    let mut device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
-    let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
-    let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
-    Mount::new("fuse", &name).options(&options).at(&Target::new(at).unwrap()).unwrap();
+    let mut device = inherited_device().unwrap_or_else(|| mount_as_daemon(at));
     if std::env::var_os(GREEDY).is_some() {
         std::thread::spawn(|| {
             let mut taken = Vec::new();
@@ -77,6 +74,23 @@ fn serve_as_daemon() {
     std::process::exit(0);
 }
 
+fn mount_as_daemon(at: PathBuf) -> File {
+    let mut name = String::new();
+    std::io::stdin().read_to_string(&mut name).unwrap();
+    let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
+    let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
+    Mount::new("fuse", &name).options(&options).at(&Target::new(at).unwrap()).unwrap();
+    device
+}
+
+/// The device that an argument names, in a mounter.
+fn inherited_device() -> Option<File> {
+    let number = std::env::args().find_map(|argument| argument.strip_prefix("/dev/fd/")?.parse().ok())?;
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    Some(pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap().into())
+}
+
 /// `length` bytes, all zero except these words.
 fn words(length: usize, values: &[(usize, u32)]) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -94,6 +108,7 @@ struct Buckets {
     memory_limit: Option<u64>,
     /// Whether no volume becomes ready.
     is_broken: bool,
+    mounter: Option<Mounter>,
 }
 
 #[async_trait]
@@ -108,6 +123,10 @@ impl FuseFilesystems for Buckets {
         let daemon = FuseDaemon::new(std::env::current_exe()?).env(AT, at);
         let name = format!("{}-by-{}", volume.volume_id, volume.secrets.require("key")?);
         let daemon = daemon.args(["--exact", "serve_as_daemon"]).secret(name);
+        let daemon = match &self.mounter {
+            Some(_) => daemon.arg_device(MountOptions::new()),
+            None => daemon,
+        };
         let daemon = match self.memory_limit {
             Some(bytes) => daemon.env(GREEDY, "1").memory_limit(bytes),
             None => daemon,
@@ -117,6 +136,10 @@ impl FuseFilesystems for Buckets {
 
     async fn ready(&self, _: &Attachment, _: &Path) -> Result<()> {
         if self.is_broken { Err(Error::Unavailable("the bucket is gone".into())) } else { Ok(()) }
+    }
+
+    fn mounter(&self) -> Option<Mounter> {
+        self.mounter.clone()
     }
 
     fn unmount_time_limit(&self) -> Duration {
@@ -195,14 +218,82 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
     });
 }
 
+/// The driver by the version of the spec that has the health of volumes.
+fn with_health(buckets: Buckets) -> Plugin {
+    let service = FuseNode::service(Arc::new(buckets));
+    Plugin::new("s3.csi.example.org", "1").spec(Spec::V1_13).node(service)
+}
+
+async fn health_message(served: &Served, staging: &Path) -> String {
+    let health = v1::NodeGetVolumeHealthRequest {
+        volume_id: "v".into(),
+        staging_target_path: staging.display().to_string(),
+        ..Default::default()
+    };
+    let health = served.call(health).await.unwrap().volume_health.unwrap();
+    health.health_statuses.into_iter().map(|entry| entry.message).collect()
+}
+
+/// What a page of metrics has of FUSE daemons.
+fn metrics(address: SocketAddr) -> Vec<String> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let page = std::io::read_to_string(stream).unwrap();
+    page.lines().filter(|line| line.starts_with("csi_fuse_")).map(str::to_owned).collect()
+}
+
+/// Only the mounter sees how its daemon ends.
+#[test]
+fn a_volume_whose_daemon_has_died_in_a_mounter_says_why_in_its_health_and_metrics() {
+    on_tmpfs(async |place| {
+        let server = MounterServer::bind(place).unwrap();
+        let serving = Arc::clone(&server);
+        let serving = std::thread::spawn(move || serving.serve());
+        let buckets = Buckets { mounter: Some(Mounter::at(place)), ..Default::default() };
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let served = Served::start(with_health(buckets).http(address)).await;
+        let metrics = async || tokio::task::spawn_blocking(move || metrics(address)).await.unwrap();
+        let due = |running: u32, restarts: u32| {
+            [
+                format!("csi_fuse_daemons{{state=\"ended\",volume_id=\"v\"}} {}", 1 - running),
+                format!("csi_fuse_daemons{{state=\"running\",volume_id=\"v\"}} {running}"),
+                format!("csi_fuse_daemon_restarts_total{{volume_id=\"v\"}} {restarts}"),
+            ]
+        };
+        let staging = place.join("staging");
+        std::fs::create_dir(&staging).unwrap();
+        let _no_daemons = NoDaemons(&staging);
+        let volume = volume("v").staged_at(&staging);
+        assert_eq!(metrics().await, [""; 0]);
+        served.call(stage(&volume)).await.unwrap();
+        assert_eq!(metrics().await, due(1, 0));
+        signal("KILL", &daemons(&staging));
+        until_lost(&staging).await;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut message = health_message(&served, &staging).await;
+        while !message.starts_with("its daemon ended with signal: 9 (SIGKILL)") {
+            assert!(Instant::now() < deadline, "{message}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            message = health_message(&served, &staging).await;
+        }
+        assert_eq!(metrics().await, due(0, 0));
+        served.call(stage(&volume)).await.unwrap();
+        assert_eq!(health_message(&served, &staging).await, "");
+        assert_eq!(metrics().await, due(1, 1));
+        served.call(volume.node_unstage_volume()).await.unwrap();
+        assert_eq!(metrics().await, [""; 0]);
+        let drained = tokio::task::spawn_blocking(move || server.drain(Duration::ZERO));
+        drained.await.unwrap();
+        serving.join().unwrap();
+    });
+}
+
 /// Where the limit is not possible, the volume is not staged. `cargo xtask test --kernels` runs it where it is.
 #[test]
 fn a_volume_over_its_memory_limit_says_so_in_its_health() {
     on_tmpfs(async |place| {
         let buckets = Buckets { memory_limit: Some(64 << 20), ..Default::default() };
-        let service = FuseNode::service(Arc::new(buckets));
-        let served =
-            Served::start(Plugin::new("s3.csi.example.org", "1").spec(Spec::V1_13).node(service)).await;
+        let served = Served::start(with_health(buckets)).await;
         let staging = place.join("staging");
         std::fs::create_dir(&staging).unwrap();
         let _no_daemons = NoDaemons(&staging);
@@ -216,13 +307,7 @@ fn a_volume_over_its_memory_limit_says_so_in_its_health() {
             return;
         }
         until_lost(&staging).await;
-        let health = v1::NodeGetVolumeHealthRequest {
-            volume_id: "v".into(),
-            staging_target_path: staging.display().to_string(),
-            ..Default::default()
-        };
-        let answer = served.call(health).await.unwrap();
-        let message = &answer.volume_health.unwrap().health_statuses[0].message;
+        let message = health_message(&served, &staging).await;
         assert!(message.contains("killed: over its memory limit of 67108864 bytes"), "{message}");
         served.call(volume.node_unstage_volume()).await.unwrap();
         assert_eq!(csi_mount::internal::flow::fuse::exceeded_memory_limit(&staging), None);

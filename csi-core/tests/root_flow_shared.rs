@@ -23,10 +23,6 @@ struct Memories;
 
 #[async_trait]
 impl SharedFilesystems for Memories {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("n")
-    }
-
     async fn source(&self, volume: &Attachment) -> Result<SharedSource> {
         let mut options = MountOptions::new();
         if let Some(size) = volume.secrets.get("size") {

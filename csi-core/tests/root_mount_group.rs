@@ -13,7 +13,8 @@ use common::{Served, map, mount_with, refused};
 use csi_core::client::VolumeUse;
 use csi_core::node_plugins::{FilesystemOptions, MountGroup};
 use csi_core::*;
-use csi_mount::{Filesystem, IdMap, LoopDevice, LoopOptions};
+use csi_mount::internal::LoopDevice;
+use csi_mount::{Filesystem, IdMap, LoopOptions};
 use csi_proto::v1;
 use private::on_tmpfs;
 use tonic::Code;
@@ -32,9 +33,6 @@ impl Store {
 
 #[async_trait]
 impl Directories for Store {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("n")
-    }
     async fn directory(&self, id: &VolumeId) -> Result<PathBuf> {
         Ok(self.0.join(id.as_str()))
     }
@@ -45,9 +43,6 @@ impl Directories for Store {
 
 #[async_trait]
 impl BlockDevices for Store {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("n")
-    }
     async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
         let image = self.0.join(volume.volume_id.as_str());
         Ok(LoopDevice::attach_or_find(image, &LoopOptions::new())?.path().to_owned())

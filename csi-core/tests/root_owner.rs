@@ -49,10 +49,10 @@ async fn start(kind: &str, place: &Path, roots: &[&Path]) -> Served {
     let volumes = Arc::new(Volumes(place.join("volumes")));
     let plugin = Plugin::new("driver.csi.example.org", "1").volume_roots(roots);
     Served::start(match kind {
-        "directory" => plugin.node(DirectoryNode::service(volumes).without_self_check()),
-        "ephemeral" => plugin.node(EphemeralNode::service(volumes).without_self_check()),
-        "shared" => plugin.node(SharedNode::service(volumes).without_self_check()),
-        _ => plugin.node(SharedNode::unstaged_service(volumes).without_self_check()),
+        "directory" => plugin.node(DirectoryNode::service(volumes)),
+        "ephemeral" => plugin.node(EphemeralNode::service(volumes)),
+        "shared" => plugin.node(SharedNode::service(volumes)),
+        _ => plugin.node(SharedNode::unstaged_service(volumes)),
     })
     .await
 }

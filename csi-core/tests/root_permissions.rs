@@ -31,9 +31,6 @@ fn asked(volume: &Attachment) -> Result<RootPermissions> {
 
 #[async_trait]
 impl Directories for Volumes {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("n")
-    }
     async fn directory(&self, _: &VolumeId) -> Result<PathBuf> {
         Ok(self.0.join("volume"))
     }
@@ -44,9 +41,6 @@ impl Directories for Volumes {
 
 #[async_trait]
 impl SharedFilesystems for Volumes {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("n")
-    }
     async fn source(&self, volume: &Attachment) -> Result<SharedSource> {
         let options = match volume.volume_id.as_str() {
             "refuses" => MountOptions::new().read_only(),
@@ -61,9 +55,6 @@ impl SharedFilesystems for Volumes {
 
 #[async_trait]
 impl FuseFilesystems for Volumes {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("n")
-    }
     async fn daemon(&self, _: &Attachment, _: &MountFlags, _: &Path) -> Result<FuseDaemon> {
         Ok(FuseDaemon::new("flatfs"))
     }

@@ -212,11 +212,7 @@ impl Cloud {
 }
 
 fn create(name: &str, required_bytes: u64) -> CreateVolumeRequest {
-    use v1::volume_capability::{AccessMode, AccessType, BlockVolume};
-    let capability = v1::VolumeCapability {
-        access_mode: Some(AccessMode { mode: 1 }),
-        access_type: Some(AccessType::Block(BlockVolume::default())),
-    };
+    let capability = v1::VolumeCapability::block(v1::volume_capability::access_mode::Mode::SingleNodeWriter);
     let wire = v1::CreateVolumeRequest {
         name: name.to_owned(),
         capacity_range: Some(v1::CapacityRange { required_bytes: required_bytes as i64, limit_bytes: 0 }),

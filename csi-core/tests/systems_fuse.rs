@@ -1,5 +1,5 @@
 //! FUSE programs as Debian ships them, through the whole plugin. Needs root, and the programs:
-//! `cargo xtask test --systems fuse`. The rows that the tests print are those of docs/fuse.md.
+//! `cargo xtask test --systems fuse`. The rows that the tests print are those of docs/fuse-programs.md.
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
@@ -32,45 +32,29 @@ use v1::volume_capability::MountVolume;
 /// A step that takes longer is not bounded for a caller.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Declares the tests of some programs: a module for each, and a test on a bed of its own for each thing that it has
+/// to do.
 macro_rules! tests {
-    ($($name:ident: $program:ident),*) => {$(
+    ($mounted_by:ident $tests:tt $($name:ident: $program:ident),+) => {
+        $(tests! { @one $mounted_by $tests $name $program })+
+    };
+    (@one $mounted_by:ident [$($test:ident = $run:ident),+] $name:ident $program:ident) => {
         mod $name {
             use super::*;
 
-            #[test]
-            fn goes_the_whole_way() {
-                on_bed(Program::$program, MountedBy::Program, whole_way);
-            }
-
-            #[test]
-            fn passes_the_kit() {
-                on_bed(Program::$program, MountedBy::Program, conforms);
-            }
-
-            #[test]
-            fn is_killed() {
-                on_bed(Program::$program, MountedBy::Program, killed);
-            }
-
-            #[test]
-            fn is_stopped() {
-                on_bed(Program::$program, MountedBy::Program, stopped);
-            }
-
-            #[test]
-            fn has_twenty_volumes() {
-                on_bed(Program::$program, MountedBy::Program, twenty_volumes);
-            }
-
-            #[test]
-            fn has_a_full_disk() {
-                on_bed(Program::$program, MountedBy::Program, full_disk);
-            }
+            $(#[test]
+            fn $test() {
+                on_bed(Program::$program, MountedBy::$mounted_by, $run);
+            })+
         }
-    )*};
+    };
 }
 
 tests! {
+    Program [
+        goes_the_whole_way = whole_way, passes_the_kit = conforms, is_killed = killed, is_stopped = stopped,
+        has_twenty_volumes = twenty_volumes, has_a_full_disk = full_disk
+    ]
     sshfs: Sshfs,
     rclone_local: RcloneLocal,
     rclone_webdav: RcloneWebdav,
@@ -80,49 +64,18 @@ tests! {
     s3fs: S3fs
 }
 
-macro_rules! tests_with_device {
-    ($($name:ident: $program:ident),*) => {$(
-        mod $name {
-            use super::*;
-
-            #[test]
-            fn goes_the_whole_way() {
-                on_bed(Program::$program, MountedBy::Driver, whole_way);
-            }
-
-            #[test]
-            fn is_killed() {
-                on_bed(Program::$program, MountedBy::Driver, killed);
-            }
-
-            #[test]
-            fn is_stopped() {
-                on_bed(Program::$program, MountedBy::Driver, stopped);
-            }
-        }
-    )*};
-}
-
 // The programs that accept a device in place of a mount point.
-tests_with_device! {
+tests! {
+    Driver [goes_the_whole_way = whole_way, is_killed = killed, is_stopped = stopped]
     sshfs_with_device: Sshfs,
     gocryptfs_with_device: Gocryptfs,
     fuse_overlayfs_with_device: FuseOverlayfs
 }
 
-/// Without root, a capability and the right to mount.
-mod gocryptfs_in_a_mounter {
-    use super::*;
-
-    #[test]
-    fn goes_the_whole_way() {
-        on_bed(Program::Gocryptfs, MountedBy::DriverForMounter, whole_way);
-    }
-
-    #[test]
-    fn is_killed() {
-        on_bed(Program::Gocryptfs, MountedBy::DriverForMounter, killed);
-    }
+// Without root, a capability and the right to mount.
+tests! {
+    DriverForMounter [goes_the_whole_way = whole_way, is_killed = killed]
+    gocryptfs_in_a_mounter: Gocryptfs
 }
 
 /// A driver with its program's server, and a plugin that serves it.

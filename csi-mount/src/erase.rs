@@ -1,19 +1,19 @@
 //! Makes a block device read as zeros, and proves it by reading.
 
-use std::fmt;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::str::FromStr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::device::block_device::BlockDevice;
-use crate::device::exclusive::{AlignedBuffer, BLOCK, ExclusiveDevice, length_of, pieces, with_claim};
+use crate::device::exclusive::{ExclusiveDevice, with_claim};
 use crate::device::users::{self, Tolerated};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystem::probe::{first_nonzero, nonzero_blocks};
 use crate::sys::ioctl;
 
 const ERASE: &str = "erase";
@@ -21,11 +21,6 @@ const ERASE: &str = "erase";
 const LARGEST_STEP: u64 = 1 << 30;
 /// The smallest one, at a low rate. A multiple of every sector.
 const SMALLEST_STEP: u64 = 1 << 20;
-/// How much is read back at each end of the device.
-const END: u64 = 16 << 20;
-/// How many random places are read back, and how much at each.
-const SAMPLES: usize = 64;
-const SAMPLE: u64 = 64 << 10;
 
 /// What happens to the data of a volume that is deleted.
 ///
@@ -34,7 +29,7 @@ const SAMPLE: u64 = 64 << 10;
 #[non_exhaustive]
 pub enum EraseMode {
     /// Every byte reads as zero afterwards, by `fallocate(2)` with `PUNCH_HOLE` and, if the device can't do
-    /// that, by `BLKZEROOUT`. Both ends and random samples are then read back.
+    /// that, by `BLKZEROOUT`. The device is then read back as a sample.
     ///
     /// It concerns what the device returns. Cells that an SSD has set aside keep old data; only a sanitize
     /// command or a discarded encryption key removes that.
@@ -47,13 +42,14 @@ pub enum EraseMode {
     None,
 }
 
+impl EraseMode {
+    const ALL: [(Self, &'static str); 3] =
+        [(Self::Zero, "zero"), (Self::Discard, "discard"), (Self::None, "none")];
+}
+
 impl fmt::Display for EraseMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Zero => "zero",
-            Self::Discard => "discard",
-            Self::None => "none",
-        })
+        Self::ALL.iter().filter(|(mode, _)| mode == self).try_for_each(|(_, text)| f.write_str(text))
     }
 }
 
@@ -61,12 +57,11 @@ impl FromStr for EraseMode {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        [Self::Zero, Self::Discard, Self::None].into_iter().find(|mode| mode.to_string() == text).ok_or_else(
-            || {
-                let reason = format!("{text:?} is none of zero, discard, none");
-                Error::new(ErrorKind::InvalidInput, "read the erase mode", reason)
-            },
-        )
+        let found = Self::ALL.into_iter().find(|(_, word)| *word == text);
+        found.map(|(mode, _)| mode).ok_or_else(|| {
+            let reason = format!("{text:?} is none of zero, discard, none");
+            Error::new(ErrorKind::InvalidInput, "read the erase mode", reason)
+        })
     }
 }
 
@@ -110,32 +105,13 @@ impl EraseOptions {
 /// is erased and flushed. A caller that stores this offset durably can continue there after a crash
 /// ([`EraseOptions::start_at`]). An error of `progress` ends the erase.
 ///
-/// With [`EraseMode::Zero`], the page cache is dropped at the end, and the first and last 16 MiB and 64 random
-/// places of 64 KiB are read from the device. The erase has succeeded only if all of them are zero. That is a
+/// With [`EraseMode::Zero`], the device is then read past the page cache, at the places that
+/// a probe reads before it calls a device blank: all of up to 128 MiB, and of a larger device both
+/// ends and up to 4,096 places between them. The erase has succeeded only if all of them are zero. That is a
 /// sample: a device that ignores some of the writes can pass.
 ///
 /// The call can take hours, and waits without limit for a device that does not answer. Needs Linux 4.9
 /// (`PUNCH_HOLE` on block devices); without it `BLKZEROOUT` does the work. See `fallocate(2)`.
-///
-/// # Errors
-/// - [`ErrorKind::Busy`]: something uses the device. Nothing was written.
-/// - [`ErrorKind::WrongDevice`]: the path leads to another device now. Nothing was written.
-/// - [`ErrorKind::NotBlank`]: a byte is not zero after the erase. The space must not be used again.
-/// - [`ErrorKind::OutOfRange`]: [`EraseOptions::start_at`] is after the end of the device, or no multiple of its sector.
-/// - Errors of the device, and those of `progress`.
-///
-/// ```no_run
-/// use csi_mount::BlockDevice;
-/// use csi_mount::erase::{EraseMode, EraseOptions, erase};
-///
-/// let device = BlockDevice::open("/dev/vdb")?;
-/// let options = EraseOptions::new().bytes_per_second(200 << 20);
-/// erase(&device, EraseMode::Zero, options, |offset| {
-///     println!("{offset} bytes are erased");
-///     Ok(())
-/// })?;
-/// # Ok::<(), csi_mount::Error>(())
-/// ```
 pub fn erase(
     device: &BlockDevice,
     mode: EraseMode,
@@ -149,15 +125,14 @@ pub fn erase(
     with_claim(device, ERASE, |claimed| {
         write(claimed, mode, options, progress)?;
         match mode {
-            EraseMode::Zero => verify(claimed),
+            EraseMode::Zero => nonzero_place(device)?.map_or(Ok(()), |place| {
+                let reason = format!("the byte at {place} is not zero after the erase");
+                let error = Error::new(ErrorKind::NotBlank, ERASE, reason).at(device.path());
+                Err(error.hint("the disk does not do what it confirms: do not use it again"))
+            }),
             EraseMode::Discard | EraseMode::None => Ok(()),
         }
     })
-}
-
-/// Whether the places that [`erase`] reads back are all zero. Nothing is written.
-pub(crate) fn reads_as_zeros(device: &BlockDevice) -> Result<bool> {
-    with_claim(device, ERASE, |claimed| Ok(first_nonzero(claimed)?.is_none()))
 }
 
 fn write(
@@ -175,16 +150,17 @@ fn write(
     while start < device.size {
         let began = Instant::now();
         let part = start..(start + options.step()).min(device.size);
-        match mode {
-            EraseMode::Discard if !discard(device, &part)? => return Ok(()),
-            EraseMode::Discard | EraseMode::None => {}
-            EraseMode::Zero => {
-                can_punch = can_punch && punch_hole(device, &part)?;
-                if !can_punch {
-                    let length = part.end - part.start;
-                    let done = ioctl::zero_out(device.as_fd(), part.start, length);
-                    done.map_err(|error| failed(device, Errno::from_raw_os_error(error as i32)))?;
-                }
+        if mode == EraseMode::Discard {
+            match ioctl::discard(device.as_fd(), part.start, part.end - part.start) {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP) => return Ok(()),
+                Err(error) => return Err(failed(device, error)),
+            }
+        } else {
+            can_punch = can_punch && punch_hole(device, &part)?;
+            if !can_punch {
+                let zeroed = ioctl::zero_out(device.as_fd(), part.start, part.end - part.start);
+                zeroed.map_err(|error| failed(device, error))?;
             }
         }
         device.flush()?;
@@ -203,68 +179,20 @@ fn punch_hole(device: &ExclusiveDevice<'_>, part: &Range<u64>) -> Result<bool> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match fallocate(device.as_fd(), flags, part.start, part.end - part.start) {
         Ok(()) => Ok(true),
-        // ENODEV: before Linux 4.9, for every block device.
+        // NODEV: before Linux 4.9, for every block device.
         Err(Errno::OPNOTSUPP | Errno::NODEV) => Ok(false),
         Err(error) => Err(failed(device, error)),
     }
 }
 
-/// Returns false if the device can't do it.
-fn discard(device: &ExclusiveDevice<'_>, part: &Range<u64>) -> Result<bool> {
-    match ioctl::discard(device.as_fd(), part.start, part.end - part.start) {
-        Ok(()) => Ok(true),
-        Err(nix::Error::EOPNOTSUPP) => Ok(false),
-        Err(error) => Err(failed(device, Errno::from_raw_os_error(error as i32))),
-    }
-}
-
-fn failed(device: &ExclusiveDevice<'_>, error: Errno) -> Error {
+fn failed(device: &ExclusiveDevice<'_>, error: impl Into<io::Error>) -> Error {
     Error::os(ERASE, device.device.path(), error)
 }
 
-fn verify(device: &ExclusiveDevice<'_>) -> Result<()> {
-    match first_nonzero(device)? {
-        None => Ok(()),
-        Some(offset) => {
-            let reason = format!("the byte at {offset} is not zero after the erase");
-            let error = Error::new(ErrorKind::NotBlank, ERASE, reason).at(device.device.path());
-            Err(error.hint("the disk does not do what it confirms: do not use it again"))
-        }
-    }
-}
-
-/// The offset of a byte that is not zero, at the ends and at random places.
-fn first_nonzero(device: &ExclusiveDevice<'_>) -> Result<Option<u64>> {
-    // Without direct I/O, the cache would answer.
-    ioctl::flush_buffers(device.as_fd())
-        .map_err(|error| failed(device, Errno::from_raw_os_error(error as i32)))?;
-    let mut random = [0; SAMPLES * 8];
-    getrandom(&mut random, GetRandomFlags::empty()).map_err(|error| failed(device, error))?;
-    let (random, _) = random.as_chunks::<8>();
-    let random = random.iter().map(|bytes| u64::from_ne_bytes(*bytes));
-    let mut buffer = AlignedBuffer::new();
-    for place in places(device.size, random).into_iter().flat_map(pieces) {
-        let bytes = buffer.first(length_of(&place));
-        device.read(bytes, place.start)?;
-        if let Some(index) = bytes.iter().position(|byte| *byte != 0) {
-            return Ok(Some(place.start + index as u64));
-        }
-    }
-    Ok(None)
-}
-
-/// Both ends, and one place for each random number.
-fn places(size: u64, random: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
-    let block = BLOCK as u64;
-    let tail = size.saturating_sub(END);
-    let tail = (tail - tail % block).max(END.min(size));
-    let mut places = vec![0..END.min(size), tail..size];
-    let middle = tail.saturating_sub(END) / block;
-    if middle > 0 {
-        let starts = random.map(|number| END + number % middle * block);
-        places.extend(starts.map(|start| start..(start + SAMPLE).min(tail)));
-    }
-    places
+/// The place of a byte that is not zero, among those that a [probe](BlockDevice::probe) reads. Nothing is written.
+pub(crate) fn nonzero_place(device: &BlockDevice) -> Result<Option<u64>> {
+    let first = |place, block: &[u8]| ControlFlow::Break(place + first_nonzero(block).unwrap_or(0) as u64);
+    nonzero_blocks(device, first).map_err(|unread| Error::os(ERASE, device.path(), unread.error))
 }
 
 #[cfg(test)]
@@ -280,39 +208,5 @@ mod tests {
         }
         let error = "Zero".parse::<EraseMode>().unwrap_err();
         assert_eq!(error.to_string(), "read the erase mode: \"Zero\" is none of zero, discard, none");
-    }
-
-    #[test]
-    fn steps_are_whole_mebibytes_within_their_limits() {
-        let mebibyte = 1 << 20;
-        for (rate, step) in [
-            (None, 1 << 30),
-            (Some(1), mebibyte),
-            (Some(10 * mebibyte), 2 * mebibyte),
-            (Some(1 << 40), 1 << 30),
-        ] {
-            let options = EraseOptions::new();
-            let options = rate.map_or(options, |rate| options.bytes_per_second(rate));
-            assert_eq!(options.step(), step, "{rate:?}");
-        }
-    }
-
-    #[test]
-    fn both_ends_and_places_between_them_are_read() {
-        let numbers = || [0, 1, u64::MAX].into_iter();
-        for size in [0, 512, 4096, END, END + 512, 2 * END, 2 * END + 4096 + 512, 1 << 40] {
-            let places = places(size, numbers());
-            assert_eq!((places[0].start, places[0].end), (0, END.min(size)), "{size}");
-            assert_eq!(places[1].end, size);
-            let read = places[1].start.saturating_sub(places[0].end);
-            assert!(read == 0 || places[1].end - places[1].start >= END, "{size}: {places:?}");
-            for place in &places {
-                assert!(
-                    place.start.is_multiple_of(512) && place.start <= place.end && place.end <= size,
-                    "{places:?}"
-                );
-            }
-            assert_eq!(places.len() > 2, size > 2 * END, "{size}");
-        }
     }
 }

@@ -7,6 +7,14 @@ use std::path::{Path, PathBuf};
 /// The result of every fallible function of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// None instead of the error that it does not exist.
+pub(crate) fn found<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
 /// The kind of a failure: the part of an [`Error`] that a program acts on.
 ///
 /// New kinds can be added; match with a wildcard arm.

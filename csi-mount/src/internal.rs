@@ -1,14 +1,87 @@
 //! Functions for the tests of the toolkit. They are not part of the API, and change without notice.
 
-pub use crate::mounted::stats::STATS_TIME_LIMIT;
+use crate::device::block_device::{BlockDevice, DeviceUse};
+pub use crate::device::loop_device::LoopDevice;
+pub use crate::device::sysfs::DeviceIdentity;
+use crate::device::sysfs::Rescan;
+pub use crate::device::users::DeviceUser;
+#[cfg(feature = "lvm")]
+pub use crate::erase::{EraseOptions, erase};
+use crate::error::Result;
+pub use crate::filesystem::check::{CheckPolicy, CheckReport, check};
+pub use crate::filesystem::format::Format;
+pub use crate::filesystem::grow::{grow_mounted, grow_unmounted};
+#[cfg(any(test, feature = "testing"))]
+pub use crate::filesystem::probe::probe_reads;
+pub use crate::filesystem::probe::{BlankProof, InterruptedFormat, Probe, Progress, Signature};
+pub use crate::mounted::health::{health, health_within};
+pub use crate::mounted::stats::{STATS_TIME_LIMIT, stats, stats_within};
 pub use crate::mounted::users::{MountUser, mount_users};
 pub use crate::place::protected::{SYSTEM_DIRECTORIES, SYSTEM_TREES};
+pub use crate::place::target::mount_state;
 #[cfg(any(test, feature = "testing"))]
-pub use crate::sys::features::Feature;
+pub use crate::quota::set_first_project_ids;
+#[cfg(any(test, feature = "testing"))]
+pub use crate::sys::features::{Feature, without_features};
+#[cfg(any(test, feature = "testing"))]
+pub use crate::sys::process::ptrace_listen;
+pub use crate::table::mountinfo::parse_mountinfo;
 #[cfg(any(test, feature = "testing"))]
 pub use crate::testing::disks::{FakeDisks, FoundDisk};
 #[cfg(any(test, feature = "testing"))]
 pub use crate::testing::peer_namespace::PeerNamespace;
+
+/// What the steps of volumes ask an open device. Drivers use [`Devices`](crate::Devices), with the device's path.
+pub trait DeviceQuestions {
+    fn probe(&self) -> Probe<'_>;
+    fn is_read_only(&self) -> Result<bool>;
+    fn in_use(&self) -> Result<DeviceUse>;
+    fn users(&self) -> Result<Vec<DeviceUser>>;
+    fn holders(&self) -> Result<Vec<String>>;
+    fn identity(&self) -> Result<DeviceIdentity>;
+    fn rescan(&self) -> Result<Rescan>;
+    fn verify(&self) -> Result<()>;
+}
+
+impl DeviceQuestions for BlockDevice {
+    fn probe(&self) -> Probe<'_> {
+        self.probe()
+    }
+
+    fn is_read_only(&self) -> Result<bool> {
+        self.is_read_only()
+    }
+
+    fn in_use(&self) -> Result<DeviceUse> {
+        self.in_use()
+    }
+
+    fn users(&self) -> Result<Vec<DeviceUser>> {
+        self.users()
+    }
+
+    fn holders(&self) -> Result<Vec<String>> {
+        self.holders()
+    }
+
+    fn identity(&self) -> Result<DeviceIdentity> {
+        self.identity()
+    }
+
+    fn rescan(&self) -> Result<Rescan> {
+        self.rescan()
+    }
+
+    fn verify(&self) -> Result<()> {
+        self.verify()
+    }
+}
+
+/// Encrypts a device.
+#[cfg(feature = "luks")]
+pub fn encrypt(luks: &crate::Luks, proof: BlankProof<'_>, key: &crate::LuksKey) -> Result<()> {
+    luks.format(proof, key)
+}
 
 /// The steps of volumes on the kernel, with targets that are open. Drivers use [`Host`](crate::Host).
 pub mod flow {
@@ -73,9 +146,11 @@ pub mod flow {
         use crate::mounting::unmount::{UNMOUNT_TIME_LIMIT, Unmounted};
         use crate::place::target::Target;
 
+        pub use super::shared::{publish, unpublish};
         pub use crate::flow::fuse::lost::is_lost;
+        pub use crate::flow::fuse::recover::{Recovered, recover};
         pub use crate::flow::fuse::steps::unstage as unstage_within;
-        pub use crate::flow::fuse::steps::{exceeded_memory_limit, identity_at, publish, stage, unpublish};
+        pub use crate::flow::fuse::steps::{exceeded_memory_limit, identity_at, stage};
         pub use crate::flow::fuse::*;
 
         /// Unstages within the usual time limit.
@@ -109,53 +184,14 @@ pub mod flow {
 /// What is registered at a device, without the steps that a node takes.
 #[cfg(feature = "remote")]
 pub mod reservation {
-    use crate::device::block_device::BlockDevice;
-    use crate::error::Result;
-
+    pub use crate::reservation::device::{change, registrations};
     pub use crate::sys::reservation::{Change, Registrations};
-
-    /// What is registered and reserved.
-    ///
-    /// # Errors
-    /// As the steps.
-    pub fn registrations(device: &BlockDevice) -> Result<Registrations> {
-        crate::reservation::registrations(device)
-    }
-
-    /// Makes a change. Returns false if what is registered does not allow it.
-    ///
-    /// # Errors
-    /// As the steps.
-    pub fn change(device: &BlockDevice, change: Change) -> Result<bool> {
-        crate::reservation::change(device, change)
-    }
 }
 
-/// Runs the closure as on a kernel that lacks these features. This affects only the current thread.
+/// Switches the simple quotas of a btrfs on (Linux 6.7). `btrfs` can do it from version 6.7 on.
 #[cfg(any(test, feature = "testing"))]
-pub fn without_features<T>(features: &[Feature], run: impl FnOnce() -> T) -> T {
-    crate::sys::features::without(features, run)
-}
-
-/// Makes this process choose project ids among so few first, so that processes choose the same one.
-#[cfg(any(test, feature = "testing"))]
-pub fn set_first_project_ids(number: u32) {
-    crate::quota::set_first_ids(number);
-}
-
-/// Returns the parts of a device that [`probe`](crate::BlockDevice::probe) reads, in its order, so that a
-/// test can read the same parts without it.
-#[cfg(any(test, feature = "testing"))]
-pub fn probe_reads(device: &crate::BlockDevice) -> Vec<std::ops::Range<u64>> {
-    crate::filesystem::probe::reads(device)
-}
-
-/// `PTRACE_LISTEN`, for a process that the calling thread has seized and a signal has stopped: the process
-/// stays stopped, and its parent sees the stop.
-///
-/// # Errors
-/// As `ptrace(2)`.
-#[cfg(any(test, feature = "testing"))]
-pub fn ptrace_listen(process: i32) -> std::io::Result<()> {
-    crate::sys::process::ptrace_listen(process)
+pub fn enable_simple_quotas(at: &std::path::Path) -> std::io::Result<()> {
+    use std::os::fd::AsFd as _;
+    let directory = std::fs::File::open(at)?;
+    Ok(crate::sys::btrfs::enable_simple_quotas(directory.as_fd())?)
 }

@@ -34,25 +34,21 @@
 //! | set mount options | [`MountOptions`], [`MountAttributes`] |
 //! | mount and unmount | [`Mount`], [`Bind`], [`Unmount`] |
 //! | keep volumes out of the directories of the system and of the driver | [`ProtectedPaths`] |
-//! | find out whether and where something is mounted | [`mount_state`], [`mounts`] |
+//! | find out whether and where something is mounted | [`Mounts::state`], [`mounts`] |
 //! | find out which filesystem is mounted at a path: type, source, device, options | [`Target::mounted`] |
-//! | get the usage and the health of a filesystem | [`stats()`], [`health()`] |
-//! | open a block device | [`BlockDevice`], [`LoopDevice`] |
-//! | wait for the right device | [`ExpectedDevice`] |
-//! | find out who uses a device | [`BlockDevice::users`] |
-//! | find out what is on a device | [`Probe`] |
-//! | make a filesystem on a device | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
-//! | repair and grow a filesystem | [`check`], [`grow_mounted`], [`grow_unmounted`] |
+//! | get the usage and the health of a filesystem | [`Mounts::stats`], [`Mounts::health`] |
+//! | wait for the right device, find out who uses it, attach loop devices | [`Devices`], [`ExpectedDevice`] |
+//! | use what is on a device, or make a filesystem if it is proven blank; check and grow it; mount it | [`BlockVolumes::stage`] |
 //! | make and delete directories below an untrusted path | [`Root`], [`Target::remove_tree`] |
-//! | give a volume's files to a group | [`set_volume_ownership`], or [`IdMap`] for one mount |
+//! | give a volume's files to a group | [`Directories::set_volume_ownership`], or [`IdMap`] for one mount |
 //! | limit what a directory can hold | [`Directories::create`], [`DirectoryLimit`] |
 //! | copy the content of a volume | [`copy_file()`], [`Target::copy_tree`], [`data_ranges`]; [`Frozen`] stops writes meanwhile |
 //! | run all steps for a volume | [`flow`] |
-//! | make volumes in a volume group of LVM, and erase them | [`lvm`], [`erase`](mod@erase) |
+//! | make volumes in a volume group of LVM, and erase them | [`lvm`] |
 //! | attach a disk over the network, and detach it | [`remote`] |
 //! | keep a node that is cut off from writing | [`reservation`] |
 //! | run a storage system's own tool, with a time limit and secrets | [`Program`] |
-//! | check whether the node has what volumes need | [`preflight()`] |
+//! | check whether the node has what volumes need | [`Mounts::preflight`] |
 //! | do it on a node that a test can replace | [`Host`] |
 //! | test a driver without root, also how it finds its device | `testing::SimulatedNode` |
 //!
@@ -71,8 +67,8 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `luks` | no | [`Luks`]: block volumes encrypted on their device, by running `cryptsetup` |
-//! | `lvm` | no | [`lvm`]: volumes of LVM, by running lvm2; [`erase`](mod@erase): devices that read as zeros afterwards |
-//! | `remote` | no | [`remote`]: disks that are attached over the network: NVMe over TCP, iSCSI, Fibre Channel; [`reservation`]: a single writer, proven by the storage |
+//! | `lvm` | no | [`lvm`]: volumes of LVM, by running lvm2; a deleted one reads as zeros |
+//! | `remote` | no | [`remote`]: disks that are attached over the network: NVMe over TCP and RDMA, iSCSI, Fibre Channel, RBD; [`reservation`]: a single writer, proven by the storage |
 //! | `testing` | no | the module `testing`: mount namespaces and disks for the tests of a driver |
 #![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(target_os = "linux"))))]
 #![cfg(target_os = "linux")]
@@ -81,7 +77,7 @@ mod bounded;
 mod detached;
 mod device;
 #[cfg(feature = "lvm")]
-pub mod erase;
+mod erase;
 mod error;
 mod filesystem;
 pub mod flow;
@@ -112,19 +108,15 @@ pub use bounded::allow_blocking::allow_blocking;
 pub use device::block_device::{BlockDevice, DeviceAccess, DeviceUse};
 pub use device::expected::ExpectedDevice;
 pub use device::loop_device::node::LoopPath;
-pub use device::loop_device::{LoopCache, LoopDevice, LoopLifetime, LoopOptions};
-pub use device::mount_places::MountPlace;
-pub use device::sysfs::{DeviceIdentity, Rescan};
-pub use device::users::DeviceUser;
+pub use device::loop_device::{LoopCache, LoopOptions};
+pub use device::sysfs::Rescan;
 pub use error::{Error, ErrorKind, Result};
-pub use filesystem::check::{CheckLimits, CheckPolicy, CheckReport, check};
-pub use filesystem::format::Format;
+pub use filesystem::check::CheckLimits;
 pub use filesystem::format::mkfs_options::MkfsOptions;
 pub use filesystem::format::watch::{FormatLimit, FormatStep};
-pub use filesystem::grow::{Grown, grow_mounted, grow_unmounted};
+pub use filesystem::grow::Grown;
 pub use filesystem::kernel_features::{KernelVersion, MkfsProfile};
 pub use filesystem::kind::Filesystem;
-pub use filesystem::probe::{BlankProof, InterruptedFormat, Probe, Progress, Signature};
 pub use filesystem::tool::program::{Program, ProgramOutput};
 pub use filesystem::uuid::FilesystemUuid;
 pub use host::{
@@ -133,8 +125,8 @@ pub use host::{
 #[cfg(feature = "luks")]
 pub use luks::{Luks, LuksDiscards, LuksKey, LuksPbkdf};
 pub use mounted::freeze::{Frozen, thaw};
-pub use mounted::health::{MountHealth, health, health_of_filesystem, health_within};
-pub use mounted::stats::{FilesystemUsage, Stats, stats, stats_within};
+pub use mounted::health::MountHealth;
+pub use mounted::stats::{FilesystemUsage, Stats};
 pub use mounting::attach::Outcome;
 pub use mounting::bind::Bind;
 pub use mounting::id_map::IdMap;
@@ -145,17 +137,17 @@ pub use place::owned_path::OwnedPath;
 pub use place::owner::{Evidence, Owner, OwnerId};
 pub use place::protected::ProtectedPaths;
 pub use place::root::Root;
-pub use place::target::{Created, Removed, Target, mount_state};
-pub use preflight::{NodeNeed, Preflight, PreflightFinding, Verdict, preflight};
+pub use place::target::{Created, Removed, Target};
+pub use preflight::{NodeNeed, Preflight, PreflightFinding, Verdict};
 pub use quota::DirectoryLimit;
 pub use sys::attributes::MountAttributes;
 pub use sys::ids::{DeviceNumber, MountId};
 pub use sys::memory::trim_heap;
 pub use sys::super_options::SuperOptions;
 pub use table::facts::{MountPoint, MountState};
-pub use table::mountinfo::{MountEntry, mounts, parse_mountinfo};
+pub use table::mountinfo::{MountEntry, mounts};
 pub use tree::copy_file::{Copied, copy_file, data_ranges};
-pub use tree::group::{GroupChange, GroupOutcome, set_permissions, set_volume_ownership};
+pub use tree::group::{GroupChange, GroupOutcome};
 
 /// The examples in README.md, compiled.
 #[cfg(doctest)]

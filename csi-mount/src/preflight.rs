@@ -37,7 +37,7 @@ pub struct PreflightFinding {
     pub detail: String,
 }
 
-/// The report of [`preflight()`]. `Display` prints one line for each problem.
+/// The report of [`Mounts::preflight`](crate::Mounts::preflight). `Display` prints one line for each problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preflight {
     findings: Vec<PreflightFinding>,
@@ -57,19 +57,6 @@ impl Preflight {
     /// The worst verdict of all findings.
     pub fn verdict(&self) -> Verdict {
         self.findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Fine)
-    }
-
-    /// Turns a report with a broken finding into an error, for a driver that does not start on such a node.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`] with all findings that are [`Broken`](Verdict::Broken).
-    pub fn into_result(self) -> Result<Self> {
-        let broken = self.findings.iter().filter(|finding| finding.verdict == Verdict::Broken);
-        let broken: Vec<_> = broken.map(ToString::to_string).collect();
-        if broken.is_empty() {
-            return Ok(self);
-        }
-        Err(Error::new(ErrorKind::Unsupported, "serve volumes on this node", broken.join("; ")))
     }
 }
 
@@ -109,25 +96,9 @@ pub enum NodeNeed {
     Fuse,
 }
 
-/// Checks the node and changes nothing.
-///
-/// Checks what every driver needs: mount propagation at the directories of the volumes' paths, the
-/// capabilities of the process, the system calls of the kernel, `/proc` and `/dev`; and what this driver
-/// needs besides.
-///
-/// ```no_run
-/// use csi_mount::{Filesystem, NodeNeed, preflight};
-///
-/// # fn main() -> csi_mount::Result<()> {
-/// let needs = [NodeNeed::BlockDevices, NodeNeed::Filesystem(Filesystem::Ext4)];
-/// let report = preflight(["/var/lib/kubelet"], &needs);
-/// println!("{report}");
-/// report.into_result()?;
-/// # Ok(())
-/// # }
-/// ```
-pub fn preflight(roots: impl IntoIterator<Item: AsRef<Path>>, needs: &[NodeNeed]) -> Preflight {
-    let mut findings: Vec<_> = roots.into_iter().map(|root| propagation(root.as_ref())).collect();
+/// See [`Mounts::preflight`](crate::Mounts::preflight).
+pub(crate) fn preflight(roots: &[PathBuf], needs: &[NodeNeed]) -> Preflight {
+    let mut findings: Vec<_> = roots.iter().map(|root| propagation(root)).collect();
     findings.extend(capabilities(needs));
     findings.extend(kernel());
     findings.extend(["/proc", "/dev"].map(pseudo_filesystem));
@@ -180,7 +151,8 @@ fn mount_of(path: &Path) -> Result<MountEntry> {
     let operation = "look at";
     let path = paths::absolute(operation, path)?;
     let look = || facts::from_fd(lookup::open_path(&path, OFlags::DIRECTORY)?);
-    let facts = look().map_err(|error| Error::os(operation, &path, error))?;
+    let hint = "mount the host's directory of volumes at this path, or name the path at which it is";
+    let facts = look().map_err(|error| Error::os(operation, &path, error).hint(hint))?;
     mountinfo::mount_by_id(facts.mount)?
         .ok_or_else(|| Error::new(ErrorKind::NotFound, operation, "its mount is not in the table").at(path))
 }
@@ -303,13 +275,12 @@ mod needs_root {
                 assert!(look().detail.contains("only receives"), "{}", look());
             });
             mount_change(path, MountPropagationFlags::PRIVATE).unwrap();
-            let report = preflight([path], &[NodeNeed::Filesystem(Filesystem::Xfs)]);
+            let report = preflight(&[path.to_owned()], &[NodeNeed::Filesystem(Filesystem::Xfs)]);
             assert_eq!(report.verdict(), Verdict::Broken);
             assert!(report.to_string().contains("Bidirectional"), "{report}");
-            let error = report.into_result().unwrap_err();
-            assert!(error.to_string().contains("Bidirectional"), "{error}");
         });
-        assert!(propagation(Path::new("/no/such/root")).detail.contains("No such file"));
+        let absent = propagation(Path::new("/no/such/root")).detail;
+        assert!(absent.contains("No such file") && absent.contains("mount the host's directory"), "{absent}");
     }
 }
 
@@ -342,13 +313,14 @@ mod tests {
             assert_eq!(subjects, ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE"], "{needs:?}");
         }
         let report = Preflight { findings: findings.clone() };
-        assert!(report.into_result().unwrap_err().to_string().contains("CAP_SYS_ADMIN"));
+        assert_eq!(report.verdict(), Verdict::Broken);
+        assert!(report.to_string().contains("CAP_SYS_ADMIN"), "{report}");
     }
 
     #[test]
     fn only_what_the_driver_uses_is_checked() {
         let subjects = |needs: &[NodeNeed]| {
-            let report = preflight(["/"], needs);
+            let report = preflight(&[PathBuf::from("/")], needs);
             report.findings().iter().map(|found| found.subject.clone()).collect::<Vec<_>>()
         };
         let plain = subjects(&[]);

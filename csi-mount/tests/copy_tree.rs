@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use csi_mount::flow::shared::{SharedSource, open};
 use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, MountOptions, Removed, Root, Target};
-use devices::{Image, run};
+use devices::{EndOfWork, Image, refused, run};
 use mount_support::*;
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, XattrFlags, inotify, linkat, mkdirat, openat, renameat_with,
@@ -84,9 +84,47 @@ fn a_copy_is_what_it_was_copied_from() {
         let again = from.copy_tree(&Target::new(place.join("to")).unwrap()).unwrap_err();
         assert_eq!(again.raw_os_error(), Some(nix::libc::EEXIST), "{again}");
         let absent = Target::new(place.join("none")).unwrap();
-        let none = absent.copy_tree(&Target::new(place.join("to2")).unwrap()).unwrap_err();
-        assert_eq!(none.kind(), ErrorKind::NotFound, "{none}");
+        refused(absent.copy_tree(&Target::new(place.join("to2")).unwrap()), ErrorKind::NotFound);
         assert!(!place.join("to2").exists());
+    });
+}
+
+/// Only regular files kept their hard links, ACLs and attributes.
+#[test]
+fn links_and_special_files_keep_hard_links_and_attributes() {
+    // Version 2; owner rwx, user 1234 r-x, group r-x, mask rwx, others nothing.
+    const ACL: &[u8] =
+        b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x02\0\x05\0\xd2\x04\0\0\x04\0\x05\0\xff\xff\xff\xff\
+        \x10\0\x07\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
+    sandbox(|place| {
+        tree(&place.join("from"));
+        let a = place.join("from/a");
+        for name in ["link", "pipe"] {
+            // A call that does not follow the link.
+            linkat(rustix::fs::CWD, a.join(name), rustix::fs::CWD, a.join("b").join(name), AtFlags::empty())
+                .unwrap();
+            rustix::fs::lsetxattr(a.join(name), "trusted.mark", b"value", XattrFlags::empty()).unwrap();
+        }
+        rustix::fs::setxattr(a.join("pipe"), "system.posix_acl_access", ACL, XattrFlags::empty()).unwrap();
+        let from = Target::new(place.join("from")).unwrap();
+        from.copy_tree(&Target::new(place.join("to")).unwrap()).unwrap();
+
+        let to = place.join("to/a");
+        for name in ["link", "pipe"] {
+            let of = |path: &Path| fs::symlink_metadata(path).unwrap();
+            let copied = of(&to.join(name));
+            assert_eq!((copied.ino(), copied.nlink()), (of(&to.join("b").join(name)).ino(), 2), "{name}");
+            assert_eq!(
+                (copied.mode(), copied.mtime()),
+                (of(&a.join(name)).mode(), of(&a.join(name)).mtime())
+            );
+            let mut value = [0; 8];
+            let size = rustix::fs::lgetxattr(to.join(name), "trusted.mark", &mut value).unwrap();
+            assert_eq!(&value[..size], b"value", "{name}");
+        }
+        let mut value = [0; 64];
+        let size = rustix::fs::getxattr(to.join("pipe"), "system.posix_acl_access", &mut value).unwrap();
+        assert_eq!(&value[..size], ACL);
     });
 }
 
@@ -103,8 +141,7 @@ fn mounts_below_are_not_copied() {
             .at(&Target::new(place.join("from/a/b")).unwrap())
             .unwrap();
         let from = Target::new(place.join("from")).unwrap();
-        let error = from.copy_tree(&Target::new(place.join("to")).unwrap()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        let error = refused(from.copy_tree(&Target::new(place.join("to")).unwrap()), ErrorKind::Busy);
         assert!(error.to_string().contains("from/a/b"), "{error}");
     });
 }
@@ -128,6 +165,7 @@ fn a_link_that_is_swapped_in_is_never_followed() {
                     rustix::fs::renameat_with(cwd, from.join("real"), cwd, from.join("link"), flags).unwrap();
                 }
             });
+            let _end = EndOfWork(&stop);
             for round in 0..200 {
                 let to = place.join(format!("to{round}"));
                 // The copy is allowed to fail if it notices the exchange. Only what it copied matters.
@@ -140,7 +178,6 @@ fn a_link_that_is_swapped_in_is_never_followed() {
                     }
                 }
             }
-            stop.store(true, Ordering::Relaxed);
         });
     });
 }
@@ -384,8 +421,7 @@ fn the_first_file_that_cannot_be_copied_is_named_with_their_number() {
             File::create(from.join(name)).unwrap().set_len(20 << 40).unwrap();
         }
         let to = Target::new(disk.path().join("to")).unwrap();
-        let error = Target::new(&from).unwrap().copy_tree(&to).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+        let error = refused(Target::new(&from).unwrap().copy_tree(&to), ErrorKind::OutOfRange);
         let text = error.to_string();
         assert!(text.contains("from/") && text.contains("huge") || text.contains("other"), "{text}");
         assert!(text.contains("the first of 3 files that failed"), "{text}");

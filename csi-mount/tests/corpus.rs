@@ -14,8 +14,9 @@ use std::sync::Mutex;
 
 use corpus_images::{Base, Change};
 use csi_mount::internal::flow::block::{StagePlan, stage};
+use csi_mount::internal::{DeviceQuestions as _, Probe, mount_state};
 use csi_mount::testing::private_mount_namespace;
-use csi_mount::{ErrorKind, Filesystem, MountState, Probe, Target};
+use csi_mount::{ErrorKind, Filesystem, MountState, Target};
 use devices::{Image, MIB};
 
 /// A result of the prober or of libblkid, in common terms.
@@ -104,7 +105,7 @@ fn examine(tally: &mut Tally, name: String, image: &Image) {
     let staging = Target::new(image.directory().join("staging")).unwrap();
     let error = stage(image.path(), &staging, &StagePlan::new(other)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotBlank, "{name}: {error}");
-    assert_eq!(staging.state().unwrap(), MountState::Absent, "{name}");
+    assert_eq!(mount_state(staging.path()).unwrap(), MountState::Absent, "{name}");
     assert_eq!(image.content(), before, "{name} was changed");
 }
 

@@ -7,23 +7,24 @@
 //! need no NFS client.
 
 mod devices;
-mod flow_support;
 mod fuse_support;
 mod matrix;
+mod mount_support;
 mod stepper;
 
 use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use csi_mount::internal::DeviceQuestions as _;
 use csi_mount::internal::flow::ephemeral::{self, Content, EphemeralPlan};
 use csi_mount::internal::flow::shared::{self, SharedSource};
 use csi_mount::{Bind, DeviceUse, MountAttributes, Target, unmount};
 use devices::{Image, put_node, run};
-use flow_support::{eventually, layers, on_tmpfs};
 use fuse_support::lost_server;
 use matrix::sweep::{STEP_DIES, assert_points, kill_steps};
 use matrix::{Level, Place, Step, Volume};
+use mount_support::{eventually, layers, sandbox};
 use stepper::do_job;
 
 fn job(words: &[&str]) -> csi_mount::Result<()> {
@@ -242,7 +243,7 @@ impl Volume for Ephemeral {
 fn a_directory() {
     let test = "a_directory";
     do_job(job);
-    on_tmpfs(|base| {
+    sandbox(|base| {
         let steps = [(Step::Publish, 24, 20), (Step::Unpublish, 24, 8)];
         assert_points(test, kill_steps((test, job), &mut Directory::new(base), STEP_DIES, &steps), 30);
     });
@@ -252,7 +253,7 @@ fn a_directory() {
 fn a_shared_filesystem() {
     let test = "a_shared_filesystem";
     do_job(job);
-    on_tmpfs(|base| {
+    sandbox(|base| {
         let mut volume = Shared::new(base);
         let steps = [
             (Step::Stage, 24, 30),
@@ -275,7 +276,7 @@ fn a_shared_filesystem() {
 fn an_ephemeral_volume() {
     let test = "an_ephemeral_volume";
     do_job(job);
-    on_tmpfs(|base| {
+    sandbox(|base| {
         let steps = [(Step::Publish, 24, 40), (Step::Change, 24, 40), (Step::Unpublish, 24, 8)];
         assert_points(test, kill_steps((test, job), &mut Ephemeral::new(base), STEP_DIES, &steps), 60);
     });

@@ -4,20 +4,21 @@
 //! Each test kills at the number of points that [`Points`](stepper::Points) gives (together less than a
 //! minute), and prints this number. `CSI_CRASH_STRIDE=1` makes it kill at every point.
 
-mod flow_support;
 mod fuse_support;
 mod matrix;
+mod mount_support;
 mod stepper;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use csi_mount::internal::flow::fuse::{self, FuseDaemon};
-use csi_mount::{MountAttributes, MountHealth, Target, health};
-use flow_support::{eventually, layers, on_tmpfs};
+use csi_mount::internal::health;
+use csi_mount::{MountAttributes, MountHealth, Target};
 use fuse_support::{PATIENCE, answering_daemon, daemon_processes, lost_server, the_daemon};
 use matrix::sweep::{STEP_DIES, assert_points, kill_steps};
 use matrix::{Level, Place, Step, Volume};
+use mount_support::{eventually, layers, sandbox};
 use nix::sys::signal::{Signal, kill};
 use stepper::{Job, Kill, Programs, do_job};
 
@@ -155,7 +156,7 @@ const STEPS: [(Step, u64, u64); 4] =
 fn a_fuse_filesystem() {
     let test = "a_fuse_filesystem";
     do_job(job);
-    on_tmpfs(|base| {
+    sandbox(|base| {
         let mut volume = Served::new(base);
         let mut points = kill_steps((test, job), &mut volume, STEP_DIES, &STEPS);
         volume.lost_daemon = true;
@@ -175,7 +176,7 @@ fn a_fuse_filesystem() {
 fn a_fuse_daemon_that_is_killed_while_it_starts() {
     let test = "a_fuse_daemon_that_is_killed_while_it_starts";
     do_job(job);
-    on_tmpfs(|base| {
+    sandbox(|base| {
         let caller_dies = (Programs::Daemons, Kill::Caller);
         let mut volume = Served::new(base);
         let mut points = kill_steps((test, job), &mut volume, caller_dies, &[(Step::Stage, 24, 100)]);
@@ -190,7 +191,7 @@ fn a_fuse_daemon_that_is_killed_while_it_starts() {
 fn a_fuse_daemon_that_is_killed_while_it_serves() {
     let test = "a_fuse_daemon_that_is_killed_while_it_serves";
     do_job(job);
-    on_tmpfs(|base| {
+    sandbox(|base| {
         let mut volume = Served { daemon_dies: true, ..Served::new(base) };
         let staging = volume.place.staging.path().to_owned();
         let kill_it = || kill_daemons(&staging);
@@ -205,7 +206,7 @@ fn a_fuse_daemon_that_is_killed_while_it_serves() {
 fn a_fuse_daemon_that_is_about_to_run_is_waited_for() {
     let test = "a_fuse_daemon_that_is_about_to_run_is_waited_for";
     do_job(job);
-    on_tmpfs(|base| {
+    sandbox(|base| {
         let staging = Target::new(base.join("s")).unwrap();
         let path = staging.path().to_str().unwrap();
         let job = Job { programs: Programs::LetGo, test, words: &["fuse", "stage", "", path, path] };
@@ -228,7 +229,7 @@ fn a_fuse_daemon_that_is_about_to_run_is_waited_for() {
 fn processes_that_stage_one_fuse_filesystem_start_one_daemon() {
     let test = "processes_that_stage_one_fuse_filesystem_start_one_daemon";
     do_job(job);
-    on_tmpfs(|base| {
+    sandbox(|base| {
         for round in 0..3 {
             let staging = Target::new(base.join(round.to_string())).unwrap();
             let path = staging.path().to_str().unwrap();

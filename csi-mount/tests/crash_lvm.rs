@@ -11,6 +11,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 
+use csi_mount::lvm::EraseMode;
 use csi_mount::lvm::{LvmDeletion, LvmName, LvmOptions, LvmRequest, LvmState, VolumeGroup};
 use csi_mount::{Error, ErrorKind};
 use devices::MIB;
@@ -47,14 +48,14 @@ impl Job {
     /// What the job works on.
     fn name(self) -> LvmName {
         match self {
-            Self::Snapshot => LvmName::snapshot("made"),
-            Self::Thick | Self::Thin | Self::Copy => LvmName::volume("made"),
-            Self::Grow | Self::Delete => LvmName::volume("old"),
+            Self::Snapshot => LvmName::Snapshot("made".into()),
+            Self::Thick | Self::Thin | Self::Copy => LvmName::Volume("made".into()),
+            Self::Grow | Self::Delete => LvmName::Volume("old".into()),
         }
     }
 
     fn run(self, group: &VolumeGroup) -> csi_mount::Result<()> {
-        let source = LvmName::volume("source");
+        let source = LvmName::Volume("source".into());
         match self {
             Self::Thick => group.create(&LvmRequest::new("made", 8 * MIB)).map(drop),
             Self::Thin => group.create(&LvmRequest::new("made", 8 * MIB).layout(thin("pool"))).map(drop),
@@ -62,7 +63,7 @@ impl Job {
                 group.create(&LvmRequest::new("made", 8 * MIB).layout(thin("pool")).source(source)).map(drop)
             }
             Self::Snapshot => group.snapshot("made", "source").map(drop),
-            Self::Grow => group.grow("old", 12 * MIB).map(drop),
+            Self::Grow => group.grow("old", 12 * MIB, None).map(drop),
             Self::Delete => delete(group, &self.name()),
         }
     }
@@ -77,6 +78,13 @@ impl Job {
                 mark(group, "source", "content");
             }
             Self::Grow | Self::Delete => {
+                if self == Self::Grow {
+                    // The extents by which the volume grows have the data of another one.
+                    let stale = LvmRequest::new("stale", 16 * MIB).erase(EraseMode::None);
+                    group.create(&stale).unwrap();
+                    mark(group, "stale", "tenant");
+                    delete(group, &LvmName::Volume("stale".into())).unwrap();
+                }
                 group.create(&LvmRequest::new("old", 8 * MIB)).unwrap();
                 mark(group, "old", "content");
             }
@@ -98,7 +106,10 @@ impl Job {
         assert_eq!(volume.bytes, bytes * MIB);
         match self {
             Self::Copy => assert!(volume_has(group, "made", "content")),
-            Self::Grow => assert!(volume_has(group, "old", "content")),
+            Self::Grow => {
+                assert!(volume_has(group, "old", "content"));
+                assert!(!volume_has(group, "old", "tenant"));
+            }
             _ => {}
         }
     }
@@ -202,7 +213,7 @@ fn sweep(jobs: &[Job]) {
 fn clean(bed: &Bed, group: &VolumeGroup, job: Job, what: &str) {
     settle(group, what, |group| delete(group, &job.name()));
     if [Job::Copy, Job::Snapshot].contains(&job) {
-        settle(group, what, |group| delete(group, &LvmName::volume("source")));
+        settle(group, what, |group| delete(group, &LvmName::Volume("source".into())));
     }
     assert_eq!(bed.logical_volumes(), ["pool"], "{what}");
     let mapped = devices::run("dmsetup", &["ls"]);

@@ -5,9 +5,8 @@ mod mount_support;
 
 use std::time::Instant;
 
-use csi_mount::{
-    Bind, MountAttributes, MountHealth, Outcome, Removed, Target, Unmounted, health, stats, unmount,
-};
+use csi_mount::internal::{health, stats};
+use csi_mount::{Bind, MountAttributes, MountHealth, Outcome, Removed, Target, Unmounted, unmount};
 use measure::{measure, measure_until, rounds};
 use mount_support::{sandbox, source};
 

@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use csi_mount::internal::{CheckPolicy, DeviceQuestions as _, Format, Probe, check, grow_unmounted};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, CheckLimits, CheckPolicy, Error, Filesystem, Format, Luks, LuksKey, LuksPbkdf, Mount, Probe,
-    Result, Target, check, grow_unmounted, unmount,
+    BlockDevice, CheckLimits, Error, Filesystem, Luks, LuksKey, LuksPbkdf, Mount, Result, Target, unmount,
 };
 use devices::{Image, put_node};
 
@@ -24,7 +24,7 @@ fn job(step: &str, node: &Path) -> Result<()> {
         "format" | "encrypt" => match (device.probe(), of) {
             (Probe::Blank(proof), "luks") => {
                 let luks = Luks::new().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1000 });
-                luks.format(proof, &LuksKey::new("key").unwrap())
+                csi_mount::internal::encrypt(&luks, proof, &LuksKey::new("key").unwrap())
             }
             (Probe::Blank(proof), filesystem) => Format::new(filesystem.parse()?).run(proof),
             (other, _) => panic!("{other}"),

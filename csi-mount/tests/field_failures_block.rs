@@ -6,7 +6,8 @@
 //! - `block_flow.rs`: the staging mount of another device (sergelogvinov/proxmox-csi-plugin#601), the clone
 //!   with its origin's UUID (container-storage-interface/spec#482, topolvm/topolvm#522), mounts in other
 //!   namespaces (kubernetes-sigs/azuredisk-csi-driver#3761), foreign binds
-//!   (openebs/mayastor-control-plane#377, #390), the larger device (kubernetes/kubernetes#94929).
+//!   (openebs/mayastor-control-plane#377, #390), the larger device (kubernetes/kubernetes#94929),
+//!   the partitioned disk that was treated as empty (kubernetes/kubernetes#43378).
 //! - `block_flow_raw.rs`: the writable read-only device (piraeusdatastore/linstor-csi#88).
 
 mod devices;
@@ -17,13 +18,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_mount::internal::flow::block::{StageCheck, StagePlan, stage, unstage};
+use csi_mount::internal::{CheckPolicy, DeviceQuestions as _, Format, LoopDevice, Probe, check, mount_state};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, CheckLimits, CheckPolicy, DeviceAccess, ErrorKind, ExpectedDevice, Filesystem, Format,
-    FormatLimit, FormatStep, KernelVersion, LoopDevice, LoopOptions, MkfsProfile, Mount, MountOptions,
-    MountState, NodeNeed, Probe, Rescan, Target, Verdict, check, preflight,
+    BlockDevice, CheckLimits, DeviceAccess, ErrorKind, ExpectedDevice, Filesystem, FormatLimit, FormatStep,
+    Host, KernelVersion, LoopOptions, MkfsProfile, Mount, MountOptions, MountState, NodeNeed, Rescan, Target,
+    Verdict,
 };
-use devices::{Image, MIB, put_node, run, that_can_fail};
+use devices::{Image, MIB, put_node, refused, run, that_can_fail, wait, with_image};
 
 fn staging(image: &Image) -> Target {
     Target::new(image.directory().join("staging")).unwrap()
@@ -38,8 +40,10 @@ fn a_device_that_cannot_be_read_is_not_formatted() {
         image.write(20 * MIB, b"somebody's");
         fs::OpenOptions::new().write(true).open(image.file()).unwrap().set_len(30 * MIB).unwrap();
         let before = image.content();
-        let error = stage(image.path(), &staging(&image), &StagePlan::new(Filesystem::Ext4)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unreadable, "{error}");
+        refused(
+            stage(image.path(), &staging(&image), &StagePlan::new(Filesystem::Ext4)),
+            ErrorKind::Unreadable,
+        );
         assert_eq!(image.content(), before);
     });
 }
@@ -47,19 +51,16 @@ fn a_device_that_cannot_be_read_is_not_formatted() {
 /// hetznercloud/csi-driver#1346: the device was absent at the probe, and existed at mkfs.
 #[test]
 fn a_device_that_comes_late_is_waited_for_and_checked_first() {
-    private_mount_namespace(|| {
-        let image = Image::new(64);
+    with_image(64, |image, staging| {
         image.write(100, b"somebody's");
         let link = image.directory().join("by-id");
         let plan = StagePlan::new(Filesystem::Ext4).wait_for_device(Duration::from_millis(50));
-        let absent = stage(&link, &staging(&image), &plan).unwrap_err();
-        assert_eq!(absent.kind(), ErrorKind::NotFound, "{absent}");
+        refused(stage(&link, staging, &plan), ErrorKind::NotFound);
         let before = image.content();
         let plan = plan.wait_for_device(Duration::from_secs(60));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                private_mount_namespace(|| stage(&link, &staging(&image), &plan).unwrap_err().kind())
-            });
+            let waiting =
+                scope.spawn(|| private_mount_namespace(|| stage(&link, staging, &plan).unwrap_err().kind()));
             symlink(image.path(), &link).unwrap();
             assert_eq!(waiting.join().unwrap(), ErrorKind::NotBlank);
         });
@@ -67,25 +68,10 @@ fn a_device_that_comes_late_is_waited_for_and_checked_first() {
     });
 }
 
-/// kubernetes/kubernetes#43378: a partitioned disk was treated as empty.
-#[test]
-fn a_partition_table_is_not_an_empty_disk() {
-    private_mount_namespace(|| {
-        let image = Image::new(64);
-        image.write(510, &[0x55, 0xaa]);
-        let before = image.content();
-        let error = stage(image.path(), &staging(&image), &StagePlan::new(Filesystem::Ext4)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotBlank);
-        assert!(error.to_string().contains("partition table"), "{error}");
-        assert_eq!(image.content(), before);
-    });
-}
-
 /// kubernetes-sigs/aws-ebs-csi-driver#1224, hetznercloud/csi-driver#1455: a stale link led to another disk.
 #[test]
 fn a_stale_link_does_not_prove_the_disk() {
-    private_mount_namespace(|| {
-        let image = Image::new(64);
+    with_image(64, |image, staging| {
         let other = Image::new(64);
         let link = image.directory().join("virtio-pvc-1");
         symlink(other.path(), &link).unwrap();
@@ -93,21 +79,22 @@ fn a_stale_link_does_not_prove_the_disk() {
         let short = Duration::from_millis(30);
         for expected in [ExpectedDevice::new().serial("pvc-1"), ExpectedDevice::new().number(number)] {
             let plan = StagePlan::new(Filesystem::Ext4).expect(expected).wait_for_device(short);
-            let error = stage(&link, &staging(&image), &plan).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
+            refused(stage(&link, staging, &plan), ErrorKind::WrongDevice);
             assert!(matches!(other.open().probe(), Probe::Blank(_)), "the wrong disk was formatted");
         }
-        let found = ExpectedDevice::new().number(number).wait_limit(short).wait().unwrap();
+        let found = wait(&ExpectedDevice::new().number(number).wait_limit(short)).unwrap();
         assert_eq!((found.number(), found.path()), (number, image.path()), "sysfs knows it");
         let small =
-            ExpectedDevice::new().number(number).min_size(65 * MIB).wait_limit(short).wait().unwrap_err();
+            wait(&ExpectedDevice::new().number(number).min_size(65 * MIB).wait_limit(short)).unwrap_err();
         assert_eq!(small.kind(), ErrorKind::OutOfRange, "{small}");
         assert_eq!(
-            ExpectedDevice::new().wait_limit(short).wait().unwrap_err().kind(),
+            wait(&ExpectedDevice::new().wait_limit(short)).unwrap_err().kind(),
             ErrorKind::InvalidInput
         );
-        let absent = ExpectedDevice::new().serial("no disk has this").wait_limit(short).wait().unwrap_err();
-        assert_eq!(absent.kind(), ErrorKind::NotFound, "{absent}");
+        refused(
+            wait(&ExpectedDevice::new().serial("no disk has this").wait_limit(short)),
+            ErrorKind::NotFound,
+        );
         assert_eq!(found.rescan().unwrap(), Rescan::NotNeeded, "a loop device follows its file");
         assert!(found.holders().unwrap().is_empty());
     });
@@ -123,12 +110,13 @@ fn a_node_with_another_number_is_not_the_disk() {
     let number = image.loop_device().number();
     let expected = ExpectedDevice::new().number(number).wait_limit(Duration::from_secs(60));
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| expected.wait_at(&node).unwrap());
+        let waiting = scope.spawn(|| Host::kernel().devices().wait_at(&expected, &node).unwrap());
         // The node is replaced atomically, as udev does. The wait looks again until it finds the right node.
         let right = image.directory().join("right");
         put_node(&right, image.loop_device().number());
         fs::rename(&right, &node).unwrap();
-        assert_eq!(waiting.join().unwrap().number(), image.loop_device().number());
+        let found = waiting.join().unwrap();
+        assert_eq!(Host::kernel().devices().number(&found).unwrap(), image.loop_device().number());
     });
 }
 
@@ -175,7 +163,7 @@ fn features_for_a_newer_kernel_are_named() {
                         text.contains("the filesystem has ") && text.contains("the kernel is "),
                         "{text}"
                     );
-                    assert_eq!(staging(&image).state().unwrap(), MountState::NotMounted);
+                    assert_eq!(mount_state(staging(&image).path()).unwrap(), MountState::NotMounted);
                     println!("{text}");
                 }
             }
@@ -187,27 +175,26 @@ fn features_for_a_newer_kernel_are_named() {
 /// mounted device.
 #[test]
 fn a_filesystem_with_errors_is_repaired_only_before_it_is_mounted() {
-    private_mount_namespace(|| {
-        let image = Image::new(64);
+    with_image(64, |image, staging| {
         let plan = StagePlan::new(Filesystem::Ext4).mkfs_arguments(["-O", "^metadata_csum,^64bit"]);
-        stage(image.path(), &staging(&image), &plan).unwrap();
-        fs::write(staging(&image).path().join("file"), "kept").unwrap();
+        stage(image.path(), staging, &plan).unwrap();
+        fs::write(staging.path().join("file"), "kept").unwrap();
         let busy =
             check(&image.open(), Filesystem::Ext4, CheckPolicy::Preen, CheckLimits::default()).unwrap_err();
         assert_eq!(busy.kind(), ErrorKind::Busy);
-        unstage(&staging(&image), None).unwrap();
+        unstage(staging, None).unwrap();
 
         // The state field of the superblock: 2 means that errors were found.
         let has_errors = || image.read(1024 + 58, 2)[0] & 2 != 0;
         let damage = || image.write(1024 + 58, &[2, 0]);
         damage();
         let never = plan.clone().check(StageCheck::Never, Duration::from_secs(60));
-        stage(image.path(), &staging(&image), &never).unwrap();
-        unstage(&staging(&image), None).unwrap();
+        stage(image.path(), staging, &never).unwrap();
+        unstage(staging, None).unwrap();
         assert!(has_errors());
-        stage(image.path(), &staging(&image), &plan).unwrap();
-        assert_eq!(fs::read_to_string(staging(&image).path().join("file")).unwrap(), "kept");
-        unstage(&staging(&image), None).unwrap();
+        stage(image.path(), staging, &plan).unwrap();
+        assert_eq!(fs::read_to_string(staging.path().join("file")).unwrap(), "kept");
+        unstage(staging, None).unwrap();
         assert!(!has_errors(), "it was not mended");
 
         // Less memory than a program needs to start. The memory is measured while the program runs, and a
@@ -215,45 +202,42 @@ fn a_filesystem_with_errors_is_repaired_only_before_it_is_mounted() {
         let starved = plan.clone().check(StageCheck::WhenNeeded, CheckLimits::default().memory(4096));
         let attempt = || {
             damage();
-            let outcome = stage(image.path(), &staging(&image), &starved);
-            outcome.map(|_| unstage(&staging(&image), None).unwrap()).err()
+            let outcome = stage(image.path(), staging, &starved);
+            outcome.map(|_| unstage(staging, None).unwrap()).err()
         };
         let error = (0..100).find_map(|_| attempt()).expect("no program was seen to take memory");
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
         assert!(error.to_string().contains("e2fsck needed more than its 0 MiB"), "{error}");
-        assert_eq!(staging(&image).state().unwrap(), MountState::NotMounted);
+        assert_eq!(mount_state(staging.path()).unwrap(), MountState::NotMounted);
         assert!(has_errors(), "a check that was cut short counts as one");
-        stage(image.path(), &staging(&image), &plan).unwrap();
-        assert_eq!(fs::read_to_string(staging(&image).path().join("file")).unwrap(), "kept");
-        unstage(&staging(&image), None).unwrap();
+        stage(image.path(), staging, &plan).unwrap();
+        assert_eq!(fs::read_to_string(staging.path().join("file")).unwrap(), "kept");
+        unstage(staging, None).unwrap();
         assert!(!has_errors(), "the retry mends it");
 
         damage();
         let late = plan.check(StageCheck::WhenNeeded, Duration::ZERO);
-        let error = stage(image.path(), &staging(&image), &late).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
-        assert_eq!(staging(&image).state().unwrap(), MountState::NotMounted);
+        refused(stage(image.path(), staging, &late), ErrorKind::Unresponsive);
+        assert_eq!(mount_state(staging.path()).unwrap(), MountState::NotMounted);
     });
 }
 
 /// ydb-platform/nbs#2936: ext4 had become read-only, and the next pod got it.
 #[test]
 fn a_filesystem_that_went_read_only_is_not_staged_for_writing() {
-    private_mount_namespace(|| {
-        let image = Image::new(64);
+    with_image(64, |image, staging| {
         let options = MountOptions::parse(["errors=remount-ro"]).unwrap();
         let plan = StagePlan::new(Filesystem::Ext4).options(options);
-        stage(image.path(), &staging(&image), &plan).unwrap();
+        stage(image.path(), staging, &plan).unwrap();
         let name = image.path().file_name().unwrap().to_str().unwrap();
         fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "the test's error").unwrap();
-        assert!(fs::write(staging(&image).path().join("file"), "x").is_err());
-        let error = stage(image.path(), &staging(&image), &plan).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
-        unstage(&staging(&image), None).unwrap();
+        assert!(fs::write(staging.path().join("file"), "x").is_err());
+        refused(stage(image.path(), staging, &plan), ErrorKind::ReadOnly);
+        unstage(staging, None).unwrap();
         // A new stage repairs it, and it accepts writes.
-        stage(image.path(), &staging(&image), &plan).unwrap();
-        fs::write(staging(&image).path().join("file"), "x").unwrap();
-        unstage(&staging(&image), None).unwrap();
+        stage(image.path(), staging, &plan).unwrap();
+        fs::write(staging.path().join("file"), "x").unwrap();
+        unstage(staging, None).unwrap();
     });
 }
 
@@ -286,23 +270,20 @@ fn formats_take_turns_and_report_their_steps() {
 /// The device is mounted after the proof was made.
 #[test]
 fn a_device_mounted_elsewhere_is_neither_formatted_nor_checked() {
-    private_mount_namespace(|| {
-        let image = Image::new(64);
+    with_image(64, |image, staging| {
         let device = BlockDevice::open(image.path()).unwrap();
         let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
-        stage(image.path(), &staging(&image), &StagePlan::new(Filesystem::Ext4)).unwrap();
-        let error = Format::new(Filesystem::Ext4).run(proof).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-        assert!(error.to_string().contains(staging(&image).path().to_str().unwrap()), "{error}");
-        unstage(&staging(&image), None).unwrap();
+        stage(image.path(), staging, &StagePlan::new(Filesystem::Ext4)).unwrap();
+        let error = refused(Format::new(Filesystem::Ext4).run(proof), ErrorKind::Busy);
+        assert!(error.to_string().contains(staging.path().to_str().unwrap()), "{error}");
+        unstage(staging, None).unwrap();
     });
 }
 
 /// If the filesystem's tools are missing, the error names them and their package. The device is unchanged.
 #[test]
 fn a_missing_mkfs_is_named_before_anything_is_written() {
-    private_mount_namespace(|| {
-        let image = Image::new(320);
+    with_image(320, |image, staging| {
         for directory in ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"] {
             if fs::symlink_metadata(directory).is_ok_and(|place| place.is_dir()) {
                 Mount::new("tmpfs", "no tools").at(&Target::new(directory).unwrap()).unwrap();
@@ -313,12 +294,13 @@ fn a_missing_mkfs_is_named_before_anything_is_written() {
             (Filesystem::Xfs, "xfsprogs"),
             (Filesystem::Btrfs, "btrfs-progs"),
         ] {
-            let error = stage(image.path(), &staging(&image), &StagePlan::new(filesystem)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
+            let error =
+                refused(stage(image.path(), staging, &StagePlan::new(filesystem)), ErrorKind::MissingTool);
             let text = error.to_string();
             assert!(text.contains(&format!("mkfs.{filesystem}")) && text.contains(package), "{text}");
             // The check at the start of the driver also reports it.
-            let report = preflight(["/"], &[NodeNeed::Filesystem(filesystem)]);
+            let report =
+                Host::kernel().mounts().preflight(&["/".into()], &[NodeNeed::Filesystem(filesystem)]);
             let program = format!("mkfs.{filesystem} for {filesystem}");
             let found = report.findings().iter().find(|found| found.subject == program).unwrap();
             assert!(found.verdict == Verdict::Broken && found.detail.contains(package), "{report}");
@@ -366,8 +348,10 @@ fn an_image_with_an_incomplete_sector_is_named_by_its_size() {
     private_mount_namespace(|| {
         for extra in [512, 3584] {
             let image = Image::of_bytes(64 * MIB + extra, &LoopOptions::new().sector_size(4096));
-            let error = stage(image.path(), &staging(&image), &StagePlan::new(Filesystem::Ext4)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+            let error = refused(
+                stage(image.path(), &staging(&image), &StagePlan::new(Filesystem::Ext4)),
+                ErrorKind::OutOfRange,
+            );
             assert!(error.to_string().contains("not a multiple of its sectors"), "{error}");
         }
     });

@@ -9,11 +9,12 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use csi_mount::internal::flow::block::{StagePlan, publish, stage, unpublish, unstage};
+use csi_mount::internal::mount_state;
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     ErrorKind, Filesystem, MountAttributes, MountOptions, MountState, Removed, Target, Unmounted,
 };
-use devices::Image;
+use devices::{EndOfWork, Image, refused};
 use measure::rounds;
 use mount_support::{sandbox, target};
 
@@ -34,12 +35,11 @@ fn after_a_reboot_only_empty_directories_are_removed() {
             fs::write(published.path().join("file"), "data").unwrap();
             rustix::fs::sync();
         });
-        assert_eq!(published.state().unwrap(), MountState::NotMounted);
+        assert_eq!(mount_state(published.path()).unwrap(), MountState::NotMounted);
         fs::write(published.path().join("vol_data.json"), "{}").unwrap();
         fs::create_dir(staging.path().join("left")).unwrap();
 
-        let error = unpublish(&published).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        let error = refused(unpublish(&published), ErrorKind::Busy);
         assert!(error.to_string().contains(published.path().to_str().unwrap()), "{error}");
         assert_eq!(unstage(&staging, Some(image.path())).unwrap(), Unmounted::NotMounted);
         assert!(published.path().join("vol_data.json").exists() && staging.path().join("left").exists());
@@ -48,7 +48,7 @@ fn after_a_reboot_only_empty_directories_are_removed() {
         stage(image.path(), &staging, &plan).unwrap();
         let publish = || publish(staging.path(), &published, MountAttributes::empty());
         assert_eq!(publish().unwrap_err().kind(), ErrorKind::Busy);
-        assert_eq!(published.state().unwrap(), MountState::NotMounted);
+        assert_eq!(mount_state(published.path()).unwrap(), MountState::NotMounted);
         fs::remove_file(published.path().join("vol_data.json")).unwrap();
         publish().unwrap();
         assert_eq!(fs::read_to_string(published.path().join("file")).unwrap(), "data");
@@ -85,6 +85,7 @@ fn the_value_of_a_mount_option_is_on_no_command_line() {
                 }
                 (seen, scans)
             });
+            let end = EndOfWork(&is_done);
             for _ in 0..rounds(10) {
                 let image = Image::new(64);
                 // The first stage runs mkfs. The second one uses the existing filesystem.
@@ -93,7 +94,7 @@ fn the_value_of_a_mount_option_is_on_no_command_line() {
                     unstage(&staging, Some(image.path())).unwrap();
                 }
             }
-            is_done.store(true, Ordering::Relaxed);
+            drop(end);
             let (seen, scans) = watcher.join().unwrap();
             assert!(seen.iter().any(|line| line.contains("mkfs.ext4")), "{scans} scans saw no program");
             assert!(!seen.iter().any(|line| line.contains(SECRET)), "{seen:?}");

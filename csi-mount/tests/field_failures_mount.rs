@@ -11,13 +11,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use csi_mount::internal::{Feature, PeerNamespace, without_features};
+use csi_mount::internal::{Feature, PeerNamespace, health, mount_state, stats, without_features};
 use csi_mount::{
     Bind, Detach, ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Target,
-    Unmount, Unmounted, health, mount_state, mounts, stats, unmount,
+    Unmount, Unmounted, mounts, unmount,
 };
 use fuse_support::{answer_init, answering_daemon, fuse};
-use mount_support::{layers, sandbox, source, target};
+use mount_support::{layers, sandbox, source, target, with_target};
 use nix::libc;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
@@ -64,20 +64,19 @@ fn publishing_again_and_again_is_one_mount() {
 /// moosefs/moosefs-csi#34: unpublish returned OK, and the volume was still mounted.
 #[test]
 fn unpublish_is_not_done_while_a_layer_is_left() {
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
-        Mount::new("tmpfs", "lower").at(&target).unwrap();
+    with_target(|target| {
+        Mount::new("tmpfs", "lower").at(target).unwrap();
         let in_use = hold(target.path());
         // A driver without checks does this.
         rustix::mount::mount("upper", target.path(), "tmpfs", MountFlags::empty(), c"").unwrap();
         for _ in 0..2 {
-            assert_eq!(unmount(&target).unwrap_err().kind(), ErrorKind::Busy);
-            assert!(matches!(target.state().unwrap(), MountState::Mounted(_)));
+            assert_eq!(unmount(target).unwrap_err().kind(), ErrorKind::Busy);
+            assert!(matches!(mount_state(target.path()).unwrap(), MountState::Mounted(_)));
             assert_eq!(target.remove().unwrap_err().kind(), ErrorKind::Busy);
         }
         drop(in_use);
-        assert_eq!(unmount(&target).unwrap(), Unmounted::Unmounted { layers: 1 });
-        assert_eq!(target.state().unwrap(), MountState::NotMounted);
+        assert_eq!(unmount(target).unwrap(), Unmounted::Unmounted { layers: 1 });
+        assert_eq!(mount_state(target.path()).unwrap(), MountState::NotMounted);
     });
 }
 
@@ -119,6 +118,7 @@ fn a_busy_mount_is_detached_when_its_daemon_is_dead_and_not_when_it_lives() {
         let daemon = answering_daemon(&living, None);
         let in_use = [hold(dead.path()), hold(living.path())];
         drop(device);
+        assert_eq!(stats(dead.path()).unwrap_err().kind(), ErrorKind::Unresponsive, "ENOTCONN");
         assert_eq!(unmount(&dead).unwrap_err().kind(), ErrorKind::Busy, "nobody asked for more");
         assert_eq!(unless_it_lives().at(&dead).unwrap(), Unmounted::Detached);
         assert_eq!(unless_it_lives().at(&living).unwrap_err().kind(), ErrorKind::Busy);
@@ -133,15 +133,14 @@ fn a_busy_mount_is_detached_when_its_daemon_is_dead_and_not_when_it_lives() {
 #[test]
 fn a_server_that_is_down_is_a_broken_mount() {
     for number in [libc::EHOSTDOWN, libc::ESTALE, libc::EIO] {
-        sandbox(|sandbox| {
-            let target = target(sandbox, "target");
-            let daemon = answering_daemon(&target, Some(number));
+        with_target(|target| {
+            let daemon = answering_daemon(target, Some(number));
             assert_eq!(health(target.path()).unwrap(), MountHealth::Dead(number));
             assert!(stats(target.path()).is_err());
             assert!(matches!(mount_state(target.path()).unwrap(), MountState::Mounted(_)));
             let in_use = hold(target.path());
-            assert_eq!(unless_it_lives().at(&target).unwrap(), Unmounted::Detached);
-            assert_eq!(target.state().unwrap(), MountState::NotMounted);
+            assert_eq!(unless_it_lives().at(target).unwrap(), Unmounted::Detached);
+            assert_eq!(mount_state(target.path()).unwrap(), MountState::NotMounted);
             drop(in_use);
             daemon.join().unwrap();
         });
@@ -152,10 +151,9 @@ fn a_server_that_is_down_is_a_broken_mount() {
 #[test]
 fn an_selinux_context_is_in_force_or_refused() {
     let context = "system_u:object_r:container_file_t:s0:c1,c2";
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
+    with_target(|target| {
         let options = MountOptions::parse([format!("context=\"{context}\"")]).unwrap();
-        match Mount::new("tmpfs", "volume").options(&options).at(&target) {
+        match Mount::new("tmpfs", "volume").options(&options).at(target) {
             Ok(_) => {
                 let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
                 let line = table.lines().find(|line| line.contains(target.path().to_str().unwrap())).unwrap();
@@ -167,7 +165,7 @@ fn an_selinux_context_is_in_force_or_refused() {
                     error.to_string().contains("context") && !error.to_string().contains(context),
                     "{error}"
                 );
-                assert_eq!(target.state().unwrap(), MountState::NotMounted);
+                assert_eq!(mount_state(target.path()).unwrap(), MountState::NotMounted);
             }
         }
     });
@@ -222,9 +220,8 @@ fn a_table_that_changes_while_it_is_read_hides_no_mount() {
 /// kubernetes/kubernetes#101791 as well: a table that can't be read at all is not an empty table.
 #[test]
 fn a_table_that_can_not_be_read_is_an_error() {
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
-        Mount::new("tmpfs", "volume").at(&target).unwrap();
+    with_target(|target| {
+        Mount::new("tmpfs", "volume").at(target).unwrap();
         let proc = Target::new("/proc").unwrap();
         rustix::mount::mount("hidden", proc.path(), "tmpfs", MountFlags::empty(), c"").unwrap();
         mounts().unwrap_err();
@@ -233,9 +230,9 @@ fn a_table_that_can_not_be_read_is_an_error() {
         without_features(&[Feature::StatxMount, Feature::Statmount, Feature::Openat2], || {
             let error = mount_state(target.path()).unwrap_err();
             assert!(error.to_string().contains("mount /proc into the container"), "{error}");
-            unmount(&target).unwrap_err();
+            unmount(target).unwrap_err();
         });
         rustix::mount::unmount("/proc", rustix::mount::UnmountFlags::empty()).unwrap();
-        assert!(matches!(target.state().unwrap(), MountState::Mounted(_)));
+        assert!(matches!(mount_state(target.path()).unwrap(), MountState::Mounted(_)));
     });
 }

@@ -1,8 +1,8 @@
 //! A volume with known content: the content exists from the first moment, is replaced as a whole, is never
 //! stacked, and is gone at the end.
 
-mod flow_support;
 mod measure;
+mod mount_support;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use csi_mount::internal::flow::ephemeral::{Change, Content, EphemeralPlan, publish, unpublish};
-use csi_mount::internal::{Feature, without_features};
-use csi_mount::{ErrorKind, KernelVersion, Mount, MountAttributes, MountState, Removed, Target, mount_state};
-use flow_support::{layers, mount_count, on_tmpfs};
+use csi_mount::internal::{Feature, mount_state, without_features};
+use csi_mount::{ErrorKind, KernelVersion, Mount, MountAttributes, MountState, Removed, Target};
 use measure::rounds;
+use mount_support::{layers, mount_count, sandbox};
 
 fn plan() -> EphemeralPlan {
     EphemeralPlan::new("v1").attributes(MountAttributes::RDONLY)
@@ -70,7 +70,7 @@ fn round(place: &Path) {
 
 #[test]
 fn content_is_written_changed_in_place_and_removed() {
-    on_tmpfs(round);
+    sandbox(round);
 }
 
 #[test]
@@ -78,13 +78,13 @@ fn content_is_written_changed_and_removed_on_older_kernels() {
     for lacking in
         [&[Feature::MountSetattr][..], &[Feature::MountSetattr, Feature::FsContext, Feature::Statmount]]
     {
-        on_tmpfs(|place| without_features(lacking, || round(place)));
+        sandbox(|place| without_features(lacking, || round(place)));
     }
 }
 
 #[test]
 fn unchanged_content_is_not_written() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let target = Target::new(place.join("target")).unwrap();
         publish(&target, &one_file("1"), &plan()).unwrap();
         let inode = || fs::metadata(target.path().join("file")).unwrap().ino();
@@ -103,7 +103,7 @@ fn unchanged_content_is_not_written() {
 /// complete file.
 #[test]
 fn a_reader_never_sees_a_mixture() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let target = Target::new(place.join("target")).unwrap();
         let version = |number: u64| {
             let text = format!("{number:04}").repeat(1024);
@@ -128,10 +128,12 @@ fn a_reader_never_sees_a_mixture() {
                     reads.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            for number in 1..=u64::from(rounds(500)) {
-                publish(&target, &version(number), &plan()).unwrap();
-            }
+            let mut numbers = 1..=u64::from(rounds(500));
+            let published =
+                numbers.try_for_each(|number| publish(&target, &version(number), &plan()).map(drop));
+            // Before anything can panic: the scope waits for the reader.
             is_over.store(true, Ordering::Relaxed);
+            published.unwrap();
             reader.join().unwrap();
         });
         println!("{} versions, {} reads, none of them mixed", rounds(500), reads.load(Ordering::Relaxed));
@@ -142,7 +144,7 @@ fn a_reader_never_sees_a_mixture() {
 /// A reader that has resolved the path to a version can still read this version after it was replaced.
 #[test]
 fn the_version_before_stays_until_the_next_publish() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let target = Target::new(place.join("target")).unwrap();
         publish(&target, &one_file("1"), &plan()).unwrap();
         let first = target.path().join(fs::read_link(target.path().join("..data")).unwrap());
@@ -155,7 +157,7 @@ fn the_version_before_stays_until_the_next_publish() {
 
 #[test]
 fn many_publishers_mount_once() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let target = place.join("target");
         std::thread::scope(|scope| {
             for number in 0..8 {
@@ -182,7 +184,7 @@ fn many_publishers_mount_once() {
 
 #[test]
 fn another_volume_at_the_target_is_refused_and_stays() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let target = Target::new(place.join("target")).unwrap();
         publish(&target, &one_file("1"), &plan()).unwrap();
         for other in [EphemeralPlan::new("v1"), EphemeralPlan::new("v2").attributes(MountAttributes::RDONLY)]
@@ -202,7 +204,7 @@ fn another_volume_at_the_target_is_refused_and_stays() {
 
 #[test]
 fn too_much_is_refused_and_the_old_version_stays() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let target = Target::new(place.join("target")).unwrap();
         let plan = EphemeralPlan::new("v1").size(64 << 10);
         let too_large = Content::new().file("file", vec![0; 40 << 10]).unwrap();
@@ -224,7 +226,7 @@ fn too_much_is_refused_and_the_old_version_stays() {
 /// If a writer was killed at any point, the next publish completes or removes what it left.
 #[test]
 fn the_next_publish_repairs_an_interrupted_one() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let target = Target::new(place.join("target")).unwrap();
         let plan = EphemeralPlan::new("v1");
         publish(&target, &one_file("1"), &plan).unwrap();
@@ -242,7 +244,7 @@ fn the_next_publish_repairs_an_interrupted_one() {
 
 #[test]
 fn a_workload_with_write_access_cannot_redirect_the_driver() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let target = Target::new(place.join("target")).unwrap();
         let outside = place.join("outside");
         let plan = EphemeralPlan::new("v1");
@@ -262,7 +264,7 @@ fn a_workload_with_write_access_cannot_redirect_the_driver() {
 
 #[test]
 fn files_belong_to_the_group_and_are_not_swapped() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let target = Target::new(place.join("target")).unwrap();
         let content = Content::new().file_with_mode("dir/key", "k", 0o440).unwrap();
         publish(&target, &content, &plan().group(4711)).unwrap();
@@ -280,7 +282,7 @@ fn files_belong_to_the_group_and_are_not_swapped() {
 
 #[test]
 fn without_noswap_support_the_volume_is_still_published() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         without_features(&[Feature::NoSwap], || {
             let target = Target::new(place.join("target")).unwrap();
             publish(&target, &Content::new().file("key", "k").unwrap(), &plan()).unwrap();

@@ -1,8 +1,8 @@
 //! Which processes count as the daemon of a FUSE filesystem, and which place is theirs.
 
-mod flow_support;
 mod fuse_process;
 mod fuse_support;
+mod mount_support;
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use csi_mount::internal::flow::fuse::{
     Recovered, identity_at, is_lost, publish, recover, stage, unpublish, unstage, unstage_within,
 };
-use csi_mount::{ErrorKind, MountAttributes, MountHealth, Outcome, Target, health};
-use flow_support::{eventually, layers};
+use csi_mount::internal::health;
+use csi_mount::{ErrorKind, MountAttributes, MountHealth, Outcome, Target};
 use fuse_process::{daemon, in_place, itself, kill, processes};
+use mount_support::{eventually, layers};
 
 /// Any process can have the mark. Without a proof it is neither killed nor waited for, and says nothing.
 #[test]
@@ -70,7 +71,7 @@ fn a_daemon_of_an_earlier_version_is_known_by_its_device() {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        eventually("it serves", || health(staging.path()).is_ok_and(MountHealth::is_healthy));
+        eventually("it serves", || matches!(health(staging.path()), Ok(MountHealth::Healthy)));
         assert_eq!(identity_at(staging.path()).unwrap(), "volume-1");
         let served = daemon("serve", staging).identity("volume-1");
         assert_eq!(stage(staging, &served).unwrap(), Outcome::AlreadyMounted);
@@ -89,7 +90,7 @@ fn a_daemon_without_its_device_is_waited_for() {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        eventually("it serves", || health(staging.path()).is_ok_and(MountHealth::is_healthy));
+        eventually("it serves", || matches!(health(staging.path()), Ok(MountHealth::Healthy)));
         let start = Instant::now();
         unstage_within(staging, Duration::from_millis(300)).unwrap();
         assert!(start.elapsed() >= Duration::from_millis(300), "it had its time");

@@ -7,12 +7,13 @@ use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
 
+use csi_mount::internal::{CheckPolicy, CheckReport, DeviceQuestions as _, Format, Probe, check};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, CheckLimits, CheckPolicy, CheckReport, DeviceAccess, DeviceNumber, ErrorKind, Filesystem,
-    Format, LoopOptions, MkfsOptions, MkfsProfile, Mount, Probe, Target, check, unmount,
+    BlockDevice, CheckLimits, DeviceAccess, DeviceNumber, ErrorKind, Filesystem, LoopOptions, MkfsOptions,
+    MkfsProfile, Mount, Target, unmount,
 };
-use devices::{Image, MIB};
+use devices::{Image, MIB, refused};
 use rustix::fs::{FileType, FlockOperation};
 
 fn format(image: &Image, format: &Format) -> csi_mount::Result<()> {
@@ -78,8 +79,7 @@ fn the_minimum_size_is_enough_and_less_is_refused() {
             unmount(&target).unwrap();
 
             let less = Image::of_bytes(filesystem.min_size() - 4096, &LoopOptions::new());
-            let error = format(&less, &Format::new(filesystem)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+            refused(format(&less, &Format::new(filesystem)), ErrorKind::OutOfRange);
             assert!(less.is_zero(), "it was written to");
         });
     }
@@ -151,7 +151,14 @@ fn another_disk_at_the_path_is_noticed() {
         let _ = fs::remove_file(&node);
         let directory = rustix::fs::CWD;
         let mode = rustix::fs::Mode::RUSR;
-        rustix::fs::mknodat(directory, &node, FileType::BlockDevice, mode, device.dev_t()).unwrap();
+        rustix::fs::mknodat(
+            directory,
+            &node,
+            FileType::BlockDevice,
+            mode,
+            rustix::fs::makedev(device.major, device.minor),
+        )
+        .unwrap();
     };
     put(image.loop_device().number());
     let device = BlockDevice::open(&node).unwrap();
@@ -159,8 +166,7 @@ fn another_disk_at_the_path_is_noticed() {
     let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
     put(other.loop_device().number());
     let before = (image.content(), other.content());
-    let error = Format::new(Filesystem::Ext4).run(proof).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
+    refused(Format::new(Filesystem::Ext4).run(proof), ErrorKind::WrongDevice);
     assert_eq!((image.content(), other.content()), before);
     assert_eq!(device.verify().unwrap_err().kind(), ErrorKind::WrongDevice);
     fs::remove_file(&node).unwrap();
@@ -172,8 +178,7 @@ fn a_device_locked_by_another_program_is_refused() {
     let image = Image::new(64);
     let lock = File::open(image.path()).unwrap();
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
-    let error = format(&image, &Format::new(Filesystem::Ext4)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    refused(format(&image, &Format::new(Filesystem::Ext4)), ErrorKind::Busy);
     drop(lock);
     format(&image, &Format::new(Filesystem::Ext4)).unwrap();
 }
@@ -182,15 +187,13 @@ fn a_device_locked_by_another_program_is_refused() {
 fn a_device_in_use_is_refused() {
     let image = Image::new(64);
     let _held = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_EXCL).open(image.path()).unwrap();
-    let error = format(&image, &Format::new(Filesystem::Ext4)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    refused(format(&image, &Format::new(Filesystem::Ext4)), ErrorKind::Busy);
 }
 
 #[test]
 fn a_read_only_device_is_refused_as_read_only() {
     let image = Image::with(64, &LoopOptions::new().access(DeviceAccess::ReadOnly));
-    let error = format(&image, &Format::new(Filesystem::Ext4)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    refused(format(&image, &Format::new(Filesystem::Ext4)), ErrorKind::ReadOnly);
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use csi_mount::{Filesystem, Format, LoopOptions, Probe};
+use csi_mount::internal::{DeviceQuestions as _, Format, Probe};
+use csi_mount::{Filesystem, LoopOptions};
 use devices::{Image, MIB};
 
 /// Returns how many bytes the files in memory take that this process has open (`memfd_create(2)`).

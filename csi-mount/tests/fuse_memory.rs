@@ -1,18 +1,23 @@
 //! FUSE daemons with a memory limit. Needs the memory controller of cgroup version 2, which machines with version
 //! 1 lack: it runs on other kernels only. The processes that stage are this test program, started again.
 
-mod flow_support;
 mod fuse_process;
 mod fuse_support;
+mod mount_support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::thread::spawn;
+use std::time::Duration;
 
-use csi_mount::internal::flow::fuse::{exceeded_memory_limit, is_lost, stage, unstage};
-use csi_mount::{ErrorKind, Outcome, Target};
-use flow_support::eventually;
-use fuse_process::{LIMIT, daemon, in_place, itself, kill, processes, the_process};
+use csi_mount::internal::flow::fuse::{
+    Mounter, MounterServer, exceeded_memory_limit, is_lost, stage, unstage,
+};
+use csi_mount::{ErrorKind, Outcome, Target, UNMOUNT_TIME_LIMIT};
+use fuse_process::{LIMIT, daemon, in_mounter, in_place, itself, kill, processes, the_process};
+use mount_support::eventually;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -57,6 +62,28 @@ fn a_daemon_over_its_limit_at_its_start_is_an_error_that_names_the_limit() {
         let reason = format!("killed: over its memory limit of {LIMIT} bytes");
         assert!(error.to_string().contains(&reason), "{error}");
         assert_eq!(exceeded_memory_limit(staging.path()), None, "its group is removed");
+    });
+}
+
+/// The mounter sees it, and tells the driver.
+#[test]
+fn the_reason_is_also_known_of_a_daemon_in_a_mounter() {
+    in_place(|staging, _| {
+        let directory = staging.path().parent().unwrap();
+        let server = MounterServer::bind(directory).unwrap();
+        let serving = Arc::clone(&server);
+        let serving = spawn(move || serving.serve());
+        let mounter = Mounter::at(directory);
+        stage(staging, &in_mounter("greedy", staging, &mounter).memory_limit(LIMIT)).unwrap();
+        let reason = format!("killed: over its memory limit of {LIMIT} bytes");
+        eventually("the driver knows why", || {
+            mounter.last_end(staging.path()).is_some_and(|end| end.contains(&reason))
+        });
+        unstage(staging).unwrap();
+        mounter.end(staging.path(), UNMOUNT_TIME_LIMIT).unwrap();
+        assert_eq!(mounter.last_end(staging.path()), None);
+        server.drain(Duration::ZERO);
+        serving.join().unwrap();
     });
 }
 

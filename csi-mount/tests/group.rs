@@ -11,12 +11,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use csi_mount::internal::{Feature, without_features};
+use csi_mount::internal::{Feature, mount_state, without_features};
 use csi_mount::{
-    Bind, ErrorKind, GroupChange, GroupOutcome, IdMap, Mount, MountAttributes, Outcome, Target,
-    set_volume_ownership, unmount,
+    Bind, ErrorKind, GroupChange, GroupOutcome, Host, IdMap, Mount, MountAttributes, Outcome, unmount,
 };
-use devices::{Image, run};
+use devices::{Image, refused, run};
 use measure::rounds;
 use mount_support::{sandbox, source, target, unmount_watched};
 use rustix::fs::{Mode, RenameFlags, mkdirat, openat, renameat_with};
@@ -29,7 +28,7 @@ fn group_and_mode(path: &Path) -> (u32, u32) {
 }
 
 fn give(path: &Path) -> GroupOutcome {
-    set_volume_ownership(path, GROUP, GroupChange::OnRootMismatch).unwrap()
+    Host::kernel().directories().set_volume_ownership(path, GROUP, GroupChange::OnRootMismatch).unwrap()
 }
 
 fn checked(files: u64) -> GroupOutcome {
@@ -79,7 +78,8 @@ fn files_are_given_once_and_as_the_kubelet_does() {
         );
         let added = file(volume.join("added"), 0o600);
         assert_eq!(give(&volume), GroupOutcome::AlreadyDone);
-        let always = set_volume_ownership(&volume, GROUP, GroupChange::Always).unwrap();
+        let always =
+            Host::kernel().directories().set_volume_ownership(&volume, GROUP, GroupChange::Always).unwrap();
         assert_eq!(always, GroupOutcome::Checked { files: 8, changed: 1, failed: 0 });
         assert_eq!(group_and_mode(&added).0, GROUP);
     });
@@ -130,7 +130,12 @@ fn swapped_directories_lead_nowhere_else() {
                 swaps
             });
             let walks = (0..rounds(300))
-                .filter(|_| set_volume_ownership(&volume, GROUP, GroupChange::Always).is_ok())
+                .filter(|_| {
+                    Host::kernel()
+                        .directories()
+                        .set_volume_ownership(&volume, GROUP, GroupChange::Always)
+                        .is_ok()
+                })
                 .count();
             is_done.store(true, Ordering::Relaxed);
             (attacker.join().unwrap(), walks)
@@ -170,8 +175,13 @@ fn a_filesystem_with_a_server_is_refused() {
     sandbox(|sandbox| {
         let at = target(sandbox, "read-only");
         Bind::new(&source(sandbox, "source")).attributes(MountAttributes::RDONLY).at(&at).unwrap();
-        let refused =
-            |path: &Path| set_volume_ownership(path, GROUP, GroupChange::Always).unwrap_err().kind();
+        let refused = |path: &Path| {
+            Host::kernel()
+                .directories()
+                .set_volume_ownership(path, GROUP, GroupChange::Always)
+                .unwrap_err()
+                .kind()
+        };
         assert_eq!(refused(at.path()), ErrorKind::ReadOnly);
         assert_eq!(refused(&sandbox.join("absent")), ErrorKind::NotFound);
         assert_eq!(refused(&file(sandbox.join("file"), 0o600)), ErrorKind::InvalidInput);
@@ -203,8 +213,7 @@ fn a_bind_shows_files_as_a_groups_and_the_disk_keeps_its_own() {
 
         for other in [IdMap::new(), IdMap::new().group(0, 3000).unwrap()] {
             let other = Bind::new(&source).attributes(MountAttributes::NODEV).id_map(other);
-            let error = other.at(&at).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
+            refused(other.at(&at), ErrorKind::AlreadyMounted);
         }
         unmount(&at).unwrap();
         unmount(&disk).unwrap();
@@ -216,8 +225,7 @@ fn a_missing_support_for_id_maps_is_reported() {
     sandbox(|sandbox| {
         let at = target(sandbox, "target");
         let map = || IdMap::new().group(0, GROUP).unwrap();
-        let error = Bind::new("/proc/sys").id_map(map()).at(&at).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let error = refused(Bind::new("/proc/sys").id_map(map()).at(&at), ErrorKind::Unsupported);
         let said = error.to_string();
         assert!(said.contains("does not support it"), "{said}");
         let source = source(sandbox, "source");
@@ -227,6 +235,6 @@ fn a_missing_support_for_id_maps_is_reported() {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             assert!(error.to_string().contains("Linux 5.12"), "{error}");
         }
-        assert!(Target::new(at.path()).unwrap().state().unwrap().mount_point().is_none());
+        assert!(mount_state(at.path()).unwrap().mount_point().is_none());
     });
 }

@@ -5,12 +5,12 @@ mod devices;
 use std::fs;
 
 use csi_mount::internal::flow::block::{StagePlan, expand, stage};
-use csi_mount::testing::private_mount_namespace;
-use csi_mount::{
-    CheckLimits, CheckPolicy, CheckReport, ErrorKind, Filesystem, Format, Grown, Mount, Probe, Target, check,
-    grow_mounted, grow_unmounted, unmount,
+use csi_mount::internal::{
+    CheckPolicy, CheckReport, DeviceQuestions as _, Format, Probe, check, grow_mounted, grow_unmounted,
 };
-use devices::{Image, MIB};
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::{CheckLimits, ErrorKind, Filesystem, Grown, Mount, Target, unmount};
+use devices::{Image, MIB, eventually, refused, run};
 
 fn formatted(filesystem: Filesystem) -> Image {
     formatted_with(320, filesystem)
@@ -72,8 +72,7 @@ fn a_small_btrfs_reports_its_minimum_size_and_is_staged() {
         let stage = || stage(image.path(), &staging, &StagePlan::new(Filesystem::Btrfs)).unwrap();
         image.grow_to(200);
         assert_eq!(stage().grown, None);
-        let error = expand(staging.path()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+        let error = refused(expand(staging.path()), ErrorKind::OutOfRange);
         assert!(error.to_string().contains("256 MiB or more"), "{error}");
         image.grow_to(256);
         assert_eq!(stage().grown, Some(Grown::Grown { from: 120 * MIB, to: 256 * MIB }));
@@ -175,6 +174,46 @@ fn another_device_at_the_mount_is_refused() {
             let error = grow_mounted(&other.open(), filesystem, target.path()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::WrongDevice, "{filesystem}: {error}");
             unmount(&target).unwrap();
+        });
+    }
+}
+
+/// A volume must not become unusable because its device grew.
+#[test]
+fn an_ext4_that_cannot_grow_unmounted_is_staged_as_it_is() {
+    // A feature that e2fsck does not know and each kernel accepts: the last compatible one.
+    let unknown = (1024 + 0x5c + 3, 0x80);
+    let no_checksum = ["-O", "^metadata_csum"];
+    let cases = [
+        ("bigalloc", &["-O", "bigalloc"][..], 128, None),
+        ("32 bits", &["-O", "^64bit", "-b", "1024"], 5 << 20, None),
+        ("an old e2fsck", &no_checksum, 128, Some(unknown)),
+    ];
+    for (what, arguments, mebibytes, change) in cases {
+        private_mount_namespace(move || {
+            let image = Image::new(64);
+            let path = image.path().to_str().unwrap();
+            run("mkfs.ext4", &[&["-q"], arguments, &[path]].concat());
+            if let Some((place, bit)) = change {
+                let byte = image.read(place, 1)[0];
+                image.write(place, &[byte | bit]);
+            }
+            let staging = image.target("at");
+            let stage = || stage(image.path(), &staging, &StagePlan::new(Filesystem::Ext4)).unwrap();
+            stage();
+            fs::write(staging.path().join("file"), "kept").unwrap();
+            unmount(&staging).unwrap();
+            image.grow_to(mebibytes);
+
+            // A child process of another test inherits what holds the device, until it runs its program.
+            let error = eventually("the device is let go", || {
+                let grown = grow_unmounted(&image.open(), Filesystem::Ext4, CheckLimits::default());
+                grown.err().filter(|error| error.kind() != ErrorKind::Busy)
+            });
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{what}: {error}");
+            assert_eq!(stage().grown, None, "{what}");
+            assert_eq!(fs::read_to_string(staging.path().join("file")).unwrap(), "kept", "{what}");
+            unmount(&staging).unwrap();
         });
     }
 }

@@ -16,15 +16,17 @@ use std::thread::{ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use csi_mount::internal::flow::fuse::identity_at;
-use csi_mount::internal::{Feature, without_features};
+use csi_mount::internal::{
+    DeviceQuestions as _, Feature, health_within, mount_state, stats_within, without_features,
+};
 use csi_mount::{
     Bind, BlockDevice, Detach, ErrorKind, Mount, MountHealth, MountOptions, MountState, Outcome, Root,
-    Target, Unmount, Unmounted, health_within, mount_state, stats_within, unmount,
+    Target, Unmount, Unmounted, unmount,
 };
-use devices::Image;
+use devices::{Image, refused};
 use fuse_support::{Fate, FileServer, LateEnd, PATIENCE, SilentDaemon, answer_init, bounded, fuse};
 use measure::{measure, measure_until, rounds};
-use mount_support::{sandbox, target};
+use mount_support::{sandbox, target, with_target};
 
 /// The tests count the children of the process, so they run one after the other.
 fn alone() -> MutexGuard<'static, ()> {
@@ -61,16 +63,14 @@ fn each_call_returns_with_the_right_outcome() {
         for target in [&staging, &publish] {
             let found = bounded(BOUND, || health_within(target.path(), MOMENT)).unwrap();
             assert_eq!(found, MountHealth::Unresponsive);
-            let error = bounded(BOUND, || stats_within(target.path(), MOMENT)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+            refused(bounded(BOUND, || stats_within(target.path(), MOMENT)), ErrorKind::Unresponsive);
         }
         // An earlier child process is stuck, so no call waits again.
         let error = bounded(SECOND, || stats_within(publish.path(), BOUND)).unwrap_err();
         assert!(error.to_string().contains("an earlier call still waits"), "{error}");
 
         // The helper process is stuck in the mount that it queried, and this makes the mount busy.
-        let error = bounded(BOUND, || unmount(&staging)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy);
+        let error = refused(bounded(BOUND, || unmount(&staging)), ErrorKind::Busy);
         assert!(error.to_string().contains("does not answer; allow to detach it"), "{error}");
         let unpublished = bounded(BOUND, || forced().at(&publish)).unwrap();
         assert_eq!(unpublished, Unmounted::Detached, "it was all that a bind of what others use may be");
@@ -132,8 +132,7 @@ fn mount_that_waits(sandbox: &Path) {
     // On a machine that has other work, a process can be given up before it has asked the daemon.
     let end = Instant::now() + PATIENCE;
     loop {
-        let late = bounded(SECOND, mount).unwrap_err();
-        assert_eq!(late.kind(), ErrorKind::Unresponsive, "{late}");
+        let late = refused(bounded(SECOND, mount), ErrorKind::Unresponsive);
         if late.to_string().contains("still waits") {
             break;
         }
@@ -149,12 +148,12 @@ fn mount_that_waits(sandbox: &Path) {
     println!("100 mounts in {took:?}: before {before}; after {after}");
     assert!(after.has_no_more_than(&before));
     assert_eq!(after.children, 1, "one process waits; it can't be killed, since the daemon has its request");
-    assert_eq!(publish.state().unwrap(), MountState::NotMounted);
+    assert_eq!(mount_state(publish.path()).unwrap(), MountState::NotMounted);
     // This ends the connection, and with it the wait.
     let _ = bounded(BOUND, || forced().at(&staging)).unwrap();
     daemon.taken();
     settle(0);
-    assert_eq!(publish.state().unwrap(), MountState::NotMounted, "what comes late is nowhere");
+    assert_eq!(mount_state(publish.path()).unwrap(), MountState::NotMounted, "what comes late is nowhere");
 }
 
 #[test]
@@ -184,7 +183,7 @@ fn ways_through(sandbox: &Path, kernel: &[Feature]) {
         scope.spawn(|| given_up(BOUND, &|| mount_state(staging.path().join("other")).map(drop)));
         scope.spawn(|| given_up(BOUND, &|| root.target("directory/target").map(drop)));
     });
-    assert_eq!(publish.state().unwrap(), MountState::NotMounted);
+    assert_eq!(mount_state(publish.path()).unwrap(), MountState::NotMounted);
     // The child process that took this path is stuck, so the next call fails immediately.
     given_up(SECOND, &bind);
     given_up(SECOND, &|| Target::new(below.join("target")).map(drop));
@@ -205,14 +204,14 @@ fn many_paths_into_it_take_turns() {
         // The kernel has the directory in memory, but not the names in it.
         let inside = &|index: u32| staging.path().join(format!("pod{index}"));
         let targets: Vec<_> = (0..16).map(|index| Target::new(inside(index % 4)).unwrap()).collect();
-        let refused = |result: csi_mount::Result<MountState>| {
+        let refused = |result: csi_mount::Result<()>| {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::Unresponsive);
         };
         let ask_all = || {
             std::thread::scope(|scope| {
-                targets.iter().for_each(|target| drop(scope.spawn(|| refused(target.state()))));
+                targets.iter().for_each(|target| drop(scope.spawn(|| refused(target.mounted().map(drop)))));
                 (0..16).for_each(|index| {
-                    drop(scope.spawn(move || refused(mount_state(inside(index).join("x")))));
+                    drop(scope.spawn(move || refused(mount_state(inside(index).join("x")).map(drop))));
                 });
             });
         };
@@ -230,7 +229,7 @@ fn settle(children: usize) {
     let end = Instant::now() + PATIENCE;
     loop {
         // Any query reaps the helper processes that have ended.
-        csi_mount::stats("/").unwrap();
+        csi_mount::internal::stats("/").unwrap();
         if measure::children() <= children {
             return;
         }
@@ -259,7 +258,7 @@ fn a_thousand_calls_leave_one_helper_process_and_no_thread() {
                 2 => assert!(mount_state(staging.path()).unwrap().mount_point().is_some()),
                 3 => assert!(matches!(Bind::new(staging.path()).at(&publish), Ok(Outcome::Mounted))),
                 4 => assert_eq!(unmount(&publish).unwrap(), Unmounted::Unmounted { layers: 1 }),
-                _ => assert!(staging.state().unwrap().mount_point().is_some()),
+                _ => assert!(mount_state(staging.path()).unwrap().mount_point().is_some()),
             }
             slowest = slowest.max(start.elapsed());
         }
@@ -288,8 +287,7 @@ fn many_callers_wait_no_longer_than_one() {
             std::thread::scope(|scope| {
                 for _ in 0..64 {
                     scope.spawn(|| {
-                        let error = stats_within(staging.path(), 5 * MOMENT).unwrap_err();
-                        assert_eq!(error.kind(), ErrorKind::Unresponsive);
+                        refused(stats_within(staging.path(), 5 * MOMENT), ErrorKind::Unresponsive);
                     });
                 }
             });
@@ -331,7 +329,7 @@ fn many_forced_unmounts_take_turns() {
             }
             watcher.join().unwrap()
         });
-        assert_eq!(staging.state().unwrap(), MountState::NotMounted);
+        assert_eq!(mount_state(staging.path()).unwrap(), MountState::NotMounted);
         assert!(most <= 2, "one asks for its usage and one unmounts, not {most}");
         daemon.taken();
         settle(0);
@@ -347,29 +345,27 @@ fn many_forced_unmounts_take_turns() {
 fn an_unmount_is_done_when_the_filesystem_has_finished() {
     let _alone = alone();
     let image = Image::new(8);
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
-        let late = LateEnd::mount(&target, image.path());
+    with_target(|target| {
+        let late = LateEnd::mount(target, image.path());
         settle(0);
         let unmount = Unmount::new().answer_time_limit(MOMENT).finish_time_limit(2 * MOMENT);
         // The calling thread ends, as those of a thread pool do.
-        let first = std::thread::scope(|scope| scope.spawn(|| bounded(BOUND, || unmount.at(&target))).join());
-        for outcome in [first.unwrap(), unmount.at(&target), unmount.at(&target)] {
-            let error = outcome.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+        let first = std::thread::scope(|scope| scope.spawn(|| bounded(BOUND, || unmount.at(target))).join());
+        for outcome in [first.unwrap(), unmount.at(target), unmount.at(target)] {
+            let error = refused(outcome, ErrorKind::Unresponsive);
             assert!(error.to_string().contains("still has data to write"), "{error}");
         }
-        assert_eq!(target.state().unwrap(), MountState::NotMounted);
+        assert_eq!(mount_state(target.path()).unwrap(), MountState::NotMounted);
         assert_eq!(measure::children(), 1, "the one that unmounts, and no other");
         late.let_go();
-        assert_eq!(unmount.finish_time_limit(BOUND).at(&target).unwrap(), Unmounted::NotMounted);
+        assert_eq!(unmount.finish_time_limit(BOUND).at(target).unwrap(), Unmounted::NotMounted);
         settle(0);
 
         // An unmount that is allowed to detach waits just as long, and not longer.
-        let late = LateEnd::mount(&target, image.path());
+        let late = LateEnd::mount(target, image.path());
         let start = Instant::now();
         let forced = forced().answer_time_limit(MOMENT).finish_time_limit(3 * MOMENT);
-        assert_eq!(bounded(BOUND, || forced.at(&target)).unwrap(), Unmounted::Detached);
+        assert_eq!(bounded(BOUND, || forced.at(target)).unwrap(), Unmounted::Detached);
         assert!(start.elapsed() >= 3 * MOMENT, "{:?}", start.elapsed());
         late.let_go();
         settle(0);
@@ -381,14 +377,13 @@ fn an_unmount_is_done_when_the_filesystem_has_finished() {
 fn an_unfinished_unmount_is_abandoned_on_request() {
     let _alone = alone();
     let image = Image::new(8);
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
-        let late = LateEnd::mount(&target, image.path());
+    with_target(|target| {
+        let late = LateEnd::mount(target, image.path());
         let plain = Unmount::new().answer_time_limit(MOMENT).finish_time_limit(MOMENT);
-        plain.at(&target).unwrap_err();
+        plain.at(target).unwrap_err();
         let forced = forced().finish_time_limit(MOMENT);
-        assert_eq!(bounded(BOUND, || forced.at(&target)).unwrap(), Unmounted::Detached);
-        assert_eq!(bounded(BOUND, || plain.at(&target)).unwrap(), Unmounted::NotMounted, "it is given up");
+        assert_eq!(bounded(BOUND, || forced.at(target)).unwrap(), Unmounted::Detached);
+        assert_eq!(bounded(BOUND, || plain.at(target)).unwrap(), Unmounted::NotMounted, "it is given up");
         late.let_go();
         settle(0);
     });
@@ -397,18 +392,16 @@ fn an_unfinished_unmount_is_abandoned_on_request() {
 #[test]
 fn a_daemon_that_never_starts_leaves_no_helper_at_all() {
     let _alone = alone();
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
-        let device: File = fuse(&target);
+    with_target(|target| {
+        let device: File = fuse(target);
         settle(0);
         for _ in 0..5 {
-            let error = stats_within(target.path(), MOMENT).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+            refused(stats_within(target.path(), MOMENT), ErrorKind::Unresponsive);
         }
         // A process that waits for a request that was not taken can be killed.
         settle(0);
         answer_init(&device);
-        unmount(&target).unwrap();
+        unmount(target).unwrap();
     });
 }
 

@@ -4,7 +4,6 @@
 //! `cargo xtask test --kernels newest hang_nfs` runs it in an emulated machine and prints a table of the
 //! outcomes.
 
-mod flow_support;
 mod measure;
 mod mount_support;
 mod nfs_support;
@@ -17,12 +16,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use csi_mount::internal::flow::shared::{SharedSource, publish, stage, unpublish, unstage};
+use csi_mount::internal::{health, health_within, mount_state, stats, stats_within};
 use csi_mount::{
     Bind, ErrorKind, MountAttributes, MountHealth, MountState, Outcome, Removed, Result, Target, Unmounted,
-    health, health_within, mount_state, stats, stats_within, unmount,
+    unmount,
 };
-use flow_support::eventually;
 use measure::children;
+use mount_support::eventually;
 use mount_support::sandbox;
 use nfs_support::{Patience, Protocol, Server};
 use rustix::fs::{Mode, OFlags};
@@ -255,7 +255,7 @@ impl<'a> Volume<'a> {
         table
             .bounded("`stage` elsewhere, within a second", BOUND, elsewhere, |outcome| self.silence(outcome));
         table.bounded("the same once more", BOUND, elsewhere, |outcome| self.silence(outcome));
-        assert_eq!(other.state().unwrap(), MountState::NotMounted);
+        assert_eq!(mount_state(other.path()).unwrap(), MountState::NotMounted);
         assert!(children() <= 3, "at most one process waits for each question, not {}", children());
         table
     }
@@ -282,7 +282,7 @@ impl<'a> Volume<'a> {
         assert_eq!(self.publish(&self.pod).unwrap(), Outcome::AlreadyMounted);
         // What was to be mounted in the meantime is not mounted, and can be mounted now.
         let other = self.target("other");
-        assert_eq!(other.state().unwrap(), MountState::NotMounted);
+        assert_eq!(mount_state(other.path()).unwrap(), MountState::NotMounted);
         eventually("it can be staged", || stage(&other, self.share).is_ok());
         assert_eq!(unstage(&other).unwrap(), Unmounted::Unmounted { layers: 1 });
         self.go_down();
@@ -336,7 +336,7 @@ impl<'a> Volume<'a> {
                 _ => assert_eq!(unpublish_it().unwrap(), Removed::Removed),
             }
             table.bounded(&at.unstage(), BOUND, || unstage(&self.staging), gone);
-            assert_eq!(self.staging.state().unwrap(), MountState::NotMounted);
+            assert_eq!(mount_state(self.staging.path()).unwrap(), MountState::NotMounted);
             assert_eq!(unstage(&self.staging).unwrap(), Unmounted::NotMounted);
             self.server.gate.go_on();
             user.go();

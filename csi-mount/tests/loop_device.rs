@@ -7,13 +7,13 @@ use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
-use csi_mount::internal::{Feature, without_features};
+use csi_mount::internal::{DeviceQuestions as _, Feature, LoopDevice, PeerNamespace, without_features};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    Bind, BlockDevice, DeviceAccess, DeviceUse, ErrorKind, LoopCache, LoopDevice, LoopLifetime, LoopOptions,
+    Bind, BlockDevice, DeviceAccess, DeviceUse, ErrorKind, ExpectedDevice, Host, LoopCache, LoopOptions,
     Target, unmount,
 };
-use devices::{Image, MIB, run};
+use devices::{Image, MIB, refused, run};
 
 fn names(found: &[LoopDevice]) -> Vec<String> {
     found.iter().map(|device| device.path().display().to_string()).collect()
@@ -70,25 +70,27 @@ fn a_file_with_the_text_of_a_deleted_one_is_another_file() {
     assert!(LoopDevice::find(named("no-such-directory/gone")).unwrap().is_empty());
 }
 
-/// The same path in another mount namespace, on another filesystem.
+/// The same path in another mount namespace, on another filesystem. The kernel shows the same text for it.
 #[test]
 fn a_deleted_file_is_found_only_on_its_own_filesystem() {
     let image = Image::new(8);
     let gone = image.directory().join("gone");
-    private_mount_namespace(|| {
-        let hidden = Target::new(image.directory()).unwrap();
-        csi_mount::Mount::new("tmpfs", "other").at(&hidden).unwrap();
-        File::create(&gone).unwrap().set_len(MIB).unwrap();
-        let attached = LoopDevice::attach(&gone, &LoopOptions::new()).unwrap();
-        fs::remove_file(&gone).unwrap();
-        unmount_lazily(image.directory());
-        assert!(LoopDevice::find(&gone).unwrap().is_empty());
-        attached.detach().unwrap();
+    let peer = PeerNamespace::new();
+    let there = gone.clone();
+    let attached = peer.run(move || {
+        let other = Target::new(there.parent().unwrap()).unwrap();
+        csi_mount::Mount::new("tmpfs", "other").at(&other).unwrap();
+        File::create(&there).unwrap().set_len(MIB).unwrap();
+        let attached = LoopDevice::attach(&there, &LoopOptions::new()).unwrap();
+        fs::remove_file(&there).unwrap();
+        attached
     });
-}
-
-fn unmount_lazily(path: &Path) {
-    nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    let name = attached.path().file_name().unwrap().to_str().unwrap();
+    let shown = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap();
+    let found = LoopDevice::find(&gone).unwrap();
+    attached.detach().unwrap();
+    assert_eq!(shown.trim_end(), format!("{} (deleted)", gone.display()));
+    assert!(found.is_empty(), "{found:?}");
 }
 
 /// The kernel shows no path of more than a page, and a file name can contain a line feed.
@@ -236,21 +238,6 @@ fn a_read_only_device_refuses_writes() {
 }
 
 #[test]
-fn an_autoclear_device_is_detached_with_its_last_user() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("image");
-    File::create(&file).unwrap().set_len(8 * MIB).unwrap();
-    let device = LoopDevice::attach(&file, &LoopOptions::new().lifetime(LoopLifetime::UntilClosed)).unwrap();
-    assert_eq!(LoopDevice::find(&file).unwrap().len(), 1);
-    drop(device);
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
-    while !LoopDevice::find(&file).unwrap().is_empty() {
-        assert!(std::time::Instant::now() < end, "it stays");
-        std::thread::yield_now();
-    }
-}
-
-#[test]
 fn size_and_sectors_are_as_requested() {
     let image = Image::with(8, &LoopOptions::new().sector_size(4096));
     assert_eq!(image.open().size().unwrap(), 8 * MIB);
@@ -327,8 +314,7 @@ fn a_source_that_cannot_be_attached_is_refused() {
     assert_eq!(kind("/dev/null".as_ref()), ErrorKind::InvalidInput);
     assert_eq!(kind(&directory.path().join("absent")), ErrorKind::NotFound);
     File::create(&empty).unwrap().set_len(MIB).unwrap();
-    let odd = LoopDevice::attach(&empty, &LoopOptions::new().sector_size(1000)).unwrap_err();
-    assert_eq!(odd.kind(), ErrorKind::InvalidInput);
+    refused(LoopDevice::attach(&empty, &LoopOptions::new().sector_size(1000)), ErrorKind::InvalidInput);
 }
 
 #[test]
@@ -345,5 +331,6 @@ fn a_node_that_leads_to_another_disk_is_noticed() {
         (device.number(), first.path()),
         "links are followed once"
     );
-    assert_eq!(BlockDevice::from_number(device.number()).unwrap().path(), first.path());
+    let by_number = ExpectedDevice::new().number(device.number());
+    assert_eq!(Host::kernel().devices().find(&by_number).unwrap().unwrap(), first.path());
 }

@@ -8,13 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use csi_mount::internal::PeerNamespace;
 use csi_mount::internal::flow::block::{StagePlan, publish_device, stage, unpublish, unstage};
-use csi_mount::{
-    BlockDevice, DeviceAccess, ErrorKind, Filesystem, Format, LoopDevice, Outcome, Probe, Removed, Target,
-    Unmounted,
-};
-use devices::{Image, run};
+use csi_mount::internal::{DeviceQuestions as _, Format, LoopDevice, PeerNamespace, Probe};
+use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, Outcome, Removed, Target, Unmounted};
+use devices::{Image, refused, run};
 use fuse_support::{Fate, FileServer, bounded};
 use mount_support::{sandbox, target};
 
@@ -154,7 +151,14 @@ fn silent_loop_devices_cost_one_time_limit_together() {
             callers.into_iter().map(|caller| caller.join().unwrap()).collect()
         });
         assert_eq!(found, [1; 4]);
-        bounded(SEVEN, || (0..7).for_each(|_| assert_eq!(find(), 1)));
+        // A call that asks takes at least the 2 s of its time limit, on a busy machine too.
+        let times = (0..7).map(|_| {
+            let begin = Instant::now();
+            assert_eq!(find(), 1);
+            begin.elapsed()
+        });
+        let shortest = times.min().unwrap();
+        assert!(shortest < Duration::from_secs(2), "each of seven calls took {shortest:?} or more");
     });
 }
 
@@ -188,9 +192,10 @@ fn a_silent_loop_device_that_can_use_the_device_makes_it_busy() {
         let device = BlockDevice::open(image.path()).unwrap();
         let Probe::Blank(proof) = device.probe() else { panic!("it is blank") };
         foreign.server.meets(Fate::Stopped);
-        let error =
-            bounded(Duration::from_secs(20), || Format::new(Filesystem::Ext4).run(proof)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+        let error = refused(
+            bounded(Duration::from_secs(20), || Format::new(Filesystem::Ext4).run(proof)),
+            ErrorKind::Unresponsive,
+        );
         assert!(error.to_string().contains(foreign.node.to_str().unwrap()), "{error}");
         assert!(image.is_zero());
     });

@@ -11,6 +11,7 @@ mod stepper;
 use std::fs;
 use std::path::Path;
 
+use csi_mount::internal::DeviceQuestions as _;
 use csi_mount::internal::flow::block::{
     FilesystemOrigin, StagePlan, expand_encrypted, stage, stage_device, unstage,
 };
@@ -181,7 +182,7 @@ fn growth_of_a_volume() {
     };
     at_every_point("growth_of_a_volume", "grow", 307, grown, |volume| {
         assert_eq!(volume.file().as_deref(), Some("kept"));
-        let size = csi_mount::stats(volume.staging().path()).unwrap().bytes.total;
+        let size = csi_mount::internal::stats(volume.staging().path()).unwrap().bytes.total;
         assert!(size > 9 << 20, "{size}");
     });
 }

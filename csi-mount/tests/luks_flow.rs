@@ -7,6 +7,7 @@ mod luks_support;
 
 use std::fs;
 
+use csi_mount::internal::DeviceQuestions as _;
 use csi_mount::internal::flow::block::{
     FilesystemOrigin, StagePlan, expand, expand_encrypted, opened_device, publish, unpublish, unstage, usage,
 };
@@ -14,7 +15,7 @@ use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, ErrorKind, Filesystem, Grown, LuksDiscards, LuksKey, MountAttributes, MountOptions, Outcome,
 };
-use devices::{MIB, run};
+use devices::{MIB, refused, run};
 use luks_support::{DATA, KEY, Volume, assert_refused, content, holds, key, luks, plan, write};
 
 #[test]
@@ -47,8 +48,7 @@ fn lives_inside(filesystem: Filesystem, mebibytes: u64) {
         let found = opened_device(volume.image.path()).unwrap().unwrap();
         assert_eq!(BlockDevice::open(found).unwrap().number(), staged.device);
 
-        let busy = unstage(&volume.staging, Some(volume.image.path())).unwrap_err();
-        assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
+        let busy = refused(unstage(&volume.staging, Some(volume.image.path())), ErrorKind::Busy);
         assert!(busy.to_string().contains(volume.target.path().to_str().unwrap()), "{busy}");
         unpublish(&volume.target).unwrap();
         volume.unstage();

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use csi_mount::internal::flow::block::{StagePlan, stage};
+use csi_mount::internal::{DeviceQuestions as _, Probe};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, Error, ErrorKind, Filesystem, LoopOptions, Luks, LuksKey, LuksPbkdf, Mount, Probe, Result,
-    Target,
+    BlockDevice, Error, ErrorKind, Filesystem, LoopOptions, Luks, LuksKey, LuksPbkdf, Mount, Result, Target,
 };
-use devices::{Image, MIB, run};
+use devices::{EndOfWork, Image, MIB, refused, run};
 use stepper::{End, Job, Points, Programs, do_job};
 
 const KEY: &str = "canary-of-the-key\nwith a second line";
@@ -33,8 +33,8 @@ fn luks() -> Luks {
 /// Encrypts the device if it is blank, or if a format of it was interrupted.
 fn encrypt(device: &BlockDevice, luks: &Luks) -> Result<()> {
     match device.probe() {
-        Probe::Blank(proof) => luks.format(proof, &key()),
-        Probe::Interrupted(format) => luks.format(format.into_proof(), &key()),
+        Probe::Blank(proof) => csi_mount::internal::encrypt(luks, proof, &key()),
+        Probe::Interrupted(format) => csi_mount::internal::encrypt(luks, format.into_proof(), &key()),
         other => panic!("{other}"),
     }
 }
@@ -110,7 +110,10 @@ fn data_that_came_after_the_proof_is_kept() {
         let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
         image.write(place, data);
         let before = image.content();
-        assert_eq!(luks().format(proof, &key()).unwrap_err().kind(), ErrorKind::NotBlank);
+        assert_eq!(
+            csi_mount::internal::encrypt(&luks(), proof, &key()).unwrap_err().kind(),
+            ErrorKind::NotBlank
+        );
         assert_eq!(image.content(), before);
     }
 }
@@ -125,7 +128,7 @@ fn a_device_in_use_is_not_encrypted() {
         .read(true)
         .open(image.path())
         .unwrap();
-    assert_eq!(luks().format(proof, &key()).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(csi_mount::internal::encrypt(&luks(), proof, &key()).unwrap_err().kind(), ErrorKind::Busy);
     assert!(image.is_zero());
     drop(holder);
 }
@@ -151,14 +154,12 @@ fn memory_and_time_are_bounded_and_the_device_stays_as_it_was() {
     let image = Image::new(64);
     let device = image.open();
     let greedy = Luks::new().pbkdf(LuksPbkdf::Argon2id { memory: 512 << 20, iterations: 4 });
-    let error = encrypt(&device, &greedy.clone().memory(48 << 20)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+    let error = refused(encrypt(&device, &greedy.clone().memory(48 << 20)), ErrorKind::OutOfMemory);
     assert!(error.to_string().contains("Luks::memory"), "{error}");
     assert!(image.is_zero(), "cryptsetup has no device to leave anything on");
 
     let slow = luks().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1_000_000_000 });
-    let error = encrypt(&device, &slow.time_limit(Duration::from_millis(500))).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+    refused(encrypt(&device, &slow.time_limit(Duration::from_millis(500))), ErrorKind::Unresponsive);
     encrypt(&device, &luks()).unwrap();
     assert_encrypted(&image);
 }
@@ -178,8 +179,9 @@ fn the_key_is_in_no_command_line_and_no_environment() {
             }
             seen
         });
+        let end = EndOfWork(&done);
         encrypt(&device, &slow).unwrap();
-        done.store(true, Ordering::Relaxed);
+        drop(end);
         watcher.join().unwrap()
     });
     assert!(seen > 0, "cryptsetup was not seen");
@@ -208,8 +210,8 @@ fn job(words: &[&str]) -> Result<()> {
     match device.probe() {
         // It was killed after the last write, so it is complete.
         Probe::Container(_) => Ok(()),
-        Probe::Blank(proof) => luks().format(proof, &key()),
-        Probe::Interrupted(format) => luks().format(format.into_proof(), &key()),
+        Probe::Blank(proof) => csi_mount::internal::encrypt(&luks(), proof, &key()),
+        Probe::Interrupted(format) => csi_mount::internal::encrypt(&luks(), format.into_proof(), &key()),
         other => Err(Error::new(ErrorKind::NotBlank, "encrypt", other.to_string())),
     }
 }

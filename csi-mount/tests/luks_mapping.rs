@@ -3,8 +3,8 @@
 //! does: it provides these modules.
 
 mod devices;
-mod flow_support;
 mod luks_support;
+mod mount_support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ impl Disk {
 
     fn pull_out(&self) {
         fs::write(self.config.join("power"), "0").unwrap();
-        flow_support::eventually("the disk goes", || !self.node.exists());
+        mount_support::eventually("the disk goes", || !self.node.exists());
     }
 }
 

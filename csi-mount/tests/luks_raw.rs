@@ -13,7 +13,7 @@ use csi_mount::internal::flow::block::{
 };
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{DeviceAccess, ErrorKind, Filesystem, Grown, LuksDiscards, LuksKey};
-use devices::{MIB, run};
+use devices::{MIB, refused, run};
 use luks_support::{DATA, Volume, content, dmsetup, holds, key, luks, mappings, plan, write};
 
 #[test]
@@ -60,8 +60,7 @@ fn another_stage_does_not_close_a_published_device() {
             }
         }
         for volume in &volumes {
-            let error = volume.stage(&plan(Filesystem::Ext4)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            let error = refused(volume.stage(&plan(Filesystem::Ext4)), ErrorKind::Busy);
             assert!(error.to_string().contains(volume.target.path().to_str().unwrap()), "{error}");
             assert_eq!(mappings(), before, "{error}");
             assert!(volume.holds_its_canary(volume.target.path()));
@@ -83,8 +82,7 @@ fn no_volume_is_opened_under_a_number_that_is_published() {
         let (name, _) = gone.name_and_uuid();
         dmsetup(&["remove", &name]);
         for volume in [&gone, &volume] {
-            let error = volume.stage_raw().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            let error = refused(volume.stage_raw(), ErrorKind::Busy);
             assert!(error.to_string().contains(gone.target.path().to_str().unwrap()), "{error}");
             assert_eq!(mappings(), Vec::<String>::new(), "{error}");
         }
@@ -163,8 +161,7 @@ fn a_wrong_key_closes_nothing() {
         write(&device, 0, DATA);
         let before = mappings();
         let wrong = LuksKey::new("canary-of-another").unwrap();
-        let error = volume.stage_raw_with(&luks(), &wrong).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");
+        let error = refused(volume.stage_raw_with(&luks(), &wrong), ErrorKind::WrongKey);
         assert_eq!(mappings(), before, "{error}");
         assert!(fs::read(&device).unwrap().starts_with(DATA));
         volume.unstage();

@@ -11,9 +11,9 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-use csi_mount::erase::{EraseMode, EraseOptions, erase};
+use csi_mount::internal::{DeviceQuestions as _, EraseOptions, Probe, erase};
 use csi_mount::lvm::{
-    LvmDeletion, LvmLayout, LvmName, LvmOptions, LvmRequest, LvmState, LvmWhenFull, VolumeGroup,
+    EraseMode, LvmDeletion, LvmLayout, LvmName, LvmOptions, LvmRequest, LvmState, LvmWhenFull, VolumeGroup,
 };
 use csi_mount::{BlockDevice, ErrorKind};
 use devices::{Image, MIB, eventually, run};
@@ -43,13 +43,13 @@ fn the_life_of_a_thick_volume() {
         (LvmRequest::new("pvc-1", 45 * MIB), ErrorKind::AlreadyExists),
         (LvmRequest::new("pvc-1", MIB).limit(40 * MIB), ErrorKind::AlreadyExists),
         (LvmRequest::new("pvc-1", MIB).layout(thin("pool")), ErrorKind::AlreadyExists),
-        (LvmRequest::new("pvc-1", MIB).source(LvmName::volume("x")), ErrorKind::AlreadyExists),
+        (LvmRequest::new("pvc-1", MIB).source(LvmName::Volume("x".into())), ErrorKind::AlreadyExists),
         (LvmRequest::new("pvc-2", 85 * MIB), ErrorKind::NoSpace),
         (LvmRequest::new("pvc-2", u64::MAX), ErrorKind::OutOfRange),
         (LvmRequest::new("pvc-2", 41 * MIB).limit(43 * MIB), ErrorKind::OutOfRange),
         (LvmRequest::new("", MIB), ErrorKind::InvalidInput),
-        (LvmRequest::new("pvc-2", MIB).layout(thin("pool")), ErrorKind::NotFound),
-        (LvmRequest::new("pvc-2", MIB).source(LvmName::volume("pvc-1")), ErrorKind::Unsupported),
+        (LvmRequest::new("pvc-2", MIB).layout(thin("pool")), ErrorKind::NoSpace),
+        (LvmRequest::new("pvc-2", MIB).source(LvmName::Volume("pvc-1".into())), ErrorKind::Unsupported),
         (LvmRequest::new("pvc-2", MIB).layout(LvmLayout::ThickOn("ssd".to_owned())), ErrorKind::NoSpace),
     ] {
         let error = group.create(&request).unwrap_err();
@@ -62,7 +62,7 @@ fn the_life_of_a_thick_volume() {
     let small = LvmRequest::new("a b/ü", 4 * MIB).layout(on_ssd.clone()).erase(EraseMode::None);
     let small = group.create(&small).unwrap();
     assert_eq!((&small.layout, group.find(&small.name).unwrap().as_ref()), (&on_ssd, Some(&small)));
-    assert_eq!(group.grow("a b/ü", 64 * MIB).unwrap().bytes, 64 * MIB);
+    assert_eq!(group.grow("a b/ü", 64 * MIB, None).unwrap().bytes, 64 * MIB);
     assert_eq!(group.capacity(&on_ssd).unwrap().available, 0);
     group.delete(&small.name).unwrap();
     // In use while it grows.
@@ -72,9 +72,9 @@ fn the_life_of_a_thick_volume() {
     assert_eq!(group.activate("pvc-1").unwrap().number(), device.number());
     let busy = group.deactivate("pvc-1").unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
-    assert_eq!(group.grow("pvc-1", 60 * MIB).unwrap().bytes, 60 * MIB);
+    assert_eq!(group.grow("pvc-1", 60 * MIB, None).unwrap().bytes, 60 * MIB);
     assert_eq!(device.size().unwrap(), 60 * MIB);
-    assert_eq!(group.grow("pvc-1", MIB).unwrap().bytes, 60 * MIB);
+    assert_eq!(group.grow("pvc-1", MIB, None).unwrap().bytes, 60 * MIB);
     let busy = group.delete(&volume.name).unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
     drop(device);
@@ -88,7 +88,7 @@ fn the_life_of_a_thick_volume() {
     for error in [
         group.create(&LvmRequest::new("pvc-1", MIB)).unwrap_err(),
         group.activate("pvc-1").unwrap_err(),
-        group.grow("pvc-1", 68 * MIB).unwrap_err(),
+        group.grow("pvc-1", 68 * MIB, None).unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Pending, "{error}");
     }
@@ -117,20 +117,20 @@ fn the_life_of_thin_volumes() {
     group.set_staged("a").unwrap();
     group.set_staged("a").unwrap();
     assert_eq!(group.set_staged("b").unwrap_err().kind(), ErrorKind::NotFound);
-    assert!(!unused.was_staged && group.find(&LvmName::volume("a")).unwrap().unwrap().was_staged);
+    assert!(!unused.was_staged && group.find(&LvmName::Volume("a".into())).unwrap().unwrap().was_staged);
     group.delete(&unused.name).unwrap();
     mark(&group, "a", "first");
     let snapshot = group.snapshot("s", "a").unwrap();
     assert_eq!(
         (&snapshot.source, group.snapshot("s", "a").unwrap()),
-        (&Some(LvmName::volume("a")), snapshot.clone())
+        (&Some(LvmName::Volume("a".into())), snapshot.clone())
     );
     assert_eq!(room(), 128 - 48);
     mark(&group, "a", "other");
     let restored = group.create(&request("r", 32).source(snapshot.name.clone())).unwrap();
     assert_eq!((restored.bytes, &restored.source), (32 * MIB, &Some(snapshot.name.clone())));
     assert_eq!(group.create(&request("r", 32).source(snapshot.name.clone())).unwrap(), restored);
-    let clone = group.create(&request("c", 1).source(LvmName::volume("a"))).unwrap();
+    let clone = group.create(&request("c", 1).source(LvmName::Volume("a".into()))).unwrap();
     assert_eq!(clone.bytes, 24 * MIB, "not smaller than its source");
     for (volume, text, is_there) in
         [("r", "first", true), ("r", "other", false), ("c", "other", true), ("a", "first", false)]
@@ -142,26 +142,30 @@ fn the_life_of_thin_volumes() {
     let encrypted = group.create(&headed("h", 4)).unwrap();
     assert_eq!((encrypted.bytes, room()), (4 * MIB, 128 - 48 - 32 - 24 - 8));
     assert_eq!(group.create(&headed("h", 4).limit(4 * MIB)).unwrap(), encrypted);
-    assert_eq!(group.grow("h", 7 * MIB).unwrap().bytes, 8 * MIB);
-    let copy = group.create(&headed("i", 1).source(LvmName::volume("h"))).unwrap();
+    assert_eq!(group.grow("h", 7 * MIB, None).unwrap().bytes, 8 * MIB);
+    // In extents of 4 MiB it would have 12 MiB.
+    let refused = group.grow("h", 9 * MIB, Some(11 * MIB)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::OutOfRange, "{refused}");
+    assert_eq!(group.find(&LvmName::Volume("h".into())).unwrap().unwrap().bytes, 8 * MIB);
+    let copy = group.create(&headed("i", 1).source(LvmName::Volume("h".into()))).unwrap();
     assert_eq!(copy.bytes, 8 * MIB);
     for (request, kind) in [
         (request("h", 8), ErrorKind::AlreadyExists),
-        (request("new", 8).source(LvmName::volume("h")), ErrorKind::Unsupported),
-        (headed("new", 8).source(LvmName::volume("r")), ErrorKind::Unsupported),
+        (request("new", 8).source(LvmName::Volume("h".into())), ErrorKind::Unsupported),
+        (headed("new", 8).source(LvmName::Volume("r".into())), ErrorKind::Unsupported),
     ] {
         let error = group.create(&request).unwrap_err();
         assert_eq!(error.kind(), kind, "{request:?}: {error}");
         assert!(error.to_string().contains("header"), "{error}");
     }
     for name in ["h", "i"] {
-        assert_eq!(group.delete(&LvmName::volume(name)).unwrap(), LvmDeletion::Removed);
+        assert_eq!(group.delete(&LvmName::Volume(name.into())).unwrap(), LvmDeletion::Removed);
     }
     for (request, kind) in [
         (request("r", 32), ErrorKind::AlreadyExists),
         (request("new", 25), ErrorKind::NoSpace),
-        (request("new", 1).source(LvmName::volume("none")), ErrorKind::NotFound),
-        (request("new", 1).source(LvmName::volume("a")).limit(20 * MIB), ErrorKind::OutOfRange),
+        (request("new", 1).source(LvmName::Volume("none".into())), ErrorKind::NotFound),
+        (request("new", 1).source(LvmName::Volume("a".into())).limit(20 * MIB), ErrorKind::OutOfRange),
         (LvmRequest::new("new", MIB).source(snapshot.name.clone()), ErrorKind::Unsupported),
     ] {
         let error = group.create(&request).unwrap_err();
@@ -170,11 +174,16 @@ fn the_life_of_thin_volumes() {
     assert_eq!(group.snapshot("s", "c").unwrap_err().kind(), ErrorKind::AlreadyExists);
     group.snapshot("t", "a").unwrap();
     // The source goes first.
-    for name in [LvmName::volume("a"), snapshot.name, LvmName::volume("c"), LvmName::snapshot("t")] {
+    for name in [
+        LvmName::Volume("a".into()),
+        snapshot.name,
+        LvmName::Volume("c".into()),
+        LvmName::Snapshot("t".into()),
+    ] {
         assert_eq!(group.delete(&name).unwrap(), LvmDeletion::Removed, "{name}");
     }
     assert!(volume_has(&group, "r", "first"));
-    assert_eq!(group.grow("r", 40 * MIB).unwrap().bytes, 40 * MIB);
+    assert_eq!(group.grow("r", 40 * MIB, None).unwrap().bytes, 40 * MIB);
     assert!(volume_has(&group, "r", "first"));
     group.delete(&restored.name).unwrap();
     assert_eq!((room(), bed.logical_volumes()), (128, vec!["pool".to_owned()]));
@@ -204,7 +213,7 @@ fn an_erase_keeps_tenants_apart() {
                 (0..bytes / MIB).for_each(|_| file.write_all(&block.as_bytes()[..MIB as usize]).unwrap());
                 file.sync_all().unwrap();
             });
-            let name = LvmName::volume(name);
+            let name = LvmName::Volume(name);
             if group.delete(&name).unwrap() == LvmDeletion::Erasing {
                 group.erase(&name).unwrap();
             }
@@ -215,10 +224,10 @@ fn an_erase_keeps_tenants_apart() {
     group.create(&LvmRequest::new("careless", 24 * MIB).erase(EraseMode::None)).unwrap();
     mark(&group, "careless", "secret of the careless");
     assert!(volume_has(&group, "careless", "secret of"));
-    assert_eq!(group.delete(&LvmName::volume("careless")).unwrap(), LvmDeletion::Removed);
+    assert_eq!(group.delete(&LvmName::Volume("careless".into())).unwrap(), LvmDeletion::Removed);
     assert!(has(&bed.images[0].file(), "secret of the careless"));
     thick(&group, "next", 4 * MIB);
-    assert_eq!(group.grow("next", 24 * MIB).unwrap().bytes, 24 * MIB);
+    assert_eq!(group.grow("next", 24 * MIB, None).unwrap().bytes, 24 * MIB);
     assert!(!volume_has(&group, "next", "secret of"));
     assert!(!has(&bed.images[0].file(), "secret of the careless"));
 }
@@ -243,7 +252,7 @@ fn a_full_pool_loses_nothing_in_silence() {
     for result in [
         group.create(&LvmRequest::new("b", EXTENT).layout(thin("pool"))),
         group.snapshot("s", "a"),
-        group.grow("a", 36 * MIB),
+        group.grow("a", 36 * MIB, None),
     ] {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
@@ -257,7 +266,7 @@ fn a_full_pool_loses_nothing_in_silence() {
         (0..written).all(|at| file.read_exact_at(&mut read, at * MIB).is_ok() && read == block)
     });
     assert!(whole);
-    group.delete(&LvmName::volume("a")).unwrap();
+    group.delete(&LvmName::Volume("a".into())).unwrap();
 }
 
 #[test]
@@ -279,7 +288,7 @@ fn what_is_not_ours_or_not_whole_is_refused() {
     lvm(&["lvcreate", "--yes", "-an", "-Zn", "-Wn", "-L", "4m", "-n", "root", &bed.name]);
     refused(&bed.name, options(), ErrorKind::NotOwned);
     refused(&bed.name, LvmOptions::new("another.example.org"), ErrorKind::NotOwned);
-    let error = group.find(&LvmName::volume("mine")).unwrap_err();
+    let error = group.find(&LvmName::Volume("mine".into())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotOwned, "{error}");
     let tolerant = bed.open_with(options().allow_others());
     assert_eq!(tolerant.list().unwrap().len(), 1);
@@ -300,22 +309,18 @@ fn what_is_not_ours_or_not_whole_is_refused() {
         "pool",
         &bed.name,
     ]);
-    for result in [
-        group.create(&LvmRequest::new("thin", MIB).layout(thin("pool"))).map(drop),
-        group.capacity(&thin("pool")).map(drop),
-    ] {
-        let error = result.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    }
+    let error = group.create(&LvmRequest::new("thin", MIB).layout(thin("pool"))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(group.capacity(&thin("pool")).unwrap().available, 0);
     assert!(group.pools().unwrap()[0].fault.as_ref().unwrap().contains("old data"));
     lvm(&["lvremove", "--yes", &bed.volume("pool")]);
     // The label of a disk is gone, and so the disk: nothing is said about a volume, and none is made.
     let label = bed.images[1].read(0, MIB as usize);
     bed.images[1].write(0, &vec![0; MIB as usize]);
     for result in [
-        group.find(&LvmName::volume("mine")).map(drop),
-        group.find(&LvmName::volume("none")).map(drop),
-        group.delete(&LvmName::volume("none")).map(drop),
+        group.find(&LvmName::Volume("mine".into())).map(drop),
+        group.find(&LvmName::Volume("none".into())).map(drop),
+        group.delete(&LvmName::Volume("none".into())).map(drop),
         group.create(&LvmRequest::new("new", MIB)).map(drop),
         group.capacity(&LvmLayout::Thick).map(drop),
     ] {
@@ -385,7 +390,8 @@ fn an_erase_goes_on_after_a_restart() {
     assert!(start.elapsed() < Duration::from_secs(60), "it ends after its step");
     // As a process that died after the first GiB left it, and the machine with it: nothing is active, and the disk is
     // another loop device.
-    lvm(&["lvchange", "--yes", "--addtag", "csi.erased=1073741824", &bed.volume("csi_a")]);
+    let after_one = ["--deltag", "csi.erased=0", "--addtag", "csi.erased=1073741824"];
+    lvm(&[&["lvchange", "--yes"], &after_one[..], &[&*bed.volume("csi_a")]].concat());
     drop((group, slow));
     lvm(&["vgchange", "--activate", "n", &bed.name]);
     bed.images[0].attach_again();
@@ -400,6 +406,27 @@ fn an_erase_goes_on_after_a_restart() {
         &read == b"secret"
     });
     assert_eq!(left, [false, true, false, false], "what was erased already is not erased again");
+}
+
+/// A create found another tenant's data, and died in the first part of its erase. What it found first is zero then.
+#[test]
+fn an_interrupted_create_goes_on_with_its_erase() {
+    let bed = Bed::new(&[256]);
+    let group = bed.open();
+    thick(&group, "a", 256 * MIB);
+    with_device(&group, "a", |path| {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        // Between two of the places that a sample of this device reads.
+        file.write_all_at(b"secret", 100 * MIB + 512).unwrap();
+        file.sync_all().unwrap();
+        let device = BlockDevice::open(path).unwrap();
+        assert!(matches!(device.probe(), Probe::Blank(_)), "a sample does not see it");
+    });
+    let as_it_died =
+        ["--deltag", "csi.state=ready", "--addtag", "csi.state=creating", "--addtag", "csi.erased=0"];
+    lvm(&[&["lvchange", "--yes"], &as_it_died[..], &[&*bed.volume("csi_a")]].concat());
+    thick(&group, "a", 256 * MIB);
+    assert!(!volume_has(&group, "a", "secret"));
 }
 
 /// Places before and after the one at which the erase goes on.

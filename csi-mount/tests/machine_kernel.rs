@@ -1,8 +1,8 @@
 //! The kernel keeps the contract of hosts. Needs root.
 
-mod flow_support;
 mod fuse_support;
 mod machine_contract;
+mod mount_support;
 
 use std::fs;
 use std::io;
@@ -13,9 +13,9 @@ use std::time::Duration;
 use csi_mount::flow::fuse::FuseDaemon;
 use csi_mount::flow::shared::SharedSource;
 use csi_mount::{Host, MountOptions, Target};
-use flow_support::eventually;
 use fuse_support::{answering_daemon, daemon_processes};
 use machine_contract::{Bench, Held};
+use mount_support::eventually;
 use nix::unistd::Pid;
 
 const AT: &str = "MACHINE_KERNEL_DAEMON_AT";
@@ -123,5 +123,5 @@ impl Drop for Real<'_> {
 
 #[test]
 fn the_kernel_keeps_the_contract() {
-    flow_support::on_tmpfs(|root| machine_contract::keep(&Real(root)));
+    mount_support::sandbox(|root| machine_contract::keep(&Real(root)));
 }

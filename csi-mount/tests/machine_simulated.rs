@@ -104,7 +104,7 @@ fn node() -> (SimulatedNode, std::path::PathBuf) {
     let node = SimulatedNode::new();
     node.create_dir("/pods");
     node.create_dir("/staging");
-    let disk = node.add_disk(64 << 20);
+    let disk = node.attach_disk("the-volume", 64 << 20);
     (node, disk)
 }
 

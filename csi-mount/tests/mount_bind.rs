@@ -1,19 +1,14 @@
 //! Bind mounts have their attributes in every namespace, are made once, and never bind the wrong thing.
 
-mod measure;
 mod mount_support;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-use csi_mount::internal::{Feature, PeerNamespace, without_features};
+use csi_mount::internal::{Feature, PeerNamespace, mount_state, without_features};
 use csi_mount::{Bind, Detach, ErrorKind, MountAttributes, MountState, Outcome, Target, Unmount, mounts};
-use measure::rounds;
-use mount_support::{layers, sandbox, source, target, unmount_watched, write_error};
+use mount_support::{layers, sandbox, source, target, write_error};
 use nix::libc;
 
 /// Each method of making a bind mount, from the newest kernel to the oldest.
@@ -75,60 +70,6 @@ fn every_attribute_is_received() {
                 let error = std::process::Command::new(path.join("script")).status().unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(libc::EACCES), "noexec");
             });
-        });
-    }
-}
-
-#[test]
-fn the_target_is_never_visible_without_its_attributes() {
-    for kernel in KERNELS {
-        sandbox(|sandbox| {
-            let source = source(sandbox, "source");
-            let target = target(sandbox, "target");
-            let host = PeerNamespace::new();
-            let refused = Arc::new(AtomicU32::new(0));
-            let is_done = Arc::new(AtomicBool::new(false));
-            let path = target.path().join("file");
-            let count = refused.clone();
-            let stop = is_done.clone();
-            let watcher = host.start(move || {
-                // The file exists only through the bind, so opening it for writing must never succeed.
-                while !stop.load(Ordering::Relaxed) {
-                    match fs::OpenOptions::new().write(true).open(&path) {
-                        Ok(_) => {
-                            stop.store(true, Ordering::Relaxed);
-                            return Err("opened for writing through a read-only bind");
-                        }
-                        Err(error) if error.raw_os_error() == Some(libc::EROFS) => {
-                            count.fetch_add(1, Ordering::Relaxed);
-                        }
-                        Err(_) => {}
-                    }
-                }
-                Ok(())
-            });
-            without_features(kernel, || {
-                for _ in 0..rounds(200) {
-                    let seen = refused.load(Ordering::Relaxed);
-                    Bind::new(&source).attributes(MountAttributes::RDONLY).at(&target).unwrap();
-                    // Waits until the watcher has seen this mount, or has ended with a finding.
-                    let deadline = Instant::now() + Duration::from_secs(120);
-                    while refused.load(Ordering::Relaxed) == seen && !is_done.load(Ordering::Relaxed) {
-                        if Instant::now() > deadline {
-                            // Otherwise the thread that waits for the watcher would wait forever.
-                            is_done.store(true, Ordering::Relaxed);
-                            panic!("the watcher never met the mount");
-                        }
-                        std::thread::yield_now();
-                    }
-                    unmount_watched(&target);
-                    if is_done.load(Ordering::Relaxed) {
-                        break;
-                    }
-                }
-            });
-            is_done.store(true, Ordering::Relaxed);
-            assert_eq!(watcher(), Ok(()), "without {kernel:?}");
         });
     }
 }
@@ -218,7 +159,7 @@ fn files_and_device_nodes_are_bound_onto_files() {
                 assert_eq!(bind.at(&target).unwrap(), Outcome::Mounted);
                 assert_eq!(bind.at(&target).unwrap(), Outcome::AlreadyMounted);
                 target.create_file().unwrap();
-                assert!(matches!(target.state().unwrap(), MountState::Mounted(_)));
+                assert!(matches!(mount_state(target.path()).unwrap(), MountState::Mounted(_)));
             });
         });
     }
@@ -277,7 +218,7 @@ fn what_can_not_be_bound_is_refused() {
         assert_eq!((error.kind(), error.path()), (ErrorKind::NotFound, Some(Path::new("/no/such/source"))));
         let absent = Target::new(sandbox.join("absent")).unwrap();
         assert_eq!(Bind::new(&source).at(&absent).unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(directory.state().unwrap(), MountState::NotMounted);
+        assert_eq!(mount_state(directory.path()).unwrap(), MountState::NotMounted);
     });
 }
 
@@ -326,7 +267,7 @@ fn nesting_is_the_same_with_and_without_statmount() {
             let source = sandbox.join(from);
             let target = Target::new(sandbox.join(onto)).unwrap();
             // If something is mounted there, it is compared with the source, and nesting is not checked.
-            if matches!(target.state().unwrap(), MountState::Mounted(_)) {
+            if matches!(mount_state(target.path()).unwrap(), MountState::Mounted(_)) {
                 continue;
             }
             let bind = || match Bind::new(&source).at(&target) {
@@ -343,16 +284,5 @@ fn nesting_is_the_same_with_and_without_statmount() {
             refused += usize::from(at_once.is_some());
         }
         assert!(refused > all.len(), "more than those that are the same directory: {refused}");
-    });
-}
-
-#[test]
-fn nothing_is_left_of_the_scratch_directory() {
-    sandbox(|sandbox| {
-        let source = source(sandbox, "source");
-        let target = target(sandbox, "target");
-        without_features(&[Feature::MountSetattr], || Bind::new(&source).at(&target)).unwrap();
-        let left = mounts().unwrap().into_iter().filter(|entry| entry.source == "csi-mount");
-        assert_eq!(left.count(), 0);
     });
 }

@@ -6,14 +6,16 @@ mod mount_support;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use csi_mount::internal::{Feature, PeerNamespace, without_features};
+use csi_mount::internal::{Feature, LoopDevice, PeerNamespace, mount_state, without_features};
 use csi_mount::{
-    DeviceAccess, Error, ErrorKind, LoopDevice, LoopOptions, Mount, MountOptions, MountState, Outcome,
-    Target, mounts, unmount,
+    DeviceAccess, Error, ErrorKind, LoopOptions, Mount, MountOptions, MountState, Outcome, Target, mounts,
+    unmount,
 };
-use devices::Image;
-use mount_support::{layers, sandbox, target, write_error};
+use devices::{Image, refused};
+use mount_support::{layers, sandbox, target, with_target, write_error};
 use nix::libc;
 
 /// The running kernel, and a kernel that has only `mount(2)`.
@@ -32,8 +34,17 @@ fn options(flags: &[&str]) -> MountOptions {
     MountOptions::parse(flags).unwrap()
 }
 
+/// A process that another thread has just forked holds the device of a failed mount until it runs its program.
 fn try_mount(filesystem: &str, image: &Image, flags: &[&str], target: &Target) -> Result<Outcome, Error> {
-    Mount::new(filesystem, image.path()).options(&options(flags)).at(target)
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let mounted = Mount::new(filesystem, image.path()).options(&options(flags)).at(target);
+        let is_busy = mounted.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
+        if !is_busy || Instant::now() >= end {
+            return mounted;
+        }
+        sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -41,10 +52,9 @@ fn each_filesystem_is_mounted_once() {
     for filesystem in ["ext4", "xfs", "btrfs"] {
         let image = image(filesystem);
         for kernel in KERNELS {
-            sandbox(|sandbox| {
-                let target = target(sandbox, "target");
+            with_target(|target| {
                 let mount =
-                    || without_features(kernel, || try_mount(filesystem, &image, &["noatime"], &target));
+                    || without_features(kernel, || try_mount(filesystem, &image, &["noatime"], target));
                 assert_eq!(mount().unwrap(), Outcome::Mounted);
                 fs::write(target.path().join("file"), "data").unwrap();
                 assert_eq!(mount().unwrap(), Outcome::AlreadyMounted, "{filesystem} without {kernel:?}");
@@ -55,10 +65,12 @@ fn each_filesystem_is_mounted_once() {
                     "{entry:?}"
                 );
 
-                let error = try_mount(filesystem, &image, &["noatime", "ro"], &target).unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
+                let error = refused(
+                    try_mount(filesystem, &image, &["noatime", "ro"], target),
+                    ErrorKind::AlreadyMounted,
+                );
                 assert!(error.to_string().contains("ro,noatime was requested"), "{error}");
-                unmount(&target).unwrap();
+                unmount(target).unwrap();
             });
         }
     }
@@ -68,38 +80,37 @@ fn each_filesystem_is_mounted_once() {
 fn another_device_is_not_the_same() {
     let one = image("ext4");
     let two = image("ext4");
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
-        try_mount("ext4", &one, &[], &target).unwrap();
-        let error = try_mount("ext4", &two, &[], &target).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
+    with_target(|target| {
+        try_mount("ext4", &one, &[], target).unwrap();
+        let error = refused(try_mount("ext4", &two, &[], target), ErrorKind::AlreadyMounted);
         let text = error.to_string();
         assert!(text.contains(&format!("{} (", two.path().display())), "what was asked for: {text}");
         assert!(
             text.contains(&format!("the existing mount is ext4 from {}", one.path().display())),
             "{text}"
         );
-        unmount(&target).unwrap();
+        unmount(target).unwrap();
     });
 }
 
 #[test]
 fn a_bad_option_is_named_by_the_filesystem_and_its_value_is_not() {
     let image = image("ext4");
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
-        let error = try_mount("ext4", &image, &["no_such_option=s3cretvalue"], &target).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidOption);
+    with_target(|target| {
+        let error = refused(
+            try_mount("ext4", &image, &["no_such_option=s3cretvalue"], target),
+            ErrorKind::InvalidOption,
+        );
         let text = format!("{error} {error:?}");
         assert!(text.contains("Unknown parameter 'no_such_option'"), "the kernel's words: {text}");
         assert!(!text.contains("s3cretvalue"), "{text}");
 
-        let error = try_mount("ext4", &image, &["commit=s3cretvalue"], &target).unwrap_err();
+        let error = try_mount("ext4", &image, &["commit=s3cretvalue"], target).unwrap_err();
         assert!(
             error.to_string().contains("commit") && !error.to_string().contains("s3cretvalue"),
             "{error}"
         );
-        assert_eq!(target.state().unwrap(), MountState::NotMounted);
+        assert_eq!(mount_state(target.path()).unwrap(), MountState::NotMounted);
     });
 }
 
@@ -107,7 +118,16 @@ fn a_bad_option_is_named_by_the_filesystem_and_its_value_is_not() {
 #[test]
 fn a_wrong_option_is_recognized_in_every_filesystem() {
     let missing = ["device=/dev/no-such-device", "subvol=no-such-subvolume", "subvolid=4242424242"];
-    let of_ext4 = ["commit=s3cret", "data=s3cret", "stripe=-1", "data=journal,delalloc", "nonesuch"];
+    let behind_the_end = "sb=1000000000";
+    let of_ext4 = [
+        "commit=s3cret",
+        "data=s3cret",
+        "stripe=-1",
+        "data=journal,delalloc",
+        "sb=8",
+        behind_the_end,
+        "nonesuch",
+    ];
     let of_xfs = ["logbsize=777", "norecovery", "logdev=/dev/no-such-device", "swidth=128", "nonesuch"];
     let of_btrfs = [missing[0], missing[1], missing[2], "compress=s3cret", "rescue=s3cret", "nonesuch"];
     let of_tmpfs = ["size=s3cret", "huge=s3cret", "mode=s3cret", "nonesuch"];
@@ -119,18 +139,17 @@ fn a_wrong_option_is_recognized_in_every_filesystem() {
         fs::File::open(image.path()).unwrap().sync_all().unwrap();
         let before = image.content();
         for (kernel, wrong) in KERNELS.iter().flat_map(|kernel| wrong.iter().map(move |it| (kernel, it))) {
-            sandbox(|sandbox| {
-                let target = target(sandbox, "target");
+            with_target(|target| {
                 let mut flags: Vec<&str> = wrong.split(',').collect();
                 // A btrfs looks for its subvolume when it is mounted already.
                 flags.extend((filesystem == "btrfs").then_some("ro"));
-                let mounted = without_features(kernel, || try_mount(filesystem, &image, &flags, &target));
+                let mounted = without_features(kernel, || try_mount(filesystem, &image, &flags, target));
                 let error = mounted.expect_err(wrong);
                 assert_eq!(error.kind(), ErrorKind::InvalidOption, "{filesystem} {wrong}: {error}");
                 let text = error.to_string();
                 let key = flags[0].split('=').next().unwrap();
                 assert!(text.contains(key) && !text.contains("s3cret"), "{filesystem} {wrong}: {text}");
-                assert_eq!(target.state().unwrap(), MountState::NotMounted);
+                assert_eq!(mount_state(target.path()).unwrap(), MountState::NotMounted);
             });
         }
         fs::File::open(image.path()).unwrap().sync_all().unwrap();
@@ -138,18 +157,57 @@ fn a_wrong_option_is_recognized_in_every_filesystem() {
     }
 }
 
+/// `EINVAL` for a journal was blamed on `discard`, which was then removed for nothing.
+#[test]
+fn a_journal_that_cannot_be_loaded_is_not_blamed_on_the_options() {
+    // The header of the journal's superblock.
+    const HEADER: [u8; 8] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 4];
+    for is_dirty in [false, true] {
+        with_target(|target| {
+            let image = image("ext4");
+            let mounted = try_mount("ext4", &image, &[], target);
+            mounted.unwrap();
+            fs::write(target.path().join("file"), "data").unwrap();
+            fs::File::open(target.path().join("file")).unwrap().sync_all().unwrap();
+            let dirty = Image::copy_of(&image.file());
+            unmount(target).unwrap();
+            let image = if is_dirty { dirty } else { image };
+            let journal = image.nonzero_blocks().find_map(|(place, block)| {
+                let at = (0..block.len()).step_by(1024).find(|at| block[*at..].starts_with(&HEADER))?;
+                Some(place + at as u64)
+            });
+            image.write(journal.unwrap(), &[0; 4]);
+            let before = image.content();
+            for (kernel, flags) in
+                KERNELS.iter().flat_map(|kernel| [(kernel, &["discard"][..]), (kernel, &[])])
+            {
+                let error =
+                    without_features(kernel, || try_mount("ext4", &image, flags, target)).unwrap_err();
+                let expected = if is_dirty { ErrorKind::InvalidInput } else { ErrorKind::Damaged };
+                assert_eq!(error.kind(), expected, "{flags:?}: {error}");
+                assert!(error.to_string().contains("journal"), "{flags:?}: {error}");
+                if is_dirty {
+                    let wrong =
+                        without_features(kernel, || try_mount("ext4", &image, &["commit=-1"], target));
+                    assert_eq!(wrong.unwrap_err().kind(), ErrorKind::InvalidOption);
+                }
+            }
+            fs::File::open(image.path()).unwrap().sync_all().unwrap();
+            assert_eq!(image.content(), before, "nothing was written to the device");
+        });
+    }
+}
+
 /// A device without a filesystem stays what it is, whatever the options.
 #[test]
 fn a_device_is_not_blamed_on_the_options() {
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
+    with_target(|target| {
         let blank = Image::new(16);
         for kernel in KERNELS {
             without_features(kernel, || {
-                let error = try_mount("ext4", &blank, &["data=ordered"], &target).unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+                refused(try_mount("ext4", &blank, &["data=ordered"], target), ErrorKind::InvalidInput);
                 let absent = Mount::new("ext4", "/dev/no-such-device").options(&options(&["commit=9"]));
-                assert_eq!(absent.at(&target).unwrap_err().kind(), ErrorKind::NotFound);
+                assert_eq!(absent.at(target).unwrap_err().kind(), ErrorKind::NotFound);
             });
         }
     });
@@ -157,9 +215,8 @@ fn a_device_is_not_blamed_on_the_options() {
 
 #[test]
 fn a_failure_is_explained_by_the_device() {
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
-        let failure = |fs_type: &str, source: &Path| Mount::new(fs_type, source).at(&target).unwrap_err();
+    with_target(|target| {
+        let failure = |fs_type: &str, source: &Path| Mount::new(fs_type, source).at(target).unwrap_err();
 
         let error = failure("no_such_fs", Path::new("/dev/null"));
         assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -180,17 +237,15 @@ fn a_read_only_device_needs_a_read_only_mount() {
     let read_only = LoopOptions::new().access(DeviceAccess::ReadOnly);
     let device = LoopDevice::attach(image.file(), &read_only).unwrap();
     for kernel in KERNELS {
-        sandbox(|sandbox| {
-            let target = target(sandbox, "target");
+        with_target(|target| {
             without_features(kernel, || {
-                let error = Mount::new("ext4", device.path()).at(&target).unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+                let error = refused(Mount::new("ext4", device.path()).at(target), ErrorKind::ReadOnly);
                 assert!(error.to_string().contains("is read-only; ask for a read-only mount"), "{error}");
-                let mount = Mount::new("ext4", device.path()).options(&options(&["ro"])).at(&target);
+                let mount = Mount::new("ext4", device.path()).options(&options(&["ro"])).at(target);
                 assert_eq!(mount.unwrap(), Outcome::Mounted);
             });
             assert_eq!(write_error(target.path()), Some(libc::EROFS));
-            unmount(&target).unwrap();
+            unmount(target).unwrap();
         });
     }
     device.detach().unwrap();
@@ -210,8 +265,7 @@ fn a_clone_of_a_mounted_xfs_is_explained() {
         let one = target(sandbox, "one");
         let two = target(sandbox, "two");
         try_mount("xfs", &original, &[], &one).unwrap();
-        let error = Mount::new("xfs", device.path()).at(&two).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy);
+        let error = refused(Mount::new("xfs", device.path()).at(&two), ErrorKind::Busy);
         let text = error.to_string();
         assert!(
             text.contains(&format!("{} is mounted and has the same XFS UUID", original.path().display())),
@@ -229,11 +283,10 @@ fn a_clone_of_a_mounted_xfs_is_explained() {
 fn attributes_are_received_with_the_filesystem() {
     let image = image("ext4");
     for kernel in KERNELS {
-        sandbox(|sandbox| {
-            let target = target(sandbox, "target");
+        with_target(|target| {
             let host = PeerNamespace::new();
             let flags = ["ro", "nosuid", "nodev", "noexec"];
-            without_features(kernel, || try_mount("ext4", &image, &flags, &target)).unwrap();
+            without_features(kernel, || try_mount("ext4", &image, &flags, target)).unwrap();
             let path = target.path().to_owned();
             host.run(move || {
                 let entry = mounts().unwrap().into_iter().rfind(|entry| entry.mount_point == path).unwrap();
@@ -241,7 +294,7 @@ fn attributes_are_received_with_the_filesystem() {
                 assert!(entry.super_options.has_flag("ro"), "nothing writes to the device");
                 assert_eq!(write_error(&path), Some(libc::EROFS));
             });
-            unmount(&target).unwrap();
+            unmount(target).unwrap();
         });
     }
 }
@@ -250,8 +303,7 @@ fn attributes_are_received_with_the_filesystem() {
 fn a_filesystem_that_turned_read_only_does_not_count_as_writable() {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
     let image = image("ext4");
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
+    with_target(|target| {
         // A writable mount of a read-only superblock, as after an error with errors=remount-ro.
         let context = rustix::mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
         rustix::mount::fsconfig_set_string(&context, "source", image.path()).unwrap();
@@ -264,10 +316,12 @@ fn a_filesystem_that_turned_read_only_does_not_count_as_writable() {
         drop((mount, context));
 
         for kernel in KERNELS {
-            let error = without_features(kernel, || try_mount("ext4", &image, &[], &target)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+            let error = refused(
+                without_features(kernel, || try_mount("ext4", &image, &[], target)),
+                ErrorKind::ReadOnly,
+            );
             assert!(error.to_string().contains("turned read-only"), "{error}");
         }
-        unmount(&target).unwrap();
+        unmount(target).unwrap();
     });
 }

@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use csi_mount::internal::{Feature, without_features};
-use csi_mount::{Created, ErrorKind, Mount, MountState, Removed, Root, Target, mount_state, mounts};
+use csi_mount::internal::{Feature, mount_state, without_features};
+use csi_mount::{Created, ErrorKind, Mount, MountState, Removed, Root, Target, mounts};
 use mount_support::{sandbox, target};
 use rustix::mount::MountFlags;
 
@@ -17,17 +17,10 @@ use rustix::mount::MountFlags;
 const KERNELS: [&[Feature]; 2] = [&[], &[Feature::Openat2, Feature::StatxMount, Feature::Statmount]];
 
 #[test]
-fn paths_that_can_never_work_are_refused() {
-    let long_path = format!("/{}", "long/".repeat(1000));
-    let long_name = format!("/tmp/{}", "n".repeat(256));
-    for path in ["", "relative", "./x", "/", "/tmp/../etc", "/..", "/a\0b", &long_path, &long_name] {
-        let error = Target::new(path).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{path:?}: {error}");
+fn a_path_without_a_parent_directory_is_refused() {
+    for path in ["/", "/etc/passwd/target"] {
+        assert_eq!(Target::new(path).unwrap_err().kind(), ErrorKind::InvalidInput, "{path:?}");
     }
-    for path in ["", "relative", "/a/../b", "/a\0b", &long_path] {
-        assert_eq!(mount_state(path).unwrap_err().kind(), ErrorKind::InvalidInput, "{path:?}");
-    }
-    assert_eq!(Target::new("/etc/passwd/target").unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
 #[test]
@@ -144,7 +137,7 @@ fn no_path_escapes_a_root() {
             // The last component can be a link. Each operation on it refuses it.
             let link = root.target("within").unwrap();
             assert_eq!(link.create_dir().unwrap_err().kind(), ErrorKind::InvalidInput);
-            assert_eq!(root.target("absent/x").unwrap().state().unwrap(), MountState::Absent);
+            assert_eq!(mount_state(root.target("absent/x").unwrap().path()).unwrap(), MountState::Absent);
         });
     }
 }

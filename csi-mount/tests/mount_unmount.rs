@@ -5,10 +5,13 @@ mod mount_support;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
+use std::time::Duration;
 
-use csi_mount::internal::{Feature, PeerNamespace, without_features};
-use csi_mount::{Bind, Detach, ErrorKind, Mount, MountState, Removed, Target, Unmount, Unmounted, unmount};
-use mount_support::{layers, sandbox, source, target};
+use csi_mount::internal::{Feature, health_within, mount_state, stats_within, without_features};
+use csi_mount::{
+    Detach, ErrorKind, Mount, MountHealth, MountState, Removed, Target, Unmount, Unmounted, unmount,
+};
+use mount_support::{layers, sandbox, target, with_target};
 
 /// Mounts another layer over the existing mount, as a driver without checks does.
 fn stack(target: &Target) {
@@ -17,30 +20,14 @@ fn stack(target: &Target) {
 
 #[test]
 fn every_layer_is_unmounted() {
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
-        (0..5).for_each(|_| stack(&target));
+    with_target(|target| {
+        (0..5).for_each(|_| stack(target));
         assert_eq!(layers(target.path()), 5);
-        assert_eq!(unmount(&target).unwrap(), Unmounted::Unmounted { layers: 5 });
-        assert_eq!(target.state().unwrap(), MountState::NotMounted);
-        assert_eq!(unmount(&target).unwrap(), Unmounted::NotMounted);
+        assert_eq!(unmount(target).unwrap(), Unmounted::Unmounted { layers: 5 });
+        assert_eq!(mount_state(target.path()).unwrap(), MountState::NotMounted);
+        assert_eq!(unmount(target).unwrap(), Unmounted::NotMounted);
         assert_eq!(target.remove().unwrap(), Removed::Removed);
-        assert_eq!(unmount(&target).unwrap(), Unmounted::NotMounted);
-    });
-}
-
-#[test]
-fn it_is_unmounted_in_every_namespace_that_received_it() {
-    sandbox(|sandbox| {
-        let source = source(sandbox, "source");
-        let target = target(sandbox, "target");
-        let host = PeerNamespace::new();
-        Bind::new(&source).at(&target).unwrap();
-        let path = target.path().to_owned();
-        assert_eq!(host.run(move || layers(&path)), 1);
-        unmount(&target).unwrap();
-        let path = target.path().to_owned();
-        assert_eq!(host.run(move || layers(&path)), 0);
+        assert_eq!(unmount(target).unwrap(), Unmounted::NotMounted);
     });
 }
 
@@ -56,16 +43,27 @@ fn a_parent_directory_that_is_gone_has_nothing_mounted() {
 
 #[test]
 fn a_mount_in_use_is_busy_unless_a_detach_is_allowed() {
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
-        Mount::new("tmpfs", "volume").at(&target).unwrap();
+    with_target(|target| {
+        Mount::new("tmpfs", "volume").at(target).unwrap();
         let open = fs::File::create(target.path().join("open")).unwrap();
-        assert_eq!(unmount(&target).unwrap_err().kind(), ErrorKind::Busy);
-        let error = Unmount::new().detach(Detach::IfUnresponsive).at(&target).unwrap_err();
+        assert_eq!(unmount(target).unwrap_err().kind(), ErrorKind::Busy);
+        let error = Unmount::new().detach(Detach::IfUnresponsive).at(target).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "it answers, so it is not detached");
-        assert_eq!(Unmount::new().detach(Detach::IfBusy).at(&target).unwrap(), Unmounted::Detached);
-        assert_eq!(target.state().unwrap(), MountState::NotMounted);
+        assert_eq!(Unmount::new().detach(Detach::IfBusy).at(target).unwrap(), Unmounted::Detached);
+        assert_eq!(mount_state(target.path()).unwrap(), MountState::NotMounted);
         drop(open);
+    });
+}
+
+#[test]
+fn a_time_limit_can_have_no_end() {
+    with_target(|target| {
+        let no_end = Duration::MAX;
+        Mount::new("tmpfs", "volume").time_limit(no_end).at(target).unwrap();
+        stats_within(target.path(), no_end).unwrap();
+        assert_eq!(health_within(target.path(), no_end).unwrap(), MountHealth::Healthy);
+        let unmount = Unmount::new().answer_time_limit(no_end).finish_time_limit(no_end);
+        assert_eq!(unmount.at(target).unwrap(), Unmounted::Unmounted { layers: 1 });
     });
 }
 
@@ -112,12 +110,11 @@ fn a_mount_of_another_user_namespace_stays_and_the_error_says_why() {
         let error = unmount(&target).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
         assert!(error.to_string().contains("another user namespace"), "{error}");
-        assert!(matches!(target.state().unwrap(), MountState::Mounted(_)));
+        assert!(matches!(mount_state(target.path()).unwrap(), MountState::Mounted(_)));
         return;
     }
-    sandbox(|sandbox| {
-        let target = target(sandbox, "target");
-        Mount::new("tmpfs", "given").at(&target).unwrap();
+    with_target(|target| {
+        Mount::new("tmpfs", "given").at(target).unwrap();
         let inside = Command::new("unshare")
             .args(["--user", "--map-root-user", "--mount"])
             .arg(std::env::current_exe().unwrap())
@@ -126,6 +123,6 @@ fn a_mount_of_another_user_namespace_stays_and_the_error_says_why() {
             .output()
             .unwrap();
         assert!(inside.status.success(), "{}", String::from_utf8_lossy(&inside.stdout));
-        unmount(&target).unwrap();
+        unmount(target).unwrap();
     });
 }

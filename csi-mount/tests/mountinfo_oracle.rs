@@ -5,7 +5,8 @@ mod measure;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use csi_mount::{MountAttributes, parse_mountinfo};
+use csi_mount::MountAttributes;
+use csi_mount::internal::parse_mountinfo;
 use procfs::process::{MountInfo, MountOptFields};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -149,7 +150,8 @@ fn compare_with_truth(line: &Line) {
     let text = line.text();
     let entries = parse_mountinfo(&text).unwrap_or_else(|error| panic!("{line:?}: {error}"));
     let [entry] = &entries[..] else { panic!("{} entries of {line:?}", entries.len()) };
-    assert_eq!((entry.id.as_u64(), entry.parent.as_u64()), (line.id.into(), line.parent.into()));
+    assert_eq!(entry.id.to_string(), line.id.to_string());
+    assert_eq!(entry.parent.to_string(), line.parent.to_string());
     assert_eq!((entry.device.major, entry.device.minor), (line.device.0.into(), line.device.1.into()));
     assert_eq!(entry.root.as_os_str().as_bytes(), line.root);
     assert_eq!(entry.mount_point.as_os_str().as_bytes(), line.mount_point);
@@ -175,7 +177,8 @@ fn compare_with_procfs(line: &Line) -> bool {
     let theirs = MountInfo::from_line(text).unwrap_or_else(|error| panic!("{text}: {error}"));
     let ours = parse_mountinfo(text.as_bytes()).unwrap().remove(0);
     let written = |path: &OsStr| String::from_utf8(escaped(path.as_bytes())).unwrap();
-    assert_eq!((ours.id.as_u64(), ours.parent.as_u64()), (theirs.mnt_id as u64, theirs.pid as u64));
+    assert_eq!(ours.id.to_string(), theirs.mnt_id.to_string());
+    assert_eq!(ours.parent.to_string(), theirs.pid.to_string());
     assert_eq!(ours.device.to_string(), theirs.majmin);
     assert_eq!(written(ours.root.as_os_str()), theirs.root);
     assert_eq!(written(ours.mount_point.as_os_str()), theirs.mount_point.to_str().unwrap());

@@ -1,7 +1,7 @@
 //! Clones next to their origin: with its UUID, and with one of their own.
 
 mod devices;
-mod flow_support;
+mod mount_support;
 mod stepper;
 
 use std::fs::{self, File};
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use csi_mount::internal::flow::block::{StagePlan, Staged, stage, unstage};
+use csi_mount::internal::{CheckPolicy, CheckReport, DeviceQuestions as _, Format, LoopDevice, Probe, check};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    CheckLimits, CheckPolicy, CheckReport, ErrorKind, Filesystem, FilesystemUuid, Format, LoopDevice,
-    LoopOptions, MountOptions, Outcome, Probe, Target, check,
+    CheckLimits, ErrorKind, Filesystem, FilesystemUuid, LoopOptions, MountOptions, Outcome, Target,
 };
-use devices::Image;
-use flow_support::on_tmpfs;
+use devices::{Image, refused};
+use mount_support::sandbox;
 use stepper::{End, Job, Points, Programs, do_job};
 
 const DATA: &str = "cloned";
@@ -41,14 +41,10 @@ fn uuid(image: &Image) -> String {
     found.uuid.unwrap()
 }
 
-fn target(image: &Image, name: &str) -> Target {
-    Target::new(image.directory().join(name)).unwrap()
-}
-
 /// Stages the origin and copies its device while it is mounted, with a log that is not empty.
 fn mounted_origin_and_clone(filesystem: Filesystem) -> (Image, Target, Image) {
     let origin = Image::new(SIZE);
-    let staging = target(&origin, "s");
+    let staging = origin.target("s");
     stage(origin.path(), &staging, &StagePlan::new(filesystem)).unwrap();
     rustix::fs::sync();
     let mut file = File::create(staging.path().join("file")).unwrap();
@@ -68,7 +64,7 @@ fn a_clone_gets_its_own_uuid_next_to_its_mounted_origin() {
         for filesystem in ALL {
             let own = own_uuid("a_clone_gets_its_own_uuid_next_to_its_mounted_origin");
             let (origin, staging, clone) = mounted_origin_and_clone(filesystem);
-            let second = target(&clone, "t");
+            let second = clone.target("t");
             let staged = |plan: &StagePlan| -> Staged { stage(clone.path(), &second, plan).unwrap() };
             assert_eq!(staged(&plan(filesystem, own)).outcome, Outcome::Mounted, "{filesystem}");
             assert_data(&second);
@@ -99,8 +95,8 @@ fn a_new_filesystem_has_the_uuid_from_its_first_stage_on() {
         for filesystem in ALL {
             let own = own_uuid("a_new_filesystem_has_the_uuid_from_its_first_stage_on");
             let image = Image::new(SIZE);
-            stage(image.path(), &target(&image, "s"), &plan(filesystem, own)).unwrap();
-            unstage_when_free(&target(&image, "s"));
+            stage(image.path(), &image.target("s"), &plan(filesystem, own)).unwrap();
+            unstage_when_free(&image.target("s"));
             assert_eq!(uuid(&image), own.to_string(), "{filesystem}");
         }
     });
@@ -112,8 +108,8 @@ fn the_uuid_of_a_device_in_use_or_read_only_stays() {
         for filesystem in ALL {
             let own = own_uuid("the_uuid_of_a_device_in_use_or_read_only_stays");
             let image = Image::new(SIZE);
-            let staging = target(&image, "s");
-            let second = target(&image, "t");
+            let staging = image.target("s");
+            let second = image.target("t");
             stage(image.path(), &staging, &StagePlan::new(filesystem)).unwrap();
             let before = uuid(&image);
             let error = stage(image.path(), &second, &plan(filesystem, own)).unwrap_err();
@@ -134,8 +130,8 @@ fn the_uuid_of_a_disk_that_is_mounted_through_another_device_stays() {
         for filesystem in ALL {
             let own = own_uuid("the_uuid_of_a_disk_that_is_mounted_through_another_device_stays");
             let image = Image::new(SIZE);
-            let staging = target(&image, "s");
-            let second = target(&image, "t");
+            let staging = image.target("s");
+            let second = image.target("t");
             stage(image.path(), &staging, &StagePlan::new(filesystem)).unwrap();
             let before = uuid(&image);
             let again = LoopDevice::attach(image.file(), &LoopOptions::new()).unwrap();
@@ -154,7 +150,7 @@ fn use_with_own_uuid(filesystem: Filesystem, arguments: &[&str], options: &[&str
     let what = format!("{filesystem} {arguments:?} {options:?}");
     let own = own_uuid(&what);
     let image = Image::new(SIZE);
-    let staging = target(&image, "s");
+    let staging = image.target("s");
     let options = MountOptions::parse(options.iter().copied()).unwrap();
     let made = StagePlan::new(filesystem).mkfs_arguments(arguments.iter().copied()).options(options);
     stage(image.path(), &staging, &made).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -167,7 +163,7 @@ fn use_with_own_uuid(filesystem: Filesystem, arguments: &[&str], options: &[&str
     let used = has_log.then(|| Image::copy_of(&image.file()));
     unstage_when_free(&staging);
     for image in [Some(image), used].into_iter().flatten() {
-        let staging = target(&image, "s");
+        let staging = image.target("s");
         let staged = stage(image.path(), &staging, &made.clone().own_uuid(own));
         staged.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(fs::read_dir(staging.path()).unwrap().count(), before_files(filesystem) + files, "{what}");
@@ -207,7 +203,7 @@ fn an_ext4_with_a_new_uuid_is_checked_and_grown() {
     private_mount_namespace(|| {
         let own = own_uuid("an_ext4_with_a_new_uuid_is_checked_and_grown");
         let image = Image::new(SIZE);
-        let staging = target(&image, "s");
+        let staging = image.target("s");
         let plan = plan(Filesystem::Ext4, own);
         stage(image.path(), &staging, &plan).unwrap();
         unstage_when_free(&staging);
@@ -260,7 +256,7 @@ fn a_filesystem_in_which_more_depends_on_the_uuid_is_refused() {
             Format::new(filesystem).arguments(arguments.iter().copied()).run(proof).unwrap();
             drop(device);
             let before = fs::read(image.file()).unwrap();
-            let staging = target(&image, "s");
+            let staging = image.target("s");
             let error = stage(image.path(), &staging, &made.own_uuid(own_uuid(named))).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{arguments:?}: {error}");
             assert!(error.to_string().contains(named), "{arguments:?}: {error}");
@@ -274,13 +270,12 @@ fn a_filesystem_in_which_more_depends_on_the_uuid_is_refused() {
 fn a_btrfs_is_not_mounted_twice_by_two_devices_of_its_disk() {
     private_mount_namespace(|| {
         let image = Image::new(128);
-        let staging = target(&image, "s");
-        let second = target(&image, "t");
+        let staging = image.target("s");
+        let second = image.target("t");
         let plan = StagePlan::new(Filesystem::Btrfs);
         stage(image.path(), &staging, &plan).unwrap();
         let again = LoopDevice::attach(image.file(), &LoopOptions::new()).unwrap();
-        let error = stage(again.path(), &second, &plan).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        refused(stage(again.path(), &second, &plan), ErrorKind::Busy);
         unstage_when_free(&staging);
         stage(again.path(), &second, &plan).unwrap();
         unstage_when_free(&second);
@@ -292,7 +287,7 @@ fn a_btrfs_is_not_mounted_twice_by_two_devices_of_its_disk() {
 fn a_btrfs_clone_is_staged_together_with_its_origin() {
     private_mount_namespace(|| {
         let (_origin, staging, clone) = mounted_origin_and_clone(Filesystem::Btrfs);
-        let second = target(&clone, "t");
+        let second = clone.target("t");
         let plan = StagePlan::new(Filesystem::Btrfs);
         let kernel = csi_mount::KernelVersion::running().unwrap();
         match stage(clone.path(), &second, &plan) {
@@ -327,7 +322,7 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
 fn a_stage_that_is_killed_while_it_changes_the_uuid_can_be_repeated() {
     let test = "a_stage_that_is_killed_while_it_changes_the_uuid_can_be_repeated";
     do_job(job);
-    on_tmpfs(|base| {
+    sandbox(|base| {
         for filesystem in ALL {
             let (_origin, mounted, clone) = mounted_origin_and_clone(filesystem);
             let mut points = Points::with_continuations(20, 1);
@@ -348,7 +343,7 @@ fn a_stage_that_is_killed_while_it_changes_the_uuid_can_be_repeated() {
 fn a_stage_that_is_killed_before_any_of_its_writes_can_be_repeated() {
     let test = "a_stage_that_is_killed_before_any_of_its_writes_can_be_repeated";
     do_job(job);
-    on_tmpfs(|base| {
+    sandbox(|base| {
         // The superblock; the end of the log and four superblocks. A flush follows each kind.
         for (filesystem, writes) in [(Filesystem::Ext4, 2), (Filesystem::Xfs, 8), (Filesystem::Btrfs, 2)] {
             let (_origin, mounted, clone) = mounted_origin_and_clone(filesystem);
@@ -393,7 +388,7 @@ fn killed_and_repeated(
 /// only if it has its own UUID already.
 fn assert_still_mounts(filesystem: Filesystem, image: &Image) {
     let left = Image::copy_of(&image.file());
-    let staging = target(&left, "left");
+    let staging = left.target("left");
     let staged = stage(left.path(), &staging, &StagePlan::new(filesystem));
     let kernel = csi_mount::KernelVersion::running().unwrap();
     if filesystem == Filesystem::Btrfs && kernel < csi_mount::KernelVersion::new(6, 7) && staged.is_err() {

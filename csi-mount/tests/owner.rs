@@ -1,6 +1,8 @@
 //! Only mounts and paths that are known to belong to a volume are unmounted and removed. Each test mounts
 //! below its own directory, in its own mount namespace.
 
+mod mount_support;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -9,8 +11,8 @@ use std::process::{Command, Stdio};
 use csi_mount::internal::flow::ephemeral::{self, Content, EphemeralPlan};
 use csi_mount::internal::flow::shared::{self, SharedSource};
 use csi_mount::internal::flow::{block, fuse};
-use csi_mount::testing::private_mount_namespace;
 use csi_mount::*;
+use mount_support::{layers, sandbox};
 
 const DRIVER: &str = "driver.example.org";
 
@@ -19,7 +21,19 @@ fn owner(volume: &str) -> Owner {
 }
 
 fn target(path: &Path, volume: &str) -> Target {
-    Target::new(path).unwrap().owned_by(owner(volume))
+    OwnedPath::new(path, owner(volume)).target().unwrap()
+}
+
+fn refuse_foreign(path: &Path, volume: &str) -> Result<()> {
+    Host::kernel().mounts().refuse_foreign(&OwnedPath::new(path, owner(volume)))
+}
+
+fn adopt(path: &Path, volume: &str) -> Result<bool> {
+    Host::kernel().mounts().adopt(&OwnedPath::new(path, owner(volume)))
+}
+
+fn marked_owner(path: &Path) -> Option<OwnerId> {
+    Host::kernel().mounts().marked_owner(path).unwrap()
 }
 
 /// Mounts a foreign tmpfs with data in it.
@@ -35,16 +49,8 @@ fn cover(path: &Path) {
     fs::write(path.join("data"), "precious").unwrap();
 }
 
-fn layers(path: &Path) -> usize {
-    mounts().unwrap().iter().filter(|entry| entry.mount_point == path).count()
-}
-
 fn in_directory(test: impl FnOnce(&dyn Fn(&str) -> PathBuf) + Send) {
-    let directory = tempfile::tempdir().unwrap();
-    private_mount_namespace(|| {
-        let path = |name: &str| directory.path().join(name);
-        test(&path);
-    });
+    sandbox(|sandbox| test(&|name| sandbox.join(name)));
 }
 
 type Step = fn(&Target) -> Result<()>;
@@ -91,7 +97,8 @@ fn every_step_refuses_a_mount_of_others() {
                 assert_eq!(fs::read(path(place).join("data")).unwrap(), b"precious", "{name} of {place}");
             }
         }
-        let other_driver = Target::new(path("v1")).unwrap().owned_by(Owner::new("other.example.org", "v1"));
+        let other_driver =
+            OwnedPath::new(path("v1"), Owner::new("other.example.org", "v1")).target().unwrap();
         assert_eq!(unmount(&other_driver).unwrap_err().kind(), ErrorKind::NotOwned);
         assert_eq!(ephemeral::unpublish(&target(&path("v1"), "v1")).unwrap(), Removed::Removed);
         assert!(!path("v1").exists());
@@ -112,7 +119,7 @@ fn a_later_process_unmounts_the_volumes_mount() {
             bound.create_dir().unwrap();
             Bind::new(&path("source")).at(&bound).unwrap();
         }
-        let found = Target::new(path("staging")).unwrap().marked_owner().unwrap();
+        let found = marked_owner(&path("staging"));
         assert_eq!(found.map(|owner| owner.to_string()).as_deref(), Some("volume v of driver.example.org"));
         for name in ["bound", "direct", "bind"] {
             assert_eq!(shared::unpublish(&target(&path(name), "v")).unwrap(), Removed::Removed, "{name}");
@@ -122,7 +129,7 @@ fn a_later_process_unmounts_the_volumes_mount() {
             shared::unstage(&target(&path("staging"), "v")).unwrap(),
             Unmounted::Unmounted { layers: 1 }
         );
-        assert_eq!(Target::new(path("staging")).unwrap().marked_owner().unwrap(), None, "it is anybody's");
+        assert_eq!(marked_owner(&path("staging")), None, "it is anybody's");
     });
 }
 
@@ -164,7 +171,7 @@ fn layers_are_unmounted_only_if_all_belong_to_the_volume() {
 #[test]
 fn only_a_path_of_the_volume_is_removed() {
     in_directory(|path| {
-        let removed = |name: &str, owner: Owner| Target::new(path(name)).unwrap().owned_by(owner).remove();
+        let removed = |name: &str, owner: Owner| OwnedPath::new(path(name), owner).target().unwrap().remove();
         // Created for the volume by a process that was then killed.
         target(&path("made"), "v").create_dir().unwrap();
         target(&path("made-file"), "v").create_file().unwrap();
@@ -215,21 +222,21 @@ fn a_foreign_mount_is_refused_before_it_is_used() {
         fs::create_dir(path("source")).unwrap();
         let place = target(&path("place"), "v");
         place.create_dir().unwrap();
-        place.refuse_foreign().unwrap();
+        refuse_foreign(place.path(), "v").unwrap();
         mount_foreign(&path("place"));
-        let refused = place.refuse_foreign().unwrap_err();
+        let refused = refuse_foreign(place.path(), "v").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NotOwned, "{refused}");
         unmount(&Target::new(path("place")).unwrap()).unwrap();
         Bind::new(&path("source")).at(&place).unwrap();
-        place.refuse_foreign().unwrap();
-        assert_eq!(target(&path("place"), "w").refuse_foreign().unwrap_err().kind(), ErrorKind::NotOwned);
+        refuse_foreign(place.path(), "v").unwrap();
+        assert_eq!(refuse_foreign(&path("place"), "w").unwrap_err().kind(), ErrorKind::NotOwned);
         cover(&path("place"));
-        assert_eq!(place.refuse_foreign().unwrap_err().kind(), ErrorKind::NotOwned);
+        assert_eq!(refuse_foreign(place.path(), "v").unwrap_err().kind(), ErrorKind::NotOwned);
         // If no mark can be kept, nothing is known.
         fs::create_dir(path("plain")).unwrap();
         Mount::new("ramfs", "plain").at(&Target::new(path("plain")).unwrap()).unwrap();
         mount_foreign(&path("plain/place"));
-        target(&path("plain/place"), "v").refuse_foreign().unwrap();
+        refuse_foreign(&path("plain/place"), "v").unwrap();
     });
 }
 
@@ -244,8 +251,8 @@ fn without_marks_a_mount_is_recognized_by_evidence() {
         let bound = target(&place, "v");
         bound.create_dir().unwrap();
         Bind::new(&path("source")).at(&bound).unwrap();
-        assert_eq!(bound.marked_owner().unwrap(), None);
-        let known = |evidence| Target::new(&place).unwrap().owned_by(owner("v").evidence(evidence));
+        assert_eq!(marked_owner(bound.path()), None);
+        let known = |evidence| OwnedPath::new(&place, owner("v").evidence(evidence)).target().unwrap();
         let source = |source: &str| Evidence::Source { fs_type: "ramfs".into(), source: source.into() };
         for unknown in
             [Evidence::Directory(path("plain")), Evidence::Directory(path("gone")), source("plain")]
@@ -264,24 +271,24 @@ fn a_mount_of_an_earlier_driver_is_adopted_if_nothing_else_is_there() {
     in_directory(|path| {
         let left = path("left");
         mount_foreign(&left);
-        assert!(target(&left, "v").adopt().unwrap());
-        assert!(!target(&left, "v").adopt().unwrap(), "it is known already");
-        let error = target(&left, "w").adopt().unwrap_err();
+        assert!(adopt(&left, "v").unwrap());
+        assert!(!adopt(&left, "v").unwrap(), "it is known already");
+        let error = adopt(&left, "w").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
         assert_eq!(unmount(&target(&left, "v")).unwrap(), Unmounted::Unmounted { layers: 1 });
-        assert!(!target(&left, "v").adopt().unwrap(), "nothing is mounted");
+        assert!(!adopt(&left, "v").unwrap(), "nothing is mounted");
 
         fs::create_dir(path("other")).unwrap();
         Bind::new(&path("other")).at(&Target::new(&left).unwrap()).unwrap();
-        assert!(target(&left, "v").adopt().unwrap(), "the mark is of an earlier mount of the volume");
+        assert!(adopt(&left, "v").unwrap(), "the mark is of an earlier mount of the volume");
         cover(&left);
-        let error = target(&left, "v").adopt().unwrap_err();
+        let error = adopt(&left, "v").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotOwned, "{error}");
 
         fs::create_dir(path("plain")).unwrap();
         Mount::new("ramfs", "plain").at(&Target::new(path("plain")).unwrap()).unwrap();
         mount_foreign(&path("plain/left"));
-        let error = target(&path("plain/left"), "v").adopt().unwrap_err();
+        let error = adopt(&path("plain/left"), "v").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     });
 }

@@ -13,10 +13,10 @@ use std::collections::{BTreeMap, HashSet};
 use csi_mount::internal::flow::block::{
     FilesystemOrigin, StagePlan, publish_device, stage, unpublish, unstage,
 };
+use csi_mount::internal::{DeviceQuestions as _, Format, Probe};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, DeviceAccess, Error, ErrorKind, Format, LoopOptions, Luks, LuksKey, LuksPbkdf, Probe,
-    Result, Target,
+    BlockDevice, DeviceAccess, Error, ErrorKind, LoopOptions, Luks, LuksKey, LuksPbkdf, Result, Target,
 };
 use devices::{Image, MIB};
 use stepper::{DiskEvent, Job, Programs, do_job, stride};
@@ -37,7 +37,7 @@ fn make(device: &BlockDevice, made: &str) -> Result<()> {
     match made {
         "luks" => {
             let luks = Luks::new().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1000 });
-            luks.format(proof, &LuksKey::new("key").unwrap())
+            csi_mount::internal::encrypt(&luks, proof, &LuksKey::new("key").unwrap())
         }
         filesystem => Format::new(filesystem.parse()?).run(proof),
     }

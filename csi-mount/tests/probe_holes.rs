@@ -7,9 +7,9 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use csi_mount::internal::probe_reads;
+use csi_mount::internal::{DeviceQuestions as _, LoopDevice, Probe, probe_reads};
 use csi_mount::testing::private_mount_namespace;
-use csi_mount::{BlockDevice, LoopCache, LoopDevice, LoopOptions, Probe};
+use csi_mount::{BlockDevice, LoopCache, LoopOptions};
 use devices::{Image, MIB, run};
 use nix::mount::{MsFlags, mount, umount};
 use rustix::fs::FallocateFlags;

@@ -12,7 +12,7 @@ use quota_support::{Disk, assert_refused, in_memory};
 #[test]
 fn what_cannot_enforce_says_why_and_how_to_change_it() {
     in_memory(|base| {
-        assert_refused(base, &["tmpfs has no project quotas", "ext4 or xfs"]);
+        assert_refused(base, &["tmpfs has no project quotas", "ext4, xfs or btrfs"]);
 
         let plain = Disk::format(base, "ext4", &["-q", "-O", "^quota,^project"]);
         plain.mount(&[]);

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use csi_mount::internal::{Feature, without_features};
+use csi_mount::internal::{Feature, mount_state, without_features};
 use csi_mount::{
     Bind, ErrorKind, Mount, MountAttributes, MountEntry, Outcome, Root, Target, Unmounted, mounts, unmount,
 };
@@ -67,7 +67,11 @@ fn many_publish_and_unpublish_one_target() {
         // Each thread's own target, which no other thread uses.
         let own: Vec<_> = (0..THREADS).map(|index| target(sandbox, &format!("own{index}"))).collect();
         own.iter().for_each(|own| assert_eq!(Bind::new(&source).at(own).unwrap(), Outcome::Mounted));
-        let ids = || own.iter().map(|own| own.state().unwrap().mount_point().unwrap().id).collect::<Vec<_>>();
+        let ids = || {
+            own.iter()
+                .map(|own| mount_state(own.path()).unwrap().mount_point().unwrap().id)
+                .collect::<Vec<_>>()
+        };
         let before = (ids(), mounts().unwrap().len());
         let tally = Tally::default();
         let is_done = AtomicBool::new(false);

@@ -12,11 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use csi_mount::internal::flow::block::{FilesystemOrigin, StagePlan, stage, unstage};
-use csi_mount::{
-    BlockDevice, DeviceIdentity, DeviceUse, ErrorKind, ExpectedDevice, Filesystem, Mount, Probe, Rescan,
-    Target,
-};
-use devices::{Image, MIB, run};
+use csi_mount::internal::{DeviceIdentity, DeviceQuestions as _, Probe};
+use csi_mount::{BlockDevice, DeviceUse, ErrorKind, ExpectedDevice, Filesystem, Host, Mount, Rescan, Target};
+use devices::{Image, MIB, refused, run, wait};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);
@@ -103,13 +101,15 @@ fn a_scsi_disk_is_recognized_and_waited_for_by_its_identity() {
     let scsi = Scsi::new(1);
     let path = scsi.disks().remove(0);
     let (serial, wwn) = identity(&path);
+    let host = Host::kernel();
+    let devices = host.devices();
     println!("{path}: serial {serial}, wwn {wwn}");
     let by_serial = ExpectedDevice::new().serial(&serial);
     let digits = wwn.strip_prefix("naa.").expect("of the kind NAA");
     let by_wwn = |prefix: &str| ExpectedDevice::new().wwn(format!("{prefix}{digits}"));
     for expected in [by_serial.clone(), by_wwn("naa."), by_wwn("wwn-0x"), by_wwn("scsi-3")] {
         assert_eq!(
-            expected.clone().wait_limit(LONG).wait().unwrap().path(),
+            wait(&expected.clone().wait_limit(LONG)).unwrap().path(),
             Path::new(&path),
             "{expected:?}"
         );
@@ -117,18 +117,17 @@ fn a_scsi_disk_is_recognized_and_waited_for_by_its_identity() {
         let other = Image::new(8);
         let link = other.directory().join("by-id");
         symlink(other.path(), &link).unwrap();
-        assert_eq!(expected.clone().wait_limit(LONG).wait_at(&link).unwrap().path(), Path::new(&path));
+        assert_eq!(devices.wait_at(&expected.clone().wait_limit(LONG), &link).unwrap(), Path::new(&path));
 
         scsi.set_hosts(0);
-        assert!(expected.find().unwrap().is_none());
-        let error = expected.clone().wait_limit(SHORT).wait().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert!(devices.find(&expected).unwrap().is_none());
+        refused(wait(&expected.clone().wait_limit(SHORT)), ErrorKind::NotFound);
         assert_eq!(
-            expected.clone().wait_limit(SHORT).wait_at(&link).unwrap_err().kind(),
+            devices.wait_at(&expected.clone().wait_limit(SHORT), &link).unwrap_err().kind(),
             ErrorKind::WrongDevice
         );
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| expected.clone().wait_limit(LONG).wait().unwrap());
+            let waiting = scope.spawn(|| wait(&expected.clone().wait_limit(LONG)).unwrap());
             scsi.set_hosts(1);
             assert_eq!(identity(waiting.join().unwrap().path().to_str().unwrap()).0, serial);
         });
@@ -142,11 +141,10 @@ fn a_scsi_disk_has_its_new_size_after_a_rescan() {
     assert_eq!(device.size().unwrap(), 8 * MIB);
     scsi.set("virtual_gb", "1");
     let large = ExpectedDevice::new().serial(device.identity().unwrap().serial.unwrap()).min_size(1 << 30);
-    let error = large.clone().wait_limit(SHORT).wait().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+    let error = refused(wait(&large.clone().wait_limit(SHORT)), ErrorKind::OutOfRange);
     assert!(error.to_string().contains("rescan"), "{error}");
     assert_eq!(device.rescan().unwrap(), Rescan::Requested);
-    assert_eq!(large.clone().wait_limit(LONG).wait().unwrap().size().unwrap(), 1 << 30);
+    assert_eq!(wait(&large.clone().wait_limit(LONG)).unwrap().size().unwrap(), 1 << 30);
     assert_eq!(device.size().unwrap(), 1 << 30);
 }
 
@@ -162,8 +160,7 @@ fn a_scsi_disk_with_a_bad_sector_is_not_formatted() {
     let device = BlockDevice::open(&path).unwrap();
     let Probe::Unreadable { offset, .. } = device.probe() else { panic!("{}", device.probe()) };
     assert_eq!(offset, 0x1234 * 512 / 4096 * 4096);
-    let error = stage(&path, &staging, &plan).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreadable, "{error}");
+    refused(stage(&path, &staging, &plan), ErrorKind::Unreadable);
     scsi.set("opts", "0");
     assert!(matches!(device.probe(), Probe::Blank(_)), "it was written to");
     assert_eq!(stage(&path, &staging, &plan).unwrap().origin, FilesystemOrigin::Formatted);
@@ -204,15 +201,14 @@ fn a_disk_with_several_paths_is_opened_as_its_multipath_device() {
     assert_eq!(identity(&paths[1]), (serial.clone(), wwn.clone()), "two paths to one disk");
     let both = [ExpectedDevice::new().serial(serial), ExpectedDevice::new().wwn(&wwn)];
     for expected in &both {
-        let error = expected.clone().wait_limit(SHORT).wait().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
+        let error = refused(wait(&expected.clone().wait_limit(SHORT)), ErrorKind::WrongDevice);
         assert!(error.to_string().contains("2 disks"), "{error}");
     }
     let directory = tempfile::tempdir().unwrap();
     let staging = Target::new(directory.path().join("staging")).unwrap();
     let multipath = Multipath::new(&paths, &wwn);
     for expected in both {
-        let device = expected.clone().wait_limit(LONG).wait().unwrap();
+        let device = wait(&expected.clone().wait_limit(LONG)).unwrap();
         assert!(device.path().to_str().unwrap().starts_with("/dev/dm-"), "{device:?}");
         let plan = StagePlan::new(Filesystem::Ext4).expect(expected);
         let staged = stage("/dev/disk/by-id/no-such-link", &staging, &plan).unwrap();
@@ -282,10 +278,10 @@ impl Drop for Nvme {
 fn an_nvme_disk_is_recognized_and_grows() {
     let by_serial = ExpectedDevice::new().serial(SERIAL);
     let by_wwn = ExpectedDevice::new().wwn(format!("nvme-uuid.{UUID}"));
-    assert!(by_serial.find().unwrap().is_none());
+    assert!(Host::kernel().devices().find(&by_serial).unwrap().is_none());
     std::thread::scope(|scope| {
         let waiting = [&by_serial, &by_wwn]
-            .map(|expected| scope.spawn(|| expected.clone().wait_limit(LONG).wait().unwrap()));
+            .map(|expected| scope.spawn(|| wait(&expected.clone().wait_limit(LONG)).unwrap()));
         let nvme = Nvme::new();
         let [device, same] = waiting.map(|waiting| waiting.join().unwrap());
         assert_eq!(device.number(), same.number());
@@ -296,7 +292,7 @@ fn an_nvme_disk_is_recognized_and_grows() {
         fs::write(format!("{SUBSYSTEM}/namespaces/1/revalidate_size"), "1").unwrap();
         assert_eq!(device.rescan().unwrap(), Rescan::Requested);
         let large = by_serial.clone().min_size(48 * MIB);
-        assert_eq!(large.clone().wait_limit(LONG).wait().unwrap().size().unwrap(), 48 * MIB);
+        assert_eq!(wait(&large.clone().wait_limit(LONG)).unwrap().size().unwrap(), 48 * MIB);
         drop((device, same));
     });
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use csi_mount::internal::flow::block::{StagePlan, stage};
 use csi_mount::remote::IscsiTarget;
 use csi_mount::{ErrorKind, Filesystem};
-use devices::{eventually, run};
+use devices::{eventually, refused, run};
 use iscsi_target::{Lio, disks, iscsiadm, live, log_out_by_hand, luns, node_records, states};
 use remote_bed::{Bed, NAME, Node, read};
 
@@ -166,8 +166,7 @@ fn a_dead_portal_does_not_keep_a_volume() {
         if replacement == 2 {
             eventually("the kernel gives the disk up", || is_given_up().then_some(()));
             // It does not open any more, and it is mounted.
-            let error = node.disks.detach(NAME).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            refused(node.disks.detach(NAME), ErrorKind::Busy);
             run("umount", &[staging.path().to_str().unwrap()]);
         }
         node.is_detached_without_paths(Node::detach_in_time, Duration::from_secs(100));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use csi_mount::remote::{IscsiTarget, LunId, RemoteDisks};
 use csi_mount::{ErrorKind, Mount, Target};
-use devices::{MIB, eventually};
+use devices::{MIB, eventually, refused};
 use iscsi_target::{Lio, disks, luns, node_records, sessions};
 
 const DRIVER: &str = "/sys/bus/pseudo/drivers/scsi_debug";
@@ -155,8 +155,7 @@ fn a_unit_that_does_not_say_who_it_is_is_not_returned() {
     assert_nothing_left();
     // It says that it is another volume.
     odd.be_nobody(false);
-    let error = node.attach("pvc", &target).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    refused(node.attach("pvc", &target), ErrorKind::NotFound);
     assert_nothing_left();
     lio.unmap(1);
 }

@@ -282,7 +282,7 @@ fn silent(daemon: Daemon, is_killed: bool) {
     let path = staging.path();
     let bound = Duration::from_secs(100);
     let step = |what: &str, took: Duration| assert!(took < bound, "{what}: {took:?}");
-    step("stats", timed(&format!("{how} | stats"), || csi_mount::stats(path)).1);
+    step("stats", timed(&format!("{how} | stats"), || csi_mount::internal::stats(path)).1);
     step("device", timed(&format!("{how} | device"), || node.disks.device("pvc")).1);
     step("refresh", timed(&format!("{how} | refresh"), || node.disks.refresh("pvc")).1);
     step("attach", timed(&format!("{how} | attach another"), || node.disks.attach("other", &other)).1);

@@ -9,22 +9,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use csi_mount::testing::private_mount_namespace;
 use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, Removed, Target, unmount};
-use devices::{Image, run};
-use mount_support::unmount_watched;
+use devices::{EndOfWork, Image, refused, run};
+use mount_support::{sandbox, unmount_watched};
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-/// Runs the closure with a tmpfs that ends with the namespace. It then removes the empty mount point only.
-fn on_tmpfs(run: impl FnOnce(&Path) + Send) {
-    let place = tempfile::tempdir().unwrap().keep();
-    private_mount_namespace(|| {
-        Mount::new("tmpfs", "test").at(&Target::new(&place).unwrap()).unwrap();
-        run(&place);
-    });
-    fs::remove_dir(&place).unwrap();
-}
 
 fn tree(at: &Path) {
     fs::create_dir_all(at.join("a/b/c")).unwrap();
@@ -35,7 +24,7 @@ fn tree(at: &Path) {
 
 #[test]
 fn everything_in_it_is_removed_and_links_are_not_followed() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let volume = place.join("volume");
         let other = place.join("other");
         tree(&volume);
@@ -51,7 +40,7 @@ fn everything_in_it_is_removed_and_links_are_not_followed() {
 
 #[test]
 fn nothing_is_removed_while_anything_is_mounted_below() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let volume = place.join("volume");
         let other = place.join("other");
         let alias = place.join("alias");
@@ -62,8 +51,7 @@ fn nothing_is_removed_while_anything_is_mounted_below() {
         Bind::new(&other).attributes(MountAttributes::empty()).at(&inner).unwrap();
         // This also works through a path that is not in the mount table.
         for path in [volume.clone(), alias.join("volume")] {
-            let error = Target::new(&path).unwrap().remove_tree().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Busy);
+            let error = refused(Target::new(&path).unwrap().remove_tree(), ErrorKind::Busy);
             assert!(error.to_string().contains("volume/a/b"), "{error}");
         }
         for kept in [volume.join("one"), volume.join("a/two"), other.join("one"), other.join("a/two")] {
@@ -77,7 +65,7 @@ fn nothing_is_removed_while_anything_is_mounted_below() {
 
 #[test]
 fn a_mount_a_file_and_a_link_are_refused() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let mounted = Target::new(place.join("mounted")).unwrap();
         mounted.create_dir().unwrap();
         Mount::new("tmpfs", "inner").at(&mounted).unwrap();
@@ -95,7 +83,7 @@ fn a_mount_a_file_and_a_link_are_refused() {
 
 #[test]
 fn a_mount_that_comes_and_goes_is_never_entered() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let volume = place.join("volume");
         let other = place.join("other");
         tree(&volume);
@@ -111,12 +99,12 @@ fn a_mount_that_comes_and_goes_is_never_entered() {
                     drop(fs::create_dir_all(volume.join("a/b")));
                 }
             });
+            let _end = EndOfWork(&stop);
             for _ in 0..300 {
                 drop(Target::new(&volume).unwrap().remove_tree());
                 assert!(other.join("one").exists() && other.join("a/b/c/three").exists());
                 drop(fs::create_dir_all(volume.join("a/b/c")));
             }
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
     });
 }
@@ -138,7 +126,7 @@ fn chain(at: &Path, depth: usize) -> OwnedFd {
 
 #[test]
 fn the_deepest_tree_takes_few_descriptors_and_little_stack() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let volume = place.join("volume");
         drop(chain(&volume, 5000));
         let limits = getrlimit(Resource::Nofile);
@@ -153,7 +141,7 @@ fn the_deepest_tree_takes_few_descriptors_and_little_stack() {
 
 #[test]
 fn nothing_outside_is_removed_when_a_directory_is_moved_away() {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let volume = place.join("volume");
         let other = place.join("other");
         let made = place.join("made");
@@ -190,7 +178,7 @@ fn nothing_outside_is_removed_when_a_directory_is_moved_away() {
 
 /// Runs the closure with an ext4, on which files can be immutable.
 fn on_ext4(test: impl FnOnce(&Path) + Send) {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let image = Image::new(64);
         let disk = Target::new(place.join("disk")).unwrap();
         run("mkfs.ext4", &["-q", image.path().to_str().unwrap()]);
@@ -240,8 +228,7 @@ fn the_first_file_that_cannot_be_removed_is_named_with_their_number() {
         }
         let target = Target::new(&volume).unwrap();
         for _ in 0..2 {
-            let error = target.remove_tree().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            let error = refused(target.remove_tree(), ErrorKind::PermissionDenied);
             let text = error.to_string();
             assert!(text.contains("the first of 4 files that failed"), "{text}");
             let named = ["/one", "/two"].iter().any(|name| text.contains(name));
@@ -255,6 +242,26 @@ fn the_first_file_that_cannot_be_removed_is_named_with_their_number() {
                 run("chattr", &["-i", entry.path().to_str().unwrap()]);
             }
         }
+        assert_eq!(target.remove_tree().unwrap(), Removed::Removed);
+    });
+}
+
+/// What is far below a directory with such a file was left, and only the next removal went a step further.
+#[test]
+fn a_file_that_cannot_be_removed_keeps_no_deep_directory() {
+    on_ext4(|disk| {
+        let volume = disk.join("volume");
+        drop(chain(&volume, 3000));
+        let kept = volume.join("kept");
+        fs::write(&kept, "").unwrap();
+        fs::hard_link(&kept, disk.join("other")).unwrap();
+        run("chattr", &["+i", kept.to_str().unwrap()]);
+        let target = Target::new(&volume).unwrap();
+        let error = refused(target.remove_tree(), ErrorKind::PermissionDenied);
+        assert!(error.to_string().contains("no other file failed"), "{error}");
+        let left: Vec<_> = fs::read_dir(&volume).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["kept"]);
+        run("chattr", &["-i", kept.to_str().unwrap()]);
         assert_eq!(target.remove_tree().unwrap(), Removed::Removed);
     });
 }

@@ -51,12 +51,12 @@ pub fn terminal(text: &str) -> Cow<'_, str> {
 ///
 /// gRPC sends a status message as a header in percent-encoding: three bytes for each byte outside ASCII. Clients
 /// refuse header lists above 8 KiB (gRPC's C core) or 16 KiB (hyper).
-pub const MESSAGE_MAX: usize = 2048;
+const MESSAGE_MAX: usize = 2048;
 
 /// The bytes that stay of the end of a longer text, where an error has its cause and how to fix it.
 const MESSAGE_END: usize = 512;
 
-/// Escapes text as [`terminal`] does, and shortens it to [`MESSAGE_MAX`] bytes: for the message of a status, and for
+/// Escapes text as [`terminal`] does, and shortens it to 2,048 bytes: for the message of a status, and for
 /// a log line.
 ///
 /// A longer text keeps its beginning and its end. A second call changes nothing.
@@ -67,7 +67,7 @@ const MESSAGE_END: usize = 512;
 /// assert_eq!(escape::message("pool:\nfull"), r"pool:\nfull");
 /// let long = escape::message(&format!("name: {}: is too long", "x".repeat(5000))).into_owned();
 /// assert!(long.starts_with("name: xxx") && long.ends_with("xxx: is too long"));
-/// assert!(long.contains("bytes left out") && long.len() <= escape::MESSAGE_MAX);
+/// assert!(long.contains("bytes left out") && long.len() <= 2048);
 /// ```
 pub fn message(text: &str) -> Cow<'_, str> {
     let text = terminal(text);

@@ -5,8 +5,7 @@
 //! field numbers do not conflict: one set of types serves callers of both. What exists only in 1.12.0 is
 //! `#[deprecated]`.
 //!
-//! Secrets are never printed. `Debug` of every message shows a secret's key and hides its value; see
-//! [`redact`].
+//! Secrets are never printed. `Debug` of every message shows a secret's key and hides its value.
 //!
 //! ```
 //! use csi_proto::v1::{CapacityRange, CreateVolumeRequest};
@@ -29,8 +28,6 @@
 //! | [`v1`] | the messages of the five services, and a client module and a server module for each service |
 //! | [`pluginregistration`] | the same for the kubelet's plugin registration |
 //! | `client` | [`Client`](client::Client): waits for a plugin and calls it with deadlines; [`VolumeUse`](client::VolumeUse): the requests of a volume's life, in order (feature `client`) |
-//! | `raw` | a codec that leaves messages as bytes (feature `client` or `server`) |
-//! | [`redact`] | wrappers that hide secrets, for types that copy fields out of a message |
 //! | [`escape`] | makes text from outside safe to show: on a terminal, in JSON, in a command |
 //!
 //! [`Rpc`] and [`Service`] have the names of the spec's RPCs and services; [`RpcRequest`] connects each request
@@ -58,10 +55,10 @@ mod endpoint;
 pub mod escape;
 mod pairs;
 #[cfg(any(feature = "client", feature = "server"))]
-pub mod raw;
+mod raw;
 mod redactor;
 #[macro_use]
-pub mod redact;
+mod redact;
 mod request;
 mod rpc;
 mod undo;
@@ -87,13 +84,24 @@ mod generated {
     mod redaction;
 }
 
+/// For the other crates of the toolkit. It is not part of the API, and changes without notice.
+#[doc(hidden)]
+pub mod internal {
+    #[cfg(feature = "client")]
+    pub use crate::client::calls::{MakeCalls, is_final};
+    #[cfg(any(feature = "client", feature = "server"))]
+    pub use crate::raw::RawCodec;
+    pub use crate::redact::{ClearSecrets, ContextMap, HIDDEN, MountFlags, SecretMap, TOKENS_KEY};
+    pub use crate::redactor::Redactor;
+    pub use crate::request::RequestParts;
+    pub use crate::undo::Undo;
+}
+
 pub use endpoint::{Endpoint, EndpointError};
 pub use generated::{pluginregistration, v1};
 pub use pairs::{Pairs, PairsError};
-pub use redactor::Redactor;
 pub use request::RpcRequest;
 pub use rpc::{Rpc, Service};
-pub use undo::Undo;
 /// A capability of the Controller service, by its name and number in the spec.
 pub use v1::controller_service_capability::rpc::Type as ControllerCapability;
 /// A capability of the Node service, by its name and number in the spec.

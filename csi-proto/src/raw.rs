@@ -7,7 +7,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 /// A codec that does not encode or decode: a request or an answer is its encoded bytes.
 ///
 /// ```no_run
-/// use csi_proto::raw::RawCodec;
+/// use csi_proto::internal::RawCodec;
 /// use tonic::Request;
 ///
 /// # async fn ask(channel: tonic::transport::Channel) -> Result<(), Box<dyn std::error::Error>> {

@@ -25,7 +25,7 @@ const HARMLESS_OPTIONS: &str = "\
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use csi_proto::redact::SecretMap;
+/// use csi_proto::internal::SecretMap;
 ///
 /// let secrets = BTreeMap::from([("user".to_owned(), "ann".to_owned())]);
 /// assert_eq!(format!("{:?}", SecretMap(&secrets)), r#"{"user": ***}"#);
@@ -43,7 +43,7 @@ impl fmt::Debug for SecretMap<'_> {
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use csi_proto::redact::{ContextMap, TOKENS_KEY};
+/// use csi_proto::internal::{ContextMap, TOKENS_KEY};
 ///
 /// let context = BTreeMap::from([
 ///     (TOKENS_KEY.to_owned(), "{}".to_owned()),
@@ -75,7 +75,7 @@ impl fmt::Debug for ContextMap<'_> {
 /// commas, because a value can contain them (an SELinux context does).
 ///
 /// ```
-/// use csi_proto::redact::MountFlags;
+/// use csi_proto::internal::MountFlags;
 ///
 /// let flags = ["noatime", "vers=4.1", "password=x", "a,b"].map(String::from);
 /// assert_eq!(format!("{:?}", MountFlags(&flags)), "[noatime, vers=4.1, password=***, ***]");
@@ -124,7 +124,7 @@ impl fmt::Debug for Hidden {
 /// It is implemented for the request of every RPC.
 ///
 /// ```
-/// use csi_proto::redact::ClearSecrets;
+/// use csi_proto::internal::ClearSecrets;
 /// use csi_proto::v1::DeleteVolumeRequest;
 ///
 /// let mut request = DeleteVolumeRequest {

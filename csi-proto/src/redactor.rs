@@ -8,7 +8,7 @@ use crate::redact::HIDDEN;
 /// Values that must not be printed.
 ///
 /// ```
-/// use csi_proto::Redactor;
+/// use csi_proto::internal::Redactor;
 ///
 /// let mut hidden = Redactor::default();
 /// hidden.add(["pa ss\"word\n"]);

@@ -4,30 +4,35 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
-use crate::{Rpc, Undo, undo, v1};
+use crate::undo::{self, Undo};
+use crate::{Rpc, v1};
 
 /// A request of the spec, by its message type: it knows its RPC and its answer.
 ///
 /// ```
 /// use csi_proto::{Rpc, RpcRequest, v1};
 ///
-/// /// Adds the secrets of a call, if its request has a field for them.
-/// fn with_password<R: RpcRequest>(mut request: R) -> R {
-///     if let Some(secrets) = request.secrets_mut() {
-///         secrets.insert("password".into(), "hunter2".into());
-///     }
-///     request
+/// /// What a program says before it makes any call.
+/// fn announced<R: RpcRequest>(request: &R) -> String {
+///     format!("{}: {} bytes", R::RPC, request.encoded_len())
 /// }
 ///
-/// let request = with_password(v1::DeleteVolumeRequest { volume_id: "v".into(), ..Default::default() });
-/// assert_eq!(request.secrets["password"], "hunter2");
-/// assert_eq!(<v1::DeleteVolumeRequest as RpcRequest>::RPC, Rpc::DeleteVolume);
+/// let request = v1::DeleteVolumeRequest { volume_id: "v".into(), ..Default::default() };
+/// assert_eq!(announced(&request), "DeleteVolume: 3 bytes");
 /// ```
-pub trait RpcRequest: Message + Default + Clone + PartialEq + 'static {
+pub trait RpcRequest:
+    RequestParts<Answered = <Self as RpcRequest>::Answer> + Message + Default + Clone + PartialEq + 'static
+{
     /// The message that answers the request. If the RPC answers with a stream, this is one message of it.
     type Answer: Message + Default + Clone + PartialEq + 'static;
     /// The RPC.
     const RPC: Rpc;
+}
+
+/// What the toolkit's own crates do with a request of any RPC.
+pub trait RequestParts {
+    /// [`RpcRequest::Answer`].
+    type Answered;
 
     /// Returns the field for secrets; `None` if the request has none.
     fn secrets_mut(&mut self) -> Option<&mut BTreeMap<String, String>> {
@@ -36,7 +41,7 @@ pub trait RpcRequest: Message + Default + Clone + PartialEq + 'static {
 
     /// Returns what undoes the call; `None` if it begins nothing. Without the answer, a created volume or
     /// snapshot has to be found first.
-    fn undo(&self, _answer: Option<&Self::Answer>) -> Option<Undo> {
+    fn undo(&self, _answer: Option<&Self::Answered>) -> Option<Undo> {
         None
     }
 
@@ -51,10 +56,14 @@ macro_rules! requests {
         $(impl RpcRequest for v1::$request {
             type Answer = v1::$answer;
             const RPC: Rpc = Rpc::$rpc;
+        }
+
+        impl RequestParts for v1::$request {
+            type Answered = v1::$answer;
             $(fn secrets_mut(&mut self) -> Option<&mut BTreeMap<String, String>> {
                 Some(&mut self.$secrets)
             })?
-            $(fn undo(&self, answer: Option<&Self::Answer>) -> Option<Undo> {
+            $(fn undo(&self, answer: Option<&Self::Answered>) -> Option<Undo> {
                 Some($undo(self, answer))
             })?
             $(fn as_undo(&self) -> Option<Undo> {

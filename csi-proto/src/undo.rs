@@ -97,7 +97,7 @@ impl From<&v1::NodePublishVolumeRequest> for v1::NodeUnpublishVolumeRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RpcRequest;
+    use crate::request::RequestParts as _;
 
     #[test]
     fn what_undoes_a_creation_has_no_secrets_and_is_known_by_its_answer() {

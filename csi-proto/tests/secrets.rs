@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::sync::LazyLock;
 
-use csi_proto::redact::{ClearSecrets, TOKENS_KEY};
+use csi_proto::internal::{ClearSecrets, TOKENS_KEY};
 use csi_proto::{FILE_DESCRIPTOR_SET, for_each_message, for_each_request};
 use prost::{Message, Name};
 use prost_reflect::{

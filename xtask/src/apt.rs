@@ -52,13 +52,15 @@ fn codename() -> Option<String> {
 /// apt's last lines, if the packages can't be installed.
 pub(crate) fn install(packages: &[&str]) -> Result<(), Failure> {
     println!("    installing {}", packages.join(" "));
-    apt_get(&[], &["update"])?;
+    let archive = Archives::of_this_machine().main;
+    let updated = apt_get(&[], &["update"])?;
+    // Without a network apt would try each package again and again: more than an hour for all of them.
+    if let Some(reason) = archive.as_deref().and_then(|archive| not_fetched(&updated, archive)) {
+        return Err(Failure::new(format!("apt-get update: {reason}")));
+    }
     let own_release = apt_get(&[], &[INSTALL, packages].concat());
-    let (Err(failure), Some(release), Some(archive)) =
-        (&own_release, codename(), Archives::of_this_machine().main)
-    else {
-        return own_release;
-    };
+    let Err(failure) = own_release else { return Ok(()) };
+    let (Some(release), Some(archive)) = (codename(), archive) else { return Err(failure) };
     println!("    {failure}");
     let backports = format!("{release}-backports");
     println!("    again, from {backports}");
@@ -67,7 +69,14 @@ pub(crate) fn install(packages: &[&str]) -> Result<(), Failure> {
     fs::write(parts.path().join("backports.list"), format!("deb {archive} {backports} main\n"))?;
     let sources = format!("Dir::Etc::SourceParts={}", parts.path().display());
     apt_get(&["-o", &sources], &["update"])?;
-    apt_get(&["-o", &sources, "--target-release", &backports], &[INSTALL, packages].concat())
+    apt_get(&["-o", &sources, "--target-release", &backports], &[INSTALL, packages].concat())?;
+    Ok(())
+}
+
+/// The first of apt's warnings that it has no list of this archive. For `apt-get update` that is no failure.
+fn not_fetched<'a>(warnings: &'a str, archive: &str) -> Option<&'a str> {
+    let start = format!("W: Failed to fetch {archive}/");
+    warnings.lines().find(|line| line.starts_with(&start))
 }
 
 /// apt-get's arguments for installing without removing anything.
@@ -84,14 +93,18 @@ fn copy_sources(to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn apt_get(options: &[&str], arguments: &[&str]) -> Result<(), Failure> {
+/// Runs apt-get, and returns its warnings.
+fn apt_get(options: &[&str], arguments: &[&str]) -> Result<String, Failure> {
     let output = Command::new("apt-get")
-        .env("DEBIAN_FRONTEND", "noninteractive")
+        .envs([("DEBIAN_FRONTEND", "noninteractive"), ("LC_ALL", "C")])
         .args(options)
         .args(arguments)
         .output()
         .map_err(|error| Failure::new(format!("apt-get: {error}")))?;
-    if output.status.success() { Ok(()) } else { Err(Failure::new(last_words(arguments, &output))) }
+    if !output.status.success() {
+        return Err(Failure::new(last_words(arguments, &output)));
+    }
+    Ok(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 /// The command, and its error messages.
@@ -116,5 +129,16 @@ mod tests {
         assert_eq!(found.main.as_deref(), Some("http://mirror.example.org/debian"));
         assert_eq!(found.security.as_deref(), Some("http://mirror.example.org/safe"));
         assert_eq!(Archives::parse(uris, "trixie"), Archives::default());
+    }
+
+    #[test]
+    fn only_the_list_of_the_own_archive_must_be_fetched() {
+        let warnings = "W: Failed to fetch http://example.org/other/dists/x/InRelease  Could not connect\n\
+                        W: Failed to fetch http://mirror.example.org/debian/dists/bookworm/InRelease  \
+                        Temporary failure resolving 'mirror.example.org'\n\
+                        W: Some index files failed to download.\n";
+        let found = not_fetched(warnings, "http://mirror.example.org/debian").expect("the second line");
+        assert!(found.ends_with("Temporary failure resolving 'mirror.example.org'"), "{found}");
+        assert_eq!(not_fetched(warnings, "http://mirror.example.org/deb"), None);
     }
 }

@@ -1,11 +1,12 @@
 //! What a run of cargo built: programs, by its messages.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde::Deserialize;
 
-use crate::Failure;
+use crate::{Failure, step};
 
 /// A program that cargo built, or found up to date.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,13 @@ pub(crate) struct Artifact {
     /// Whether it was built with a test harness.
     pub(crate) is_test: bool,
     pub(crate) executable: PathBuf,
+}
+
+impl Artifact {
+    /// The name of its package, which is that of the folder.
+    pub(crate) fn package(&self) -> Cow<'_, str> {
+        self.folder.file_name().unwrap_or_default().to_string_lossy()
+    }
 }
 
 #[derive(Deserialize)]
@@ -46,7 +54,7 @@ pub(crate) fn build(
     env: &[(&str, &str)],
 ) -> Result<Vec<Artifact>, Failure> {
     let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let output = step::cargo()
         .args(&args)
         .arg("--message-format=json-render-diagnostics")
         .envs(env.iter().copied())

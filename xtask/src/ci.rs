@@ -3,16 +3,20 @@
 //! Warnings are fatal only here. They are made fatal by arguments of clippy and rustdoc, because other
 //! RUSTFLAGS would rebuild every dependency.
 
-use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::members::{Member, members};
+use serde::Deserialize;
+
 use crate::needs::{Install, Work};
-use crate::step::{Step, time_line, timed};
+use crate::step::{self, Step, time_line, timed};
 use crate::{
-    Failure, bench, codegen, container, elf, helm, kernels, needs, package, sanity, target, templates, test,
+    Failure, bench, codegen, container, elf, kernels, needs, package, sanity, target, templates, test,
 };
+
+const HELM: &str = "helm.sh/helm/v4/cmd/helm";
+const HELM_VERSION: &str = "v4.3.1";
 
 /// The package whose binary must also build statically, and the test that runs it in an empty root.
 const STATIC: &str = "block";
@@ -32,71 +36,54 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     if is_root {
         missing.extend(needs::missing()?);
     }
-    if !missing.is_empty() {
-        missing.sort();
-        missing.dedup();
-        return Err(Failure::usage(format!("missing on this machine:\n  {}", missing.join("\n  "))));
-    }
+    needs::refuse(missing)?;
 
-    let left_out = RefCell::new(Vec::new());
+    let all = |done: Result<(), Failure>| done.map(|()| Vec::new());
     let steps: Vec<(&str, Check<'_>)> = vec![
-        ("format", Box::new(|| Step::cargo("format", ["fmt", "--all", "--check"]).run(root))),
-        ("generated code is up to date", Box::new(|| codegen::run(root, codegen::Mode::Check))),
-        ("lints", Box::new(|| lints().try_for_each(|step| step.run(root)))),
-        (
-            "tests and doctests",
-            Box::new(|| test::run_all(root).map(|some| left_out.borrow_mut().extend(some))),
-        ),
-        ("docs", Box::new(|| docs(root))),
-        ("each feature alone", Box::new(|| features(root))),
-        ("archives", Box::new(|| package::check_together(root))),
-        (
-            "mount-utils in the benches",
-            Box::new(|| bench::check_mount_utils(root).map(|some| left_out.borrow_mut().extend(some))),
-        ),
-        ("instructions of parsers and calls", Box::new(|| bench::check_instructions(root))),
-        ("static build", Box::new(|| static_build(root))),
-        ("containers", Box::new(|| container::run(root).map(|some| left_out.borrow_mut().extend(some)))),
-        ("templates", Box::new(|| templates::run(root).map(|some| left_out.borrow_mut().extend(some)))),
-        ("charts in Helm", Box::new(|| helm::run(root).map(|some| left_out.borrow_mut().extend(some)))),
-        ("csi-sanity", Box::new(|| sanity::run(root).map(|some| left_out.borrow_mut().extend(some)))),
+        ("format", Box::new(|| all(Step::cargo("format", ["fmt", "--all", "--check"]).run(root)))),
+        ("generated code is up to date", Box::new(|| all(codegen::run(root, codegen::Mode::Check)))),
+        ("lints", Box::new(|| all(lints().try_for_each(|step| step.run(root))))),
+        ("tests and doctests", Box::new(|| test::run_all(root))),
+        ("docs", Box::new(|| all(docs(root)))),
+        ("each feature alone", Box::new(|| all(features(root)))),
+        ("archives", Box::new(|| all(package::check_together(root)))),
+        ("mount-utils in the benches", Box::new(|| bench::check_mount_utils(root))),
+        ("instructions of parsers and calls", Box::new(|| all(bench::check_instructions(root)))),
+        ("static build", Box::new(|| all(static_build(root)))),
+        ("containers", Box::new(|| container::run(root))),
+        ("templates", Box::new(|| templates::run(root))),
+        ("charts in Helm", Box::new(|| helm(root))),
+        ("csi-sanity", Box::new(|| sanity::run(root))),
         (
             "oldest and newest kernel available",
-            Box::new(|| {
-                let not_run = kernels::run(root, &kernels::Choice::Gate, "", Install::Nothing)?;
-                left_out.borrow_mut().extend(not_run);
-                Ok(())
-            }),
+            Box::new(|| kernels::run(root, &kernels::Choice::Gate, "", Install::Nothing)),
         ),
     ];
-    run_steps(steps)?;
+    let left_out = run_steps(steps)?;
     println!("all checks passed");
-    for line in left_out.into_inner() {
-        println!("{line}");
-    }
+    left_out.iter().for_each(|line| println!("{line}"));
     Ok(())
 }
 
-/// The work of one step.
-type Check<'a> = Box<dyn FnOnce() -> Result<(), Failure> + 'a>;
+/// The work of one step. It returns what it left out.
+type Check<'a> = Box<dyn FnOnce() -> Result<Vec<String>, Failure> + 'a>;
 
 /// Runs the steps up to the first failure, and prints their times.
-fn run_steps(steps: Vec<(&str, Check<'_>)>) -> Result<(), Failure> {
+fn run_steps(steps: Vec<(&str, Check<'_>)>) -> Result<Vec<String>, Failure> {
     let begun = Instant::now();
     let count = steps.len();
     let mut table = String::new();
-    let mut result = Ok(());
-    for (at, (name, check)) in steps.into_iter().enumerate() {
+    let mut left_out = Vec::new();
+    let result = steps.into_iter().enumerate().try_for_each(|(at, (name, check))| {
         println!("==> step {} of {count}: {name}", at + 1);
         let step = Instant::now();
-        result = check();
+        let checked = check();
         table += &time_line(name, step.elapsed());
-        if result.is_err() {
-            break;
-        }
-    }
+        left_out.extend(checked?);
+        Ok(())
+    });
     println!("{table}{}", time_line("all", begun.elapsed()));
-    result
+    result.map(|()| left_out)
 }
 
 fn docs(root: &Path) -> Result<(), Failure> {
@@ -107,7 +94,22 @@ fn docs(root: &Path) -> Result<(), Failure> {
 
 /// Checks each feature of each package alone.
 pub(crate) fn features(root: &Path) -> Result<(), Failure> {
-    members(root)?.iter().try_for_each(|member| each_feature_alone(root, member))
+    let metadata = ["metadata", "--format-version=1", "--no-deps"];
+    let metadata = step::output(step::cargo().args(metadata).current_dir(root))?;
+    let workspace: Workspace = serde_json::from_slice(&metadata)?;
+    workspace.packages.iter().try_for_each(|member| each_feature_alone(root, member))
+}
+
+/// What cargo tells of the workspace.
+#[derive(Deserialize)]
+struct Workspace {
+    packages: Vec<Member>,
+}
+
+#[derive(Deserialize)]
+struct Member {
+    name: String,
+    features: BTreeMap<String, Vec<String>>,
 }
 
 fn lints() -> impl Iterator<Item = Step> {
@@ -120,19 +122,18 @@ fn lints() -> impl Iterator<Item = Step> {
 
 /// Checks each feature alone, and no features. The other steps build all features together.
 fn each_feature_alone(root: &Path, member: &Member) -> Result<(), Failure> {
-    if member.features.is_empty() {
+    let mut features = member.features.keys().filter(|name| *name != "default").peekable();
+    if features.peek().is_none() {
         return Ok(());
     }
-    let check = |name: String, features: &str| {
-        let args = ["clippy", "--package", &member.name, "--no-default-features", "--features", features];
-        Step::cargo(name, args.into_iter().chain(["--", "-D", "warnings"])).run(root)
+    let check = |name: String, features: &[&str]| {
+        let args = ["clippy", "--package", &member.name, "--no-default-features"];
+        Step::cargo(name, [&args, features, &["--", "-D", "warnings"]].concat()).run(root)
     };
-    let none = ["clippy", "--package", &member.name, "--no-default-features", "--", "-D", "warnings"];
-    Step::cargo(format!("{} without features", member.name), none).run(root)?;
-    for feature in &member.features {
-        check(format!("{} with {feature} alone", member.name), feature)?;
-    }
-    Ok(())
+    check(format!("{} without features", member.name), &[])?;
+    features.try_for_each(|feature| {
+        check(format!("{} with {feature} alone", member.name), &["--features", feature])
+    })
 }
 
 fn static_build(root: &Path) -> Result<(), Failure> {
@@ -149,6 +150,19 @@ fn static_build(root: &Path) -> Result<(), Failure> {
     target::STATIC_TESTS.into_iter().fold(step, |step, (name, value)| step.env(name, value)).run(root)?;
     let program = target.join(&triple).join("debug").join(STATIC);
     timed("the static binary is static", || elf::check_static(&program))
+}
+
+/// Builds Helm, and runs the tests in which it reads the charts of csi-deploy. Returns why nothing was run, if so.
+pub(crate) fn helm(root: &Path) -> Result<Vec<String>, Failure> {
+    if needs::find("go").is_none() {
+        return Ok(vec!["NOT RUN: csi-deploy's charts in Helm: there is no Go toolchain (`go`)".to_owned()]);
+    }
+    println!("==> helm {HELM_VERSION}");
+    let helm = target::installed_by_go(HELM, HELM_VERSION)?.display().to_string();
+    // With the features of the tests' step, which built the dependencies.
+    let test = ["test", "--workspace", "--all-features", "--test", "helm"];
+    Step::cargo("charts in Helm", test).env("HELM", helm).run(root)?;
+    Ok(Vec::new())
 }
 
 #[cfg(test)]

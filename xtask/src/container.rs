@@ -21,8 +21,8 @@ const REBUILT: &str = "dirs";
 const PACKAGES: [&str; 3] = ["block", "dirs", "fuse"];
 
 /// Builds the images and runs the test. Returns why it was not run.
-pub(crate) fn run(root: &Path) -> Result<Option<String>, Failure> {
-    let not_run = |why: String| Ok(Some(format!("NOT RUN: the container test ({TEST}). It needs {why}")));
+pub(crate) fn run(root: &Path) -> Result<Vec<String>, Failure> {
+    let not_run = |why: String| Ok(vec![format!("NOT RUN: the container test ({TEST}). It needs {why}")]);
     if Privilege::of_this_process()? != Privilege::Mount {
         return not_run("root with CAP_SYS_ADMIN".to_owned());
     }
@@ -34,7 +34,7 @@ pub(crate) fn run(root: &Path) -> Result<Option<String>, Failure> {
     Step::cargo(TEST, ["test", "--package", "xtask", "--test", TEST])
         .env("CSI_IMAGES", images.display().to_string())
         .run(root)?;
-    Ok(None)
+    Ok(Vec::new())
 }
 
 fn build(root: &Path, images: &Path) -> Result<(), Failure> {

@@ -17,7 +17,6 @@ const CONFORMANCE: &str = "tools/csi-conformance/src";
 pub(crate) struct Requirement {
     page: String,
     id: String,
-    section: String,
     text: String,
     keeper: String,
 }
@@ -57,10 +56,9 @@ impl Coverage {
             for cells in rows(&text) {
                 match (page.as_str(), cells.as_slice()) {
                     ("README", [id, kind, _reason]) => this.exceptions.push((id.clone(), kind.clone())),
-                    (_, [id, section, text, keeper]) => this.requirements.push(Requirement {
+                    (_, [id, text, keeper]) => this.requirements.push(Requirement {
                         page: page.clone(),
                         id: id.clone(),
-                        section: section.clone(),
                         text: text.clone(),
                         keeper: keeper.clone(),
                     }),
@@ -110,8 +108,8 @@ impl Coverage {
                 self.tests.entry(id.clone()).or_default().insert(format!("{name}:{}", at + 1));
             }
             if let Some(row) = line.trim_start().strip_prefix("Must \"") {
-                let function = row.split("\", ").nth(1).and_then(|rest| rest.split(',').next());
-                let test = format!("{group}.{}", function.unwrap_or_default().replace('_', "-"));
+                let name = row.split("\", ").nth(1).and_then(|rest| rest.split([',', ' ']).next());
+                let test = format!("{group}.{}", name.unwrap_or_default().replace('_', "-"));
                 self.kit.push(KitMust { test, ids });
             }
         }
@@ -191,7 +189,7 @@ impl Coverage {
         );
         for KitMust { test, ids } in &self.kit {
             for one in ids.iter().filter_map(|id| self.requirement(id)).filter(|one| one.is_must()) {
-                _ = writeln!(text, "{test:<52} {}: {}", one.section, one.text);
+                _ = writeln!(text, "{test:<52} {}: {}", one.id, one.text);
             }
         }
         _ = writeln!(text, "{} of the kit's tests are a MUST", self.kit.len());

@@ -18,6 +18,16 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// How long killed processes can take to end. A process that waits for a dead filesystem never does.
 const KILL_LIMIT: Duration = Duration::from_secs(60);
 
+/// A program that is killed when this value is dropped. It can have ended before.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Waits for the end of a program. Returns `None` if it still runs after the limit.
 pub(crate) fn wait_within(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let end = Instant::now() + limit;

@@ -8,11 +8,9 @@ mod codegen;
 mod container;
 mod coverage;
 mod elf;
-mod helm;
 mod hung;
 mod image;
 mod kernels;
-mod members;
 mod needs;
 mod package;
 mod public_api;
@@ -79,7 +77,6 @@ Usage: cargo xtask <command>
                       cited
   public-api          write docs/public-api/<crate>.txt: the public items of each published crate, read
                       from its source
-  public-api --count  print the number of public items of each published crate, and write nothing
   package             write the archives of the published crates; build and test each one from its archive
                       alone; check them with the oldest dependencies and the oldest Rust that they declare
   package --check     the same with the compiler's checks only
@@ -120,23 +117,11 @@ fn write_public_api(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn count_public_api(root: &Path) -> Result<(), Failure> {
-    let mut all = 0;
-    for folder in public_api::CRATES {
-        let name = public_api::name(folder);
-        let count = public_api::count(&public_api::list(root, folder)?);
-        all += count;
-        println!("{name:<16}{count:>6}");
-    }
-    println!("{:<16}{all:>6}", "all");
-    Ok(())
-}
-
 /// For root, who should run everything, it is a failure if it was not run.
-fn whole(left_out: Option<String>) -> Result<(), Failure> {
-    match left_out {
-        None => Ok(()),
-        Some(not_run) => Err(Failure::usage(not_run)),
+fn whole(left_out: Result<Vec<String>, Failure>) -> Result<(), Failure> {
+    match left_out?.join("\n") {
+        nothing if nothing.is_empty() => Ok(()),
+        not_run => Err(Failure::usage(not_run)),
     }
 }
 
@@ -166,18 +151,17 @@ fn main() -> ExitCode {
             systems::run(&root, rest.first().copied(), Install::Missing)
         }
         ["image", options @ ..] => image::run(&root, options),
-        ["container"] => needs::provide(&[needs::Work::Containers], Install::Missing)
-            .and_then(|()| container::run(&root))
-            .and_then(whole),
+        ["container"] => whole(
+            needs::provide(&[needs::Work::Containers], Install::Missing).and_then(|()| container::run(&root)),
+        ),
         ["templates"] => print_left_out(templates::run(&root)),
-        ["helm"] => helm::run(&root).and_then(whole),
-        ["sanity"] => sanity::run(&root).and_then(whole),
+        ["helm"] => whole(ci::helm(&root)),
+        ["sanity"] => whole(sanity::run(&root)),
         ["ci"] => ci::run(&root),
         ["bench", options @ ..] => bench::run(&root, options),
         ["abuse", options @ ..] => abuse(&root, options),
         ["coverage"] => print_coverage(&root),
         ["public-api"] => write_public_api(&root),
-        ["public-api", "--count"] => count_public_api(&root),
         ["features"] => ci::features(&root),
         ["package"] => print_left_out(package::run(&root, package::Depth::Test)),
         ["package", "--check"] => print_left_out(package::run(&root, package::Depth::Check)),

@@ -239,13 +239,18 @@ pub(crate) fn report() -> Result<(), Failure> {
     for work in [Work::Kernels, Work::FusePrograms, Work::Ceph, Work::Containers, Work::Measurement] {
         missing.extend(missing_programs(work));
     }
-    missing.sort();
-    missing.dedup();
+    refuse(missing)?;
+    println!("nothing is missing");
+    Ok(())
+}
+
+/// Fails if something is missing.
+pub(crate) fn refuse(missing: Vec<String>) -> Result<(), Failure> {
+    let missing: Vec<String> = BTreeSet::from_iter(missing).into_iter().collect();
     if missing.is_empty() {
-        println!("nothing is missing");
         return Ok(());
     }
-    Err(Failure::usage(format!("missing:\n  {}", missing.join("\n  "))))
+    Err(Failure::usage(format!("missing on this machine:\n  {}", missing.join("\n  "))))
 }
 
 pub(crate) fn find(program: &str) -> Option<PathBuf> {

@@ -8,17 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::public_api;
-use crate::step::{Step, timed};
+use crate::step::{self, Step, timed};
 use crate::{Failure, target};
 
 /// The folders of the published crates.
-const FOLDERS: [&str; 9] = {
-    let [a, b, c, d, e, f, g] = public_api::CRATES;
-    [a, b, c, d, e, f, g, "kubernetes/csi-flexvolume", "csi-core/uds-authority"]
+const FOLDERS: [&str; 10] = {
+    let [a, b, c, d, e, f, g, h] = public_api::CRATES;
+    [a, b, c, d, e, f, g, h, "kubernetes/csi-flexvolume", "csi-core/uds-authority"]
 };
 
+/// The version of all packages of the workspace, this one too.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The names of the published crates.
-fn names() -> [&'static str; 9] {
+fn names() -> [&'static str; 10] {
     FOLDERS.map(public_api::name)
 }
 
@@ -37,8 +40,6 @@ struct Archives {
     folder: PathBuf,
     /// The workspace of the archives.
     unpacked: PathBuf,
-    /// Their common version.
-    version: String,
     /// The target folder of the repository's workspace, which has most dependencies built.
     target: String,
 }
@@ -57,7 +58,7 @@ pub(crate) fn check_together(root: &Path) -> Result<(), Failure> {
 ///
 /// Returns a sentence for each step that this machine can't do.
 pub(crate) fn run(root: &Path, depth: Depth) -> Result<Vec<String>, Failure> {
-    let Archives { folder, unpacked, version, target } = prepare(root)?;
+    let Archives { folder, unpacked, target } = prepare(root)?;
     for name in names() {
         let (step, what): (_, &[&str]) = match depth {
             Depth::Test => ("built and tested alone", &["test", "--no-fail-fast"]),
@@ -73,8 +74,8 @@ pub(crate) fn run(root: &Path, depth: Depth) -> Result<Vec<String>, Failure> {
         let list = if has_own_rust_version(root, folder) { &mut newer } else { &mut of_workspace };
         list.push(public_api::name(folder));
     }
-    oldest_dependencies(&folder, &unpacked, &workspace(&version, &of_workspace))?;
-    Ok(oldest_rust(root, &unpacked, &target, &newer)?.into_iter().collect())
+    oldest_dependencies(&folder, &unpacked, &workspace(&of_workspace))?;
+    oldest_rust(root, &unpacked, &target, &newer)
 }
 
 /// Makes the archives, and unpacks them.
@@ -82,10 +83,10 @@ fn prepare(root: &Path) -> Result<Archives, Failure> {
     let folder = target::dir()?.join("archives");
     let unpacked = folder.join("unpacked");
     archive(root, &folder)?;
-    let version = unpack(&folder, &unpacked)?;
-    fs::write(unpacked.join("Cargo.toml"), workspace(&version, &names()))?;
+    unpack(&folder, &unpacked)?;
+    fs::write(unpacked.join("Cargo.toml"), workspace(&names()))?;
     fs::copy(root.join("Cargo.lock"), unpacked.join("Cargo.lock"))?;
-    Ok(Archives { folder, unpacked, version, target: target::dir()?.display().to_string() })
+    Ok(Archives { folder, unpacked, target: target::dir()?.display().to_string() })
 }
 
 /// Writes the archives into `FOLDER/package`.
@@ -98,40 +99,15 @@ fn archive(root: &Path, folder: &Path) -> Result<(), Failure> {
     Step::cargo("archives", options.into_iter().chain(packages)).run(root)
 }
 
-/// Unpacks the archives, and returns their common version.
-fn unpack(folder: &Path, unpacked: &Path) -> Result<String, Failure> {
+fn unpack(folder: &Path, unpacked: &Path) -> Result<(), Failure> {
     remove_folder(unpacked)?;
     fs::create_dir_all(unpacked)?;
-    let mut versions = Vec::new();
     for name in names() {
-        let archive = archive_of(&folder.join("package"), name)?;
-        let version = archive.file_stem().and_then(|stem| stem.to_str()?.strip_prefix(name)?.get(1..));
-        versions.extend(version.map(str::to_owned));
+        let archive = folder.join(format!("package/{name}-{VERSION}.crate"));
         // Without the archive's times, which are all equal: cargo takes a file with an old time for unchanged.
-        let output = Command::new("tar").arg("-xzmf").arg(&archive).arg("-C").arg(unpacked).output();
-        let output = output.map_err(|error| Failure::new(format!("tar: {error}")))?;
-        if !output.status.success() {
-            let error = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(Failure::new(error).within(&format!("{} can't be unpacked", archive.display())));
-        }
+        step::output(Command::new("tar").arg("-xzmf").arg(&archive).arg("-C").arg(unpacked))?;
     }
-    versions.dedup();
-    match versions.as_slice() {
-        [version] => Ok(version.clone()),
-        _ => Err(Failure::new(format!("the archives have several versions: {versions:?}"))),
-    }
-}
-
-fn archive_of(folder: &Path, name: &str) -> Result<PathBuf, Failure> {
-    let start = format!("{name}-");
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let version = path.file_name().and_then(|file| file.to_str()?.strip_prefix(&start));
-        if version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit())) {
-            return Ok(path);
-        }
-    }
-    Err(Failure::new(format!("{} has no archive of {name}", folder.display())))
+    Ok(())
 }
 
 /// Whether a crate declares a newer Rust than the workspace does. Its dependencies are as new, so it is left out
@@ -142,10 +118,10 @@ fn has_own_rust_version(root: &Path, folder: &str) -> bool {
 }
 
 /// The manifest of the workspace that has the unpacked archives of these crates as members.
-fn workspace(version: &str, crates: &[&str]) -> String {
-    let members: Vec<String> = crates.iter().map(|name| format!("{name}-{version}")).collect();
+fn workspace(crates: &[&str]) -> String {
+    let members: Vec<String> = crates.iter().map(|name| format!("{name}-{VERSION}")).collect();
     let patches: Vec<String> =
-        crates.iter().map(|name| format!("{name} = {{ path = \"{name}-{version}\" }}\n")).collect();
+        crates.iter().map(|name| format!("{name} = {{ path = \"{name}-{VERSION}\" }}\n")).collect();
     format!(
         "[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[profile.dev]\ndebug = \"line-tables-only\"\n\n\
          [profile.test]\ndebug = \"line-tables-only\"\n\n[patch.crates-io]\n{}",
@@ -158,7 +134,7 @@ fn workspace(version: &str, crates: &[&str]) -> String {
 fn oldest_dependencies(folder: &Path, unpacked: &Path, workspace: &str) -> Result<(), Failure> {
     let place = folder.join("oldest");
     remove_folder(&place)?;
-    timed("copy the archives", || copy(unpacked, &place))?;
+    step::output(Command::new("cp").arg("--recursive").arg(unpacked).arg(&place))?;
     fs::remove_file(place.join("Cargo.lock"))?;
     fs::write(place.join("Cargo.toml"), workspace)?;
     let choose = ["generate-lockfile", "-Z", "direct-minimal-versions"];
@@ -170,22 +146,17 @@ fn oldest_dependencies(folder: &Path, unpacked: &Path, workspace: &str) -> Resul
 
 /// Checks the archives with the oldest Rust that the workspace declares, if rustup has that toolchain here. The
 /// crates that declare a newer one are left out.
-fn oldest_rust(
-    root: &Path,
-    unpacked: &Path,
-    target: &str,
-    newer: &[&str],
-) -> Result<Option<String>, Failure> {
+fn oldest_rust(root: &Path, unpacked: &Path, target: &str, newer: &[&str]) -> Result<Vec<String>, Failure> {
     let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
     let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap_or_default();
     let version = version.trim_matches('"');
     let list = Command::new("rustup").args(["toolchain", "list"]).output();
     let list = list.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let Some(toolchain) = toolchain(&list, version) else {
-        return Ok(Some(format!(
+        return Ok(vec![format!(
             "NOT RUN: the archives with Rust {version}, because rustup has no such toolchain here. To install \
              it: rustup toolchain install {version}"
-        )));
+        )]);
     };
     let name = format!("archives with Rust {version}");
     let mut args =
@@ -196,7 +167,7 @@ fn oldest_rust(
         let failed = || Failure::new(format!("{status}; repeat it with:\n  rustup {}", args.join(" ")));
         status.success().then_some(()).ok_or_else(failed)
     })?;
-    Ok(None)
+    Ok(Vec::new())
 }
 
 /// The installed toolchain of this version, among the lines of `rustup toolchain list`.
@@ -216,20 +187,6 @@ pub(crate) fn remove_folder(folder: &Path) -> Result<(), Failure> {
     }
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let place = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy(&entry.path(), &place)?;
-        } else {
-            fs::copy(entry.path(), place)?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,21 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn the_archive_of_a_crate_is_found_by_its_name() {
-        let folder = tempfile::tempdir().expect("a folder");
-        for file in ["csi-core-0.1.0.crate", "csi-core-extra-0.1.0.crate"] {
-            fs::write(folder.path().join(file), "").expect("a file");
-        }
-        let found = archive_of(folder.path(), "csi-core").expect("the archive");
-        assert_eq!(found, folder.path().join("csi-core-0.1.0.crate"));
-        assert!(archive_of(folder.path(), "csi-cli").is_err());
-    }
-
-    #[test]
     fn the_workspace_patches_every_crate() {
-        let text = workspace("0.1.0", &names());
+        let text = workspace(&names());
         for name in names() {
-            assert!(text.contains(&format!("\n{name} = {{ path = \"{name}-0.1.0\" }}\n")), "{text}");
+            assert!(text.contains(&format!("\n{name} = {{ path = \"{name}-{VERSION}\" }}\n")), "{text}");
         }
     }
 }

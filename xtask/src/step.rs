@@ -6,6 +6,21 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+/// Cargo, as a user calls it.
+///
+/// `cargo run` describes this program's package in variables. A build script that reads them, as that of `ring`, would
+/// run again whenever they change, and everything that depends on it would be built again.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
 /// A cargo command, and its name in the output.
 pub(crate) struct Step {
     name: String,
@@ -26,8 +41,7 @@ impl Step {
     /// Runs the command in the workspace's root, with its output on ours.
     pub(crate) fn run(&self, root: &Path) -> Result<(), Failure> {
         timed(&self.name, || {
-            let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-            let status = Command::new(cargo)
+            let status = cargo()
                 .args(&self.args)
                 .envs(self.env.iter().map(|(name, value)| (name, value)))
                 .current_dir(root)
@@ -51,6 +65,16 @@ impl fmt::Display for Step {
         }
         Ok(())
     }
+}
+
+/// What a program that succeeds prints.
+pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, Failure> {
+    let output = command.output().map_err(|error| Failure::new(format!("{command:?}: {error}")))?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Failure::new(format!("{command:?}: {}\n{said}", output.status)))
 }
 
 /// Announces work, does it, and prints how long it took.

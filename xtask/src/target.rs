@@ -1,10 +1,10 @@
-//! Cargo's target folder, how static programs are built, and programs in Go that other people wrote, at fixed
-//! versions.
+//! Cargo's target folder, how static programs are built, and programs in Go: our own, and those that other people
+//! wrote, at fixed versions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Failure;
+use crate::{Failure, needs, step};
 
 /// RUSTFLAGS of a program without shared libraries.
 pub(crate) const STATIC: &str = "-C target-feature=+crt-static";
@@ -44,9 +44,18 @@ pub(crate) fn installed_by_go(package: &str, version: &str) -> Result<PathBuf, F
         return Ok(program);
     }
     let package = format!("{package}@{version}");
-    let status = Command::new("go").args(["install", &package]).env("GOBIN", folder).status()?;
-    if !status.success() {
-        return Err(Failure::new(format!("{status}; repeat it with:\n  go install {package}")));
-    }
+    step::output(Command::new("go").args(["install", &package]).env("GOBIN", folder))?;
     Ok(program)
+}
+
+/// Builds a static, stripped program in Go from this folder of the workspace; `None` without a Go toolchain.
+pub(crate) fn built_by_go(root: &Path, source: &str) -> Result<Option<PathBuf>, Failure> {
+    if needs::find("go").is_none() {
+        return Ok(None);
+    }
+    let program = dir()?.join("go").join(source.rsplit('/').next().unwrap_or(source));
+    let mut command = Command::new("go");
+    command.args(["build", "-ldflags=-s -w", "-o"]).arg(&program).arg(".").env("CGO_ENABLED", "0");
+    step::output(command.current_dir(root.join(source)))?;
+    Ok(Some(program))
 }

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use crate::needs::Privilege;
 use crate::package::remove_folder;
-use crate::step::{Step, timed};
+use crate::step::{Step, output, timed};
 use crate::{Failure, sanity, target};
 
 /// The kinds, and the flags that leave out what they have.
@@ -107,6 +107,7 @@ fn manifests() -> Result<(), Failure> {
             let image = format!("--image=registry.example.org/{kind}:0.1.0");
             let program = target::dir()?.join("debug").join(format!("{variant}-{kind}"));
             let text = output(Command::new(&program).args(["manifests", "--single", &image]))?;
+            let text = String::from_utf8_lossy(&text);
             if !text.contains("kind: CSIDriver") {
                 return Err(
                     Failure::new(format!("no CSIDriver: {text}")).within(&program.display().to_string())
@@ -115,14 +116,4 @@ fn manifests() -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// What a program that succeeds prints.
-fn output(command: &mut Command) -> Result<String, Failure> {
-    let output = command.output()?;
-    if !output.status.success() {
-        let text = [output.stdout, output.stderr].concat();
-        return Err(Failure::new(String::from_utf8_lossy(&text)).within(&format!("{command:?}")));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

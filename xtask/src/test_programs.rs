@@ -3,9 +3,9 @@
 //! `cargo test` runs them one after the other.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::artifacts::{self, Artifact};
-use crate::step::time_line;
+use crate::step::{self, time_line};
 use crate::{Failure, hung, target};
 
 /// The file with the seconds of each part's last run, in cargo's target folder.
@@ -28,7 +28,8 @@ const SLOWEST: usize = 10;
 struct Part {
     /// `package/program`.
     name: String,
-    program: PathBuf,
+    /// None: cargo.
+    program: Option<PathBuf>,
     args: Vec<String>,
     folder: PathBuf,
     /// What runs it again.
@@ -39,7 +40,7 @@ struct Part {
 
 impl Part {
     fn of(artifact: &Artifact, test_args: &[String]) -> Self {
-        let package = artifact.folder.file_name().unwrap_or_default().to_string_lossy();
+        let package = artifact.package();
         let which = match artifact.kind.as_str() {
             "test" => format!("--test {}", artifact.name),
             "bin" => format!("--bin {}", artifact.name),
@@ -48,7 +49,7 @@ impl Part {
         let is_lib = which == "--lib";
         Self {
             name: format!("{package}/{}", if is_lib { "lib" } else { &artifact.name }),
-            program: artifact.executable.clone(),
+            program: Some(artifact.executable.clone()),
             args: test_args.to_vec(),
             folder: artifact.folder.clone(),
             repeat: format!("cargo test --package {package} --all-features {which}"),
@@ -60,12 +61,19 @@ impl Part {
         let args = ["test", "--workspace", "--all-features", "--doc"];
         Self {
             name: "doctests".to_owned(),
-            program: std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from),
+            program: None,
             args: args.map(str::to_owned).to_vec(),
             folder: root.to_owned(),
             repeat: format!("cargo {}", args.join(" ")),
             limit: LIMIT,
         }
+    }
+
+    fn command(&self) -> Command {
+        let Some(program) = &self.program else { return step::cargo() };
+        let mut command = Command::new(program);
+        command.env("CARGO_MANIFEST_DIR", &self.folder);
+        command
     }
 
     /// Runs it, and returns everything that it printed. The status is `None` if it did not end in time: it and
@@ -74,16 +82,16 @@ impl Part {
         let mark = format!("{} of {}", self.name, std::process::id());
         let mut output = tempfile::tempfile()?;
         let copy = |file: &File| io::Result::Ok(Stdio::from(file.try_clone()?));
-        let mut child = Command::new(&self.program)
+        let mut child = self
+            .command()
             .args(&self.args)
             .current_dir(&self.folder)
-            .env("CARGO_MANIFEST_DIR", &self.folder)
             .env(hung::MARK, &mark)
             .stdin(Stdio::null())
             .stdout(copy(&output)?)
             .stderr(copy(&output)?)
             .spawn()
-            .map_err(|error| Failure::new(format!("{}: {error}", self.program.display())))?;
+            .map_err(|error| Failure::new(format!("{}: {error}", self.name)))?;
         let status = hung::wait_within(&mut child, self.limit)?;
         let waited_for = match status {
             Some(_) => String::new(),
@@ -97,40 +105,37 @@ impl Part {
     }
 }
 
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
-    }
+/// Builds the test programs that `cargo test` runs.
+pub(crate) fn build(root: &Path) -> Result<Vec<Artifact>, Failure> {
+    let built = artifacts::build(root, &["test", "--workspace", "--all-features", "--no-run"], &[])?;
+    Ok(built.into_iter().filter(|artifact| artifact.is_test).collect())
 }
 
-/// Builds with `cargo SELECTION --no-run`, and runs each program with `test_args`, and all documentation tests.
+/// Runs each program with `test_args`, and all documentation tests.
 ///
 /// Prints what a program printed when it has ended, and at the end the slowest programs.
 ///
 /// # Errors
 /// When a part failed, after all have run, with the commands that repeat those.
-pub(crate) fn run(root: &Path, selection: &[&str], test_args: &[String]) -> Result<(), Failure> {
-    let built = artifacts::build(root, &[selection, &["--no-run"]].concat(), &[])?;
-    let programs = built.iter().filter(|artifact| artifact.is_test);
-    let mut parts: Vec<Part> = programs.map(|artifact| Part::of(artifact, test_args)).collect();
+pub(crate) fn run(root: &Path, programs: &[Artifact], test_args: &[String]) -> Result<(), Failure> {
+    let mut parts: Vec<Part> = programs.iter().map(|artifact| Part::of(artifact, test_args)).collect();
     parts.push(Part::doctests(root));
     let file = target::dir()?.join(TIMES);
     let mut times = read_times(&file);
     // The longest first: at the end no processor waits for one long part.
     parts.sort_by_key(|part| std::cmp::Reverse(times.get(&part.name).copied().unwrap_or(Duration::MAX)));
     let at_once = thread::available_parallelism().map_or(1, usize::from);
-    let run = Run::default();
-    run.all(parts, at_once)?;
-    let mut took = run.took.into_inner().unwrap_or_else(PoisonError::into_inner);
-    times.extend(took.iter().cloned());
+    let mut ended = run_all(parts, at_once)?;
+    times.extend(ended.iter().map(|part| (part.name.clone(), part.took)));
     write_times(&file, &times)?;
-    took.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
-    let slowest: String = took.iter().take(SLOWEST).map(|(name, time)| time_line(name, *time)).collect();
+    ended.sort_by_key(|part| std::cmp::Reverse(part.took));
+    let slowest: String = ended.iter().take(SLOWEST).map(|part| time_line(&part.name, part.took)).collect();
     println!("The slowest test programs:\n{slowest}");
-    match run.failed.into_inner().unwrap_or_else(PoisonError::into_inner).as_slice() {
-        [] => Ok(()),
-        failed => Err(Failure::new(failed.join("\n")).within("failed; each is repeated with:")),
+    let failed: Vec<String> = ended.into_iter().filter_map(|part| part.repeat).collect();
+    if failed.is_empty() {
+        return Ok(());
     }
+    Err(Failure::new(failed.join("\n")).within("failed; each is repeated with:"))
 }
 
 /// How long each part took the last time, in a file; nothing if there is none.
@@ -148,51 +153,44 @@ fn write_times(file: &Path, times: &BTreeMap<String, Duration>) -> Result<(), Fa
     Ok(fs::write(file, lines.collect::<String>())?)
 }
 
-#[derive(Default)]
-struct Run {
-    took: Mutex<Vec<(String, Duration)>>,
-    /// The commands that repeat what failed.
-    failed: Mutex<Vec<String>>,
+/// How a part ended.
+struct Ended {
+    name: String,
+    took: Duration,
+    /// What repeats it, if it failed.
+    repeat: Option<String>,
 }
 
-impl Run {
-    fn all(&self, parts: Vec<Part>, at_once: usize) -> Result<(), Failure> {
-        let parts = Mutex::new(VecDeque::from(parts));
-        let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        let work = || -> Result<(), Failure> {
-            while let Some(part) = next() {
-                self.one(&part)?;
-            }
-            Ok(())
-        };
-        thread::scope(|scope| {
-            let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
-            let mut results = workers.into_iter().map(|worker| {
-                worker.join().unwrap_or_else(|_| Err(Failure::new("a thread that runs tests panicked")))
-            });
-            results.try_for_each(|result| result)
-        })
-    }
-
-    fn one(&self, part: &Part) -> Result<(), Failure> {
-        println!("    {part}");
-        let begun = Instant::now();
-        let (status, output) = part.run()?;
-        let took = begun.elapsed();
-        self.took.lock().unwrap_or_else(PoisonError::into_inner).push((part.name.clone(), took));
-        let how = match status {
-            Some(status) => status.to_string(),
-            None => "killed, because it did not end in time".to_owned(),
-        };
-        // In one piece, though other threads print too.
-        let mut text = format!("==> {part}: {how}, {:.1} s\n", took.as_secs_f64()).into_bytes();
-        text.extend(output);
-        io::stdout().write_all(&text)?;
-        if !status.is_some_and(|status| status.success()) {
-            self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(format!("  {}", part.repeat));
+fn run_all(parts: Vec<Part>, at_once: usize) -> Result<Vec<Ended>, Failure> {
+    let parts = Mutex::new(VecDeque::from(parts));
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let work = || iter::from_fn(next).map(|part| run_one(&part)).collect::<Result<Vec<_>, _>>();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        let mut all = Vec::new();
+        for worker in workers {
+            let panicked = |_| Err(Failure::new("a thread that runs tests panicked"));
+            all.extend(worker.join().unwrap_or_else(panicked)?);
         }
-        Ok(())
-    }
+        Ok(all)
+    })
+}
+
+fn run_one(part: &Part) -> Result<Ended, Failure> {
+    println!("    {}", part.name);
+    let begun = Instant::now();
+    let (status, output) = part.run()?;
+    let took = begun.elapsed();
+    let how = match status {
+        Some(status) => status.to_string(),
+        None => "killed, because it did not end in time".to_owned(),
+    };
+    // In one piece, though other threads print too.
+    let mut text = format!("==> {}: {how}, {:.1} s\n", part.name, took.as_secs_f64()).into_bytes();
+    text.extend(output);
+    io::stdout().write_all(&text)?;
+    let is_well = status.is_some_and(|status| status.success());
+    Ok(Ended { name: part.name.clone(), took, repeat: (!is_well).then(|| format!("  {}", part.repeat)) })
 }
 
 #[cfg(test)]
@@ -202,7 +200,7 @@ mod tests {
     fn shell(name: &str, script: &str) -> Part {
         Part {
             name: name.to_owned(),
-            program: "/bin/sh".into(),
+            program: Some("/bin/sh".into()),
             args: vec!["-c".to_owned(), script.to_owned()],
             folder: "/".into(),
             repeat: format!("repeat {name}"),
@@ -213,9 +211,8 @@ mod tests {
     #[test]
     fn all_parts_run_and_those_that_failed_are_named() {
         let parts = vec![shell("bad", "exit 3"), shell("good", "true"), shell("worse", "kill -9 $$")];
-        let run = Run::default();
-        run.all(parts, 2).expect("all were started");
-        let mut failed = run.failed.into_inner().expect("no panic");
+        let ended = run_all(parts, 2).expect("all were started");
+        let mut failed: Vec<_> = ended.into_iter().filter_map(|part| part.repeat).collect();
         failed.sort();
         assert_eq!(failed, ["  repeat bad", "  repeat worse"]);
     }
@@ -234,9 +231,7 @@ mod tests {
         let text = String::from_utf8_lossy(&output);
         assert_eq!(status, None, "{text}");
         assert!(text.contains("process ") && text.contains("  thread "), "{text}");
-        let run = Run::default();
-        run.one(&part).expect("it was started");
-        assert_eq!(run.failed.into_inner().expect("no panic"), ["  repeat hung"]);
+        assert_eq!(run_one(&part).expect("it was started").repeat.as_deref(), Some("  repeat hung"));
     }
 
     #[test]

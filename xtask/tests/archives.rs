@@ -9,20 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
-use serde_json::Value;
-use tree::{cargo, read, root};
-
-/// The published crates, by their folders.
-fn published() -> Vec<PathBuf> {
-    let metadata: Value =
-        serde_json::from_str(&cargo(&["metadata", "--no-deps", "--format-version=1"])).expect("JSON");
-    let packages = metadata["packages"].as_array().expect("packages").iter();
-    let folder = |package: &Value| {
-        let manifest = Path::new(package["manifest_path"].as_str().expect("a path"));
-        manifest.parent().expect("a folder").to_owned()
-    };
-    packages.filter(|package| package["publish"].is_null()).map(folder).collect()
-}
+use tree::{cargo, folder, metadata, published, read, root, text};
 
 /// The string literals and the identifiers of a source file, without documentation.
 #[derive(Default)]
@@ -99,11 +86,12 @@ fn problems(folder: &Path, file: &str, source: &str) -> Vec<String> {
 fn nothing_in_an_archive_reads_a_file_outside_of_it() {
     let mut found = Vec::new();
     let mut tests = 0;
-    for folder in published() {
-        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
-        let files = cargo(&["package", "--list", "--allow-dirty", "--offline", "--package", &name]);
+    for package in published(&metadata(&["--no-deps"])) {
+        let folder = folder(package);
+        let name = text(package, "name");
+        let files = cargo(&["package", "--list", "--allow-dirty", "--offline", "--package", name]);
         for file in files.lines().filter(|file| file.ends_with(".rs")) {
-            found.extend(problems(&folder, file, &read(folder.join(file))));
+            found.extend(problems(folder, file, &read(folder.join(file))));
             tests += usize::from(file.starts_with("tests/"));
         }
     }

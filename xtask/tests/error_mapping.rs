@@ -12,14 +12,8 @@ use tree::read;
 
 /// The rows of the document's table whose first column has this heading.
 fn rows(heading: &str) -> Vec<[String; 3]> {
-    let text = read("docs/error-mapping.md");
-    let table = text.lines().skip_while(|line| !line.starts_with(&format!("| {heading} |"))).skip(2);
-    let rows = table.take_while(|line| line.starts_with('|')).map(|line| {
-        let mut cells = line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned());
-        let mut cell = || cells.next().expect("three columns");
-        [cell(), cell(), cell()]
-    });
-    rows.collect()
+    let rows = tree::rows(&read("docs/error-mapping.md"), &format!("| {heading} |"));
+    rows.into_iter().map(|cells| cells.try_into().expect("three columns")).collect()
 }
 
 /// The variants of an enum, read from its source: the compiler does not report a variant that is missing
@@ -112,17 +106,18 @@ fn the_document_s_table_is_the_code_s_for_every_condition_and_rpc() {
     let cells = |condition| Rpc::ALL.iter().map(move |rpc| (condition, *rpc));
     let mut left: BTreeSet<(&String, Rpc)> = conditions.keys().flat_map(cells).collect();
     assert_eq!(left.len(), 25 * 36);
-    for [condition, rpcs, due] in rows("condition") {
-        let (condition, error) = conditions
-            .get_key_value(&condition)
-            .unwrap_or_else(|| panic!("there is no condition {condition}"));
+    for [names, rpcs, due] in rows("condition") {
         let named: Vec<&str> = rpcs.split(", ").collect();
         let rest = ["every RPC", "all others"].contains(&rpcs.as_str());
         assert!(rest || named.iter().all(|name| Rpc::ALL.iter().any(|rpc| rpc.name() == *name)), "{rpcs}");
-        for rpc in Rpc::ALL.iter().filter(|rpc| rest || named.contains(&rpc.name())) {
-            // Rows go from the particular to the general: an earlier row takes precedence.
-            if left.remove(&(condition, *rpc)) {
-                assert_eq!(error.code(*rpc), code(&due), "{condition} of {rpc}");
+        for name in names.split(", ") {
+            let known = conditions.get_key_value(name);
+            let (condition, error) = known.unwrap_or_else(|| panic!("there is no condition {name}"));
+            for rpc in Rpc::ALL.iter().filter(|rpc| rest || named.contains(&rpc.name())) {
+                // Rows go from the particular to the general: an earlier row takes precedence.
+                if left.remove(&(condition, *rpc)) {
+                    assert_eq!(error.code(*rpc), code(&due), "{condition} of {rpc}");
+                }
             }
         }
     }
@@ -138,15 +133,11 @@ struct Caller {
 /// The rows of all callers' tables, by RPC.
 fn callers() -> BTreeMap<Rpc, Vec<Caller>> {
     const FIVE: &str = "CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED";
-    let text = read("docs/error-mapping.md");
     let mut callers: BTreeMap<Rpc, Vec<Caller>> = BTreeMap::new();
-    let section = text.lines().skip_while(|line| *line != "## What the caller does");
-    let section = section.skip(1).take_while(|line| !line.starts_with("## "));
-    for line in section.filter(|line| line.starts_with("| ") && !line.starts_with("| RPC |")) {
-        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
-        let [rpcs, uncertain, infeasible, _] = cells[..] else { panic!("four columns: {line}") };
-        let codes = |cell: &str| -> BTreeSet<String> {
-            match cell {
+    for row in tree::rows(&read("docs/error-mapping.md"), "| RPC | uncertain |") {
+        let [rpcs, uncertain, infeasible, _] = &row[..] else { panic!("four columns: {row:?}") };
+        let codes = |cell: &String| -> BTreeSet<String> {
+            match cell.as_str() {
                 "—" | "none" => BTreeSet::new(),
                 "the five" => FIVE.split(", ").map(str::to_owned).collect(),
                 codes => codes.split(", ").map(str::to_owned).collect(),

@@ -23,7 +23,7 @@ fn problems_with(file: &str, from: &str, to: &str) -> Vec<String> {
     let good = [
         (
             "docs/spec-coverage/node.md",
-            "| id | section | requirement | kept by |\n|---|---|---|---|\n| a-b.one | S | It is. | both |\n| a-b.two | S | It is. | vendor |\n| a-b.kit | S | It is. | both |\n",
+            "| id | requirement | kept by |\n|---|---|---|\n| a-b.one | It is. | both |\n| a-b.two | It is. | vendor |\n| a-b.kit | It is. | both |\n",
         ),
         ("docs/spec-coverage/README.md", "| id | kind | reason |\n|---|---|---|\n| a-b.two | open | So. |\n"),
         (
@@ -33,7 +33,7 @@ fn problems_with(file: &str, from: &str, to: &str) -> Vec<String> {
         ("csi-core/tests/shown.rs", "// spec: a-b.one\n#[test]\nfn shown() {}\n"),
         (
             "tools/csi-conformance/src/lib.rs",
-            "const NAME: &str = \"Cargo.toml\";\ntests! { \"a\", \"S\";\n    Must \"It is\", is_so, [\"a-b.kit\"], [];\n}\n",
+            "const NAME: &str = \"Cargo.toml\";\ntests! { \"a\", \"S\";\n    Must \"It is\", is_so = so(A, B), [\"a-b.kit\"], [];\n}\n",
         ),
     ];
     for (name, text) in good {
@@ -60,7 +60,7 @@ fn each_way_to_be_wrong_is_told() {
         (code, "a-b.one", "a-b.one, a-b.three", "csi-core/src/lib.rs:1: a-b.three is not a requirement"),
         (test, "a-b.one", "a-b.one, a-b.three", "csi-core/tests/shown.rs:1: a-b.three is not a requirement"),
         ("tools/csi-conformance/src/lib.rs", "Cargo.toml", "a-b.three", "a-b.three is not a requirement"),
-        (page, "| a-b.kit | S | It is.", "| a-b.kit | S | Should: it is.", "a.is-so is a MUST, and none"),
+        (page, "| a-b.kit | It is.", "| a-b.kit | Should: it is.", "a.is-so is a MUST, and none"),
         (page, "a-b.two", "a-b.one", "a-b.one occurs twice"),
         (page, "| both |", "| nobody |", "is kept by `nobody`"),
         (readme, "a-b.two", "a-b.three", "an exception for a-b.three"),

@@ -30,70 +30,28 @@ pub(crate) struct Load {
 
 type Running = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-pub(crate) const ALL: &[Load] = &[
-    Load {
-        name: "none",
-        what: "nothing, to compare with",
-        full: 0,
-        client: |_| Box::pin(std::future::pending()),
-    },
-    Load {
-        name: "metrics-unread",
-        what: "{} connections that pipeline 2000 GET /metrics and read nothing",
-        full: 64,
-        client: |aim| Box::pin(metrics_unread(aim)),
-    },
-    Load {
-        name: "silent",
-        what: "{} connections to the HTTP port that say nothing",
-        full: 200,
-        client: |aim| Box::pin(silent(aim)),
-    },
+/// Rows: the name, the number of clients at full scale, what the load does, and its client.
+macro_rules! loads {
+    ($($name:literal, $full:literal, $what:literal => $client:ident;)+) => {
+        &[$(Load { name: $name, what: $what, full: $full, client: |aim| Box::pin($client(aim)) }),+]
+    };
+}
+
+pub(crate) const ALL: &[Load] = loads! {
+    "none", 0, "nothing, to compare with" => nothing;
+    "metrics-unread", 64, "{} connections that pipeline 2000 GET /metrics and read nothing" => metrics_unread;
+    "silent", 200, "{} connections to the HTTP port that say nothing" => silent;
     // Twice the number of connections that a driver serves.
-    Load {
-        name: "idle",
-        what: "{} idle connections to the socket",
-        full: 2000,
-        client: |aim| Box::pin(idle(aim)),
-    },
+    "idle", 2000, "{} idle connections to the socket" => idle;
     // More than the kernel's queue for a driver's accept(2).
-    Load {
-        name: "idle-many",
-        what: "{} idle connections to the socket",
-        full: 10_000,
-        client: |aim| Box::pin(idle(aim)),
-    },
-    Load {
-        name: "half-preface",
-        what: "{} connections to the socket with half a preface",
-        full: 1000,
-        client: |aim| Box::pin(half_preface(aim)),
-    },
-    Load {
-        name: "one-byte-headers",
-        what: "{} connections that send a header block of 256 KiB without an end, byte by byte",
-        full: 4,
-        client: |aim| Box::pin(one_byte_headers(aim)),
-    },
-    Load {
-        name: "resets",
-        what: "{} connections, each of calls that are reset at once, a thousand at a time",
-        full: 8,
-        client: |aim| Box::pin(resets(aim)),
-    },
-    Load {
-        name: "oversized",
-        what: "{} clients that send messages of 5 MB",
-        full: 4,
-        client: |aim| Box::pin(oversized(aim)),
-    },
-    Load {
-        name: "malformed",
-        what: "{} connections, each of 100 calls with messages that are no protobuf",
-        full: 16,
-        client: |aim| Box::pin(malformed(aim)),
-    },
-];
+    "idle-many", 10_000, "{} idle connections to the socket" => idle;
+    "half-preface", 1000, "{} connections to the socket with half a preface" => half_preface;
+    "one-byte-headers", 4, "{} connections that send a header block of 256 KiB without an end, byte by byte" =>
+        one_byte_headers;
+    "resets", 8, "{} connections, each of calls that are reset at once, a thousand at a time" => resets;
+    "oversized", 4, "{} clients that send messages of 5 MB" => oversized;
+    "malformed", 16, "{} connections, each of 100 calls with messages that are no protobuf" => malformed;
+};
 
 /// The size of a load, and its duration.
 #[derive(Clone, Copy)]
@@ -160,6 +118,10 @@ async fn connect_health(aim: &Aim) -> Result<TcpStream> {
     }
 }
 
+async fn nothing(_: Aim) -> Result<()> {
+    std::future::pending().await
+}
+
 /// Sends many requests and reads no answer.
 async fn metrics_unread(aim: Aim) -> Result<()> {
     let mut stream = connect_health(&aim).await?;
@@ -208,6 +170,7 @@ async fn resets(aim: Aim) -> Result<()> {
         burst.extend(frame(RST_STREAM, 0, 2 * nth + 1, &8_u32.to_be_bytes()));
     }
     stream.write_all(&burst).await?;
+    stream.shutdown().await?;
     read_all(stream).await
 }
 
@@ -217,7 +180,7 @@ async fn oversized(aim: Aim) -> Result<()> {
     let client = Client::new(&endpoint);
     let volume_id = "x".repeat(5_000_000);
     let request = v1::NodeUnpublishVolumeRequest { volume_id, target_path: "/t".to_owned() };
-    client.node().node_unpublish_volume(request).await.map(drop).map_err(Error::other)
+    client.call(request).await.map(drop).map_err(Error::other)
 }
 
 /// Sends messages that are not protobuf, and reads once.

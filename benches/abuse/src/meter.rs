@@ -91,10 +91,7 @@ pub(crate) async fn watch(target: &Target, load: &'static Load, scale: Scale) ->
 
 async fn call(endpoint: &Endpoint) -> bool {
     let client = Client::new(endpoint);
-    let mut node = client.node();
-    timeout(CALL_TIMEOUT, node.node_get_info(v1::NodeGetInfoRequest {}))
-        .await
-        .is_ok_and(|answer| answer.is_ok())
+    timeout(CALL_TIMEOUT, client.call(v1::NodeGetInfoRequest {})).await.is_ok_and(|answer| answer.is_ok())
 }
 
 async fn probe(address: SocketAddr) -> bool {

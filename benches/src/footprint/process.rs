@@ -1,10 +1,9 @@
 //! Facts of a process from /proc.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
+
+use procfs::process::Process;
 
 /// A process at one moment.
 #[derive(Debug)]
@@ -14,7 +13,7 @@ pub(super) struct Seen {
     pub(super) private_kib: u64,
     pub(super) threads: u64,
     /// The work of each thread so far, by thread id.
-    work: BTreeMap<OsString, Work>,
+    work: BTreeMap<i32, Work>,
 }
 
 /// The work of a thread or of a whole process.
@@ -28,23 +27,20 @@ pub(super) struct Work {
 
 impl Seen {
     pub(super) fn of(pid: u32) -> Self {
-        let directory = PathBuf::from(format!("/proc/{pid}"));
-        let status = fs::read_to_string(directory.join("status")).expect("it runs");
+        let process = Process::new(pid.try_into().expect("a process")).expect("it runs");
+        let status = process.status().expect("it runs");
         let mut work = BTreeMap::new();
-        for task in fs::read_dir(directory.join("task")).expect("its threads").flatten() {
+        for task in process.tasks().expect("its threads").flatten() {
             // A thread can end meanwhile.
-            let text = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-            let status = text("status");
-            let switches =
-                field(&status, "voluntary_ctxt_switches") + field(&status, "nonvoluntary_ctxt_switches");
-            let first = text("schedstat").split(' ').next().and_then(|first| first.parse().ok());
-            let cpu = Duration::from_nanos(first.unwrap_or(0));
-            work.insert(task.file_name(), Work { switches, cpu });
+            let Ok(status) = task.status() else { continue };
+            let switches = [status.voluntary_ctxt_switches, status.nonvoluntary_ctxt_switches];
+            let cpu = Duration::from_nanos(task.schedstat().map_or(0, |time| time.sum_exec_runtime));
+            work.insert(task.tid, Work { switches: switches.into_iter().flatten().sum(), cpu });
         }
         Self {
-            resident_kib: field(&status, "VmRSS"),
-            private_kib: field(&status, "RssAnon"),
-            threads: field(&status, "Threads"),
+            resident_kib: status.vmrss.unwrap_or(0),
+            private_kib: status.rssanon.unwrap_or(0),
+            threads: status.threads,
             work,
         }
     }
@@ -64,11 +60,6 @@ impl Seen {
     }
 }
 
-fn field(status: &str, name: &str) -> u64 {
-    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,25 +77,15 @@ mod tests {
     #[test]
     fn what_an_ended_thread_did_is_not_forgotten_in_silence() {
         let work = |switches, micros| Work { switches, cpu: Duration::from_micros(micros) };
-        let seen = |threads: &[(&str, Work)]| Seen {
+        let seen = |threads: &[(i32, Work)]| Seen {
             resident_kib: 0,
             private_kib: 0,
             threads: 0,
-            work: threads.iter().map(|(thread, work)| ((*thread).into(), *work)).collect(),
+            work: threads.iter().copied().collect(),
         };
-        let before = seen(&[("1", work(5, 50)), ("2", work(1, 10))]);
-        let more = seen(&[("1", work(6, 70)), ("2", work(1, 10)), ("3", work(2, 2))]);
+        let before = seen(&[(1, work(5, 50)), (2, work(1, 10))]);
+        let more = seen(&[(1, work(6, 70)), (2, work(1, 10)), (3, work(2, 2))]);
         assert_eq!(more.since(&before), Some(work(3, 22)));
-        assert_eq!(seen(&[("1", work(6, 70))]).since(&before), None);
-    }
-
-    #[test]
-    fn a_field_is_its_whole_name() {
-        assert_eq!(
-            field("nonvoluntary_ctxt_switches:\t7\nvoluntary_ctxt_switches:\t3\n", "voluntary_ctxt_switches"),
-            3
-        );
-        assert_eq!(field("VmRSS:\t  12 kB\n", "VmRSS"), 12);
-        assert_eq!(field("", "VmRSS"), 0);
+        assert_eq!(seen(&[(1, work(6, 70))]).since(&before), None);
     }
 }

@@ -4,21 +4,28 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use csi_proto::client::VolumeUse;
 use csi_proto::v1;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use v1::controller_client::ControllerClient;
 use v1::node_client::NodeClient;
-use v1::volume_capability::{AccessMode, AccessType, MountVolume};
+use v1::volume_capability::access_mode::Mode;
 
 use super::Running;
 
 fn capability() -> v1::VolumeCapability {
-    v1::VolumeCapability {
-        access_mode: Some(AccessMode { mode: 1 }),
-        access_type: Some(AccessType::Mount(MountVolume::default())),
-    }
+    v1::VolumeCapability::mount(Mode::SingleNodeWriter)
+}
+
+/// Creates a volume, and returns its id.
+async fn create(running: &Running<'_>, name: String) -> String {
+    let volume_capabilities = vec![capability()];
+    let create = v1::CreateVolumeRequest { name, volume_capabilities, ..Default::default() };
+    let mut controller = ControllerClient::new(running.channel.clone());
+    let made = controller.create_volume(create).await.expect("create").into_inner();
+    made.volume.expect("a volume").volume_id
 }
 
 /// Runs whole lives of volumes, with four calls each, up to this number of calls. Returns the memory then.
@@ -26,13 +33,7 @@ pub(super) fn live(running: &Running<'_>, calls: u32) -> Value {
     running.runtime.block_on(async {
         let mut controller = ControllerClient::new(running.channel.clone());
         for at in 0..calls / 4 {
-            let create = v1::CreateVolumeRequest {
-                name: format!("pvc-{at}"),
-                volume_capabilities: vec![capability()],
-                ..Default::default()
-            };
-            let made = controller.create_volume(create).await.expect("create").into_inner();
-            let volume_id = made.volume.expect("a volume").volume_id;
+            let volume_id = create(running, format!("pvc-{at}")).await;
             publish_and_back(running, &volume_id, 1).await;
             let delete = v1::DeleteVolumeRequest { volume_id, ..Default::default() };
             controller.delete_volume(delete).await.expect("delete");
@@ -44,19 +45,12 @@ pub(super) fn live(running: &Running<'_>, calls: u32) -> Value {
 
 async fn publish_and_back(running: &Running<'_>, volume_id: &str, times: u32) {
     let mut node = NodeClient::new(running.channel.clone());
-    let target_path = running.root.with_file_name("target").display().to_string();
+    let volume = VolumeUse::new(volume_id, capability());
+    let target = running.root.with_file_name("target");
     for _ in 0..times {
-        let publish = v1::NodePublishVolumeRequest {
-            volume_id: volume_id.to_owned(),
-            target_path: target_path.clone(),
-            volume_capability: Some(capability()),
-            readonly: true,
-            ..Default::default()
-        };
+        let publish = v1::NodePublishVolumeRequest { readonly: true, ..volume.node_publish_volume(&target) };
         node.node_publish_volume(publish).await.expect("publish");
-        let target_path = target_path.clone();
-        let unpublish = v1::NodeUnpublishVolumeRequest { volume_id: volume_id.to_owned(), target_path };
-        node.node_unpublish_volume(unpublish).await.expect("unpublish");
+        node.node_unpublish_volume(volume.node_unpublish_volume(&target)).await.expect("unpublish");
     }
 }
 
@@ -64,16 +58,7 @@ const TIMES: u32 = 200;
 
 /// Context switches and system calls of one publish and its unpublish; the latter need strace.
 pub(super) fn publish(running: &Running<'_>) -> Value {
-    let volume_id = running.runtime.block_on(async {
-        let create = v1::CreateVolumeRequest {
-            name: "counted".to_owned(),
-            volume_capabilities: vec![capability()],
-            ..Default::default()
-        };
-        let mut controller = ControllerClient::new(running.channel.clone());
-        let made = controller.create_volume(create).await.expect("create").into_inner();
-        made.volume.expect("a volume").volume_id
-    });
+    let volume_id = running.runtime.block_on(create(running, "counted".to_owned()));
     let times = |times| running.runtime.block_on(publish_and_back(running, &volume_id, times));
     // After this the driver has all the threads that it needs.
     times(10);

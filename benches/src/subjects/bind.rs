@@ -109,40 +109,26 @@ pub(super) fn recursive(bench: &mut Bench<'_>, mounts: usize) {
     for name in &names {
         place::bind(&inner, &place.directory(&format!("volume/{name}")));
     }
-    let target_name = target.clone();
-    let undo = move || nix::mount::umount2(&target_name, nix::mount::MntFlags::MNT_DETACH).expect("unmount");
-    let binds = |work: Box<dyn Fn()>| {
-        let undo = undo.clone();
-        each(|| (), move |()| work(), move |()| undo())
+    let undo = |()| nix::mount::umount2(&target, nix::mount::MntFlags::MNT_DETACH).expect("unmount");
+    let by_hand = |()| {
+        bare(&source, &target, MsFlags::MS_REC);
+        let remount = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        bare(&source, &target, remount);
+        names.iter().for_each(|name| bare(&source, &target.join(name), remount));
     };
-    let by_hand = {
-        let source = source.clone();
-        let target = target.clone();
-        let names = names.clone();
-        move || {
-            bare(&source, &target, MsFlags::MS_REC);
-            let remount = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
-            bare(&source, &target, remount);
-            names.iter().for_each(|name| bare(&source, &target.join(name), remount));
-        }
+    let by_us = |()| {
+        let target = Target::new(&target).expect("open the target");
+        let bind = Bind::new(&source).recursive().attributes(MountAttributes::RDONLY);
+        bind.at(&target).expect("bind");
     };
-    let by_us = {
-        let source = source.clone();
-        let target = target.clone();
-        move || {
-            let target = Target::new(&target).expect("open the target");
-            let bind = Bind::new(&source).recursive().attributes(MountAttributes::RDONLY);
-            bind.at(&target).expect("bind");
-        }
-    };
-    let by_program = move || {
+    let by_program = |()| {
         program("mount", [Path::new("--rbind"), &source, &target]);
         program("mount", [Path::new("-o"), Path::new("remount,bind,ro=recursive"), &target]);
     };
     bench.compare([
-        Contestant::bare("mount(2), once and for each", binds(Box::new(by_hand))),
-        Contestant::ours("Bind", binds(Box::new(by_us))),
-        Contestant::program("mount(8) twice", binds(Box::new(by_program))),
+        Contestant::bare("mount(2), once and for each", each(|| (), by_hand, undo)),
+        Contestant::ours("Bind", each(|| (), by_us, undo)),
+        Contestant::program("mount(8) twice", each(|| (), by_program, undo)),
     ]);
 }
 

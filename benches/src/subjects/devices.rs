@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use csi_mount::{BlockDevice, Filesystem, LoopDevice, LoopOptions, Probe, internal};
+use csi_mount::internal::{DeviceQuestions as _, LoopDevice, Probe};
+use csi_mount::{BlockDevice, Filesystem, LoopOptions, internal};
 use rustix::fs::{Mode, OFlags};
 
 use crate::place::{Image, Place};

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use csi_mount::{CheckLimits, Filesystem, Mount, Target, grow_mounted, grow_unmounted};
+use csi_mount::internal::{grow_mounted, grow_unmounted};
+use csi_mount::{CheckLimits, Filesystem, Mount, Target};
 use nix::mount::{MsFlags, mount};
 
 use super::bind::binds;
@@ -46,7 +47,7 @@ pub(super) fn stats(bench: &mut Bench<'_>, _: usize) {
     let path = place.directory("volume");
     bench.compare([
         Contestant::bare("statvfs(3)", looped(|| rustix::fs::statvfs(&path).expect("statvfs"))),
-        Contestant::ours("stats", looped(|| csi_mount::stats(&path).expect("stats"))),
+        Contestant::ours("stats", looped(|| csi_mount::internal::stats(&path).expect("stats"))),
         Contestant::program("df(1)", looped(|| program("df", [&path]))),
     ]);
 }

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use csi_mount::{MountState, Target, mount_state, mounts};
+use csi_mount::internal::mount_state;
+use csi_mount::{MountState, Target, mounts};
 use procfs::process::Process;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 

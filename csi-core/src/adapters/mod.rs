@@ -13,7 +13,7 @@ use std::time::Duration;
 use csi_proto::{Rpc, Service, v1};
 use tonic::{Request, Response, Status};
 
-use crate::call::{Call, CallPath, Sent, StreamCall};
+use crate::call::{self, Call, CallPath, Reply, Sent};
 use crate::controller::*;
 use crate::error::{Error, Result};
 use crate::group_controller::*;
@@ -38,7 +38,6 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Whether this instance serves the service.
     #[cfg(any(feature = "grpc-health", feature = "grpc-reflection"))]
     pub(crate) fn serves(&self, service: Service) -> bool {
         let is_registered = match service {
@@ -124,25 +123,25 @@ fn not_offered(rpc: Rpc) -> Error {
 #[derive(Clone)]
 pub(crate) struct Adapter(pub(crate) Arc<Core>);
 
-/// `method: Request -> Reply = its part of the service's table => what that part does with the request`.
+/// `method: Request = its part of the service's table => what that part does with the request`.
 macro_rules! serve {
     ($server:path, $table:ident: $table_type:ty;
-        $($method:ident: $request:ident -> $reply:ident = $part:expr => |$driver:pat_param, $arg:pat_param| $body:expr;)*
+        $($method:ident: $request:ident = $part:expr => |$driver:pat_param, $arg:pat_param| $body:expr;)*
         $(@streams
         $($stream:ident $stream_type:ident: $asked:ident = |$source:pat_param, $ask:pat_param| $open:expr;)*)?
     ) => {
         #[tonic::async_trait]
         impl $server for Adapter {
-            $(async fn $method(&self, request: Request<v1::$request>) -> Result<Response<v1::$reply>, Status> {
+            $(async fn $method(&self, request: Request<v1::$request>) -> Result<Response<Reply<$request>>, Status> {
                 let part = self.0.$table().and_then(|table| {
                     let part: fn(&$table_type) -> Option<_> = $part;
-                    part(table).ok_or_else(|| not_offered(<$request as Call>::RPC))
+                    part(table).ok_or_else(|| not_offered(<$request as call::request::Request>::RPC))
                 });
                 let handler = part.map(|$driver| move |$arg: $request| async move { $body });
                 self.0.path.call::<$request, _>(request, handler).await
             })*
             $($(
-            type $stream_type = Sent<<$asked as StreamCall>::Item>;
+            type $stream_type = Sent<Reply<$asked>>;
 
             async fn $stream(&self, request: Request<v1::$asked>) -> Result<Response<Self::$stream_type>, Status> {
                 let part = self.0.$table().cloned();
@@ -154,21 +153,18 @@ macro_rules! serve {
 }
 
 serve!(v1::identity_server::Identity, identity: Core;
-    get_plugin_info: GetPluginInfoRequest -> GetPluginInfoResponse =
-        |core| Some(core.info.clone()) => |info, _| Ok(info);
-    get_plugin_capabilities: GetPluginCapabilitiesRequest -> GetPluginCapabilitiesResponse =
-        |_| Some(()) => |(), _| Ok(());
-    probe: ProbeRequest -> ProbeResponse =
-        |core| Some(core.identity.clone()) => |identity, _| identity.probe().await;
+    get_plugin_info: GetPluginInfoRequest = |core| Some(core.info.clone()) => |info, _| Ok(info);
+    get_plugin_capabilities: GetPluginCapabilitiesRequest = |_| Some(()) => |(), _| Ok(());
+    probe: ProbeRequest = |core| Some(core.identity.clone()) => |identity, _| identity.probe().await;
 );
 
 serve!(v1::controller_server::Controller, controller: ControllerTable;
-    create_volume: CreateVolumeRequest -> CreateVolumeResponse =
+    create_volume: CreateVolumeRequest =
         |table| table.create_delete_volume.clone() => |driver, request| {
             check_supported(|one| driver.supports(one), &request.volume_capabilities)?;
             driver.create_volume(request).await
         };
-    delete_volume: DeleteVolumeRequest -> DeleteVolumeResponse =
+    delete_volume: DeleteVolumeRequest =
         |table| table.create_delete_volume.clone() => |driver, request| {
             // A volume that does not exist counts as deleted, so that no driver has to check it.
             match driver.lookup_with_secrets(&request.volume_id, &request.secrets).await? {
@@ -176,56 +172,59 @@ serve!(v1::controller_server::Controller, controller: ControllerTable;
                 None => Ok(()),
             }
         };
-    controller_publish_volume: ControllerPublishVolumeRequest -> ControllerPublishVolumeResponse =
+    controller_publish_volume: ControllerPublishVolumeRequest =
         |table| table.publish_unpublish_volume.clone() => |driver, request| driver.publish_volume(request).await;
-    controller_unpublish_volume: ControllerUnpublishVolumeRequest -> ControllerUnpublishVolumeResponse =
+    controller_unpublish_volume: ControllerUnpublishVolumeRequest =
         |table| table.publish_unpublish_volume.clone() => |driver, request| driver.unpublish_volume(request).await;
-    validate_volume_capabilities: ValidateVolumeCapabilitiesRequest -> ValidateVolumeCapabilitiesResponse =
+    validate_volume_capabilities: ValidateVolumeCapabilitiesRequest =
         |table| Some((table.controller.clone(), table.offered.clone())) => |(driver, offered), request|
             request.answer(&*driver, &offered).await;
-    list_volumes: ListVolumesRequest -> ListVolumesResponse =
+    list_volumes: ListVolumesRequest =
         |table| table.list_volumes.clone().map(|driver| (driver, table.conditions.clone()))
             => |(driver, conditions), request| {
                 let plugin = request.plugin().cloned();
                 conditions.add_to_page(driver.list_volumes(request).await?, plugin).await
             };
-    controller_list_volume_health: ControllerListVolumeHealthRequest -> ControllerListVolumeHealthResponse =
+    controller_list_volume_health: ControllerListVolumeHealthRequest =
         |table| table.list_volume_health.clone() => |driver, request| driver.list_volume_health(request).await;
-    controller_get_volume_health: ControllerGetVolumeHealthRequest -> ControllerGetVolumeHealthResponse =
-        |table| table.volume_health.clone() => |driver, request| driver.volume_health(request).await;
-    get_capacity: GetCapacityRequest -> GetCapacityResponse =
-        |table| table.capacity.clone() => |driver, request| driver.capacity(request).await;
-    controller_get_capabilities: ControllerGetCapabilitiesRequest -> ControllerGetCapabilitiesResponse =
-        |_| Some(()) => |(), _| Ok(());
-    create_snapshot: CreateSnapshotRequest -> CreateSnapshotResponse =
+    controller_get_volume_health: ControllerGetVolumeHealthRequest =
+        |table| table.get_volume_health.clone() => |driver, request| driver.volume_health(request).await;
+    get_capacity: GetCapacityRequest =
+        |table| table.get_capacity.clone() => |driver, request| driver.capacity(request).await;
+    controller_get_capabilities: ControllerGetCapabilitiesRequest = |_| Some(()) => |(), _| Ok(());
+    create_snapshot: CreateSnapshotRequest =
         |table| table.create_delete_snapshot.clone() => |driver, request| driver.create_snapshot(request).await;
-    delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotResponse =
+    delete_snapshot: DeleteSnapshotRequest =
         |table| table.create_delete_snapshot.clone() => |driver, request| driver.delete_snapshot(request).await;
-    list_snapshots: ListSnapshotsRequest -> ListSnapshotsResponse =
+    list_snapshots: ListSnapshotsRequest =
         |table| table.list_snapshots.clone() => |driver, request| driver.list_snapshots(request).await;
-    get_snapshot: GetSnapshotRequest -> GetSnapshotResponse =
-        |table| table.snapshot.clone() => |driver, request| driver.get_snapshot(request).await;
-    controller_expand_volume: ControllerExpandVolumeRequest -> ControllerExpandVolumeResponse =
-        |table| table.expand_volume.clone() => |driver, request| driver.expand_volume(request).await;
-    controller_get_volume: ControllerGetVolumeRequest -> ControllerGetVolumeResponse =
-        |table| table.volume.clone().map(|driver| (driver, table.conditions.clone()))
+    get_snapshot: GetSnapshotRequest =
+        |table| table.get_snapshot.clone() => |driver, request| driver.get_snapshot(request).await;
+    controller_expand_volume: ControllerExpandVolumeRequest =
+        |table| table.expand_volume.clone() => |driver, request| {
+            // spec: controller-expand-volume.missing
+            match driver.lookup_with_secrets(&request.volume_id, &request.secrets).await? {
+                Some(_) => driver.expand_volume(request).await,
+                None => Err(Error::VolumeNotFound(request.volume_id)),
+            }
+        };
+    controller_get_volume: ControllerGetVolumeRequest =
+        |table| table.get_volume.clone().map(|driver| (driver, table.conditions.clone()))
             => |(driver, conditions), request| {
                 let plugin = request.plugin().cloned();
                 conditions.add_to_volume(driver.get_volume(request).await?, plugin).await
             };
-    controller_modify_volume: ControllerModifyVolumeRequest -> ControllerModifyVolumeResponse =
+    controller_modify_volume: ControllerModifyVolumeRequest =
         |table| table.modify_volume.clone() => |driver, request| request.answer(&*driver).await;
 );
 
 serve!(v1::group_controller_server::GroupController, group_controller: Arc<dyn GroupController>;
-    group_controller_get_capabilities:
-        GroupControllerGetCapabilitiesRequest -> GroupControllerGetCapabilitiesResponse =
-        |_| Some(()) => |(), _| Ok(());
-    create_volume_group_snapshot: CreateVolumeGroupSnapshotRequest -> CreateVolumeGroupSnapshotResponse =
+    group_controller_get_capabilities: GroupControllerGetCapabilitiesRequest = |_| Some(()) => |(), _| Ok(());
+    create_volume_group_snapshot: CreateVolumeGroupSnapshotRequest =
         |driver| Some(driver.clone()) => |driver, request| driver.create_volume_group_snapshot(request).await;
-    delete_volume_group_snapshot: DeleteVolumeGroupSnapshotRequest -> DeleteVolumeGroupSnapshotResponse =
+    delete_volume_group_snapshot: DeleteVolumeGroupSnapshotRequest =
         |driver| Some(driver.clone()) => |driver, request| request.answer(&*driver).await;
-    get_volume_group_snapshot: GetVolumeGroupSnapshotRequest -> GetVolumeGroupSnapshotResponse =
+    get_volume_group_snapshot: GetVolumeGroupSnapshotRequest =
         |driver| Some(driver.clone()) => |driver, request| driver.volume_group_snapshot(request).await;
 );
 
@@ -239,26 +238,24 @@ serve!(v1::snapshot_metadata_server::SnapshotMetadata, snapshot_metadata: Arc<dy
 );
 
 serve!(v1::node_server::Node, node: NodeTable;
-    node_stage_volume: NodeStageVolumeRequest -> NodeStageVolumeResponse =
+    node_stage_volume: NodeStageVolumeRequest =
         |table| table.stage_unstage_volume.clone() => |driver, request| driver.stage_volume(request).await;
-    node_unstage_volume: NodeUnstageVolumeRequest -> NodeUnstageVolumeResponse =
+    node_unstage_volume: NodeUnstageVolumeRequest =
         |table| table.stage_unstage_volume.clone() => |driver, request| driver.unstage_volume(request).await;
-    node_publish_volume: NodePublishVolumeRequest -> NodePublishVolumeResponse =
+    node_publish_volume: NodePublishVolumeRequest =
         |table| Some((table.node.clone(), table.rule(), table.one_at_a_time.clone()))
             => |(driver, rule, one_at_a_time), request| request.answer(&*driver, rule, &one_at_a_time).await;
-    node_unpublish_volume: NodeUnpublishVolumeRequest -> NodeUnpublishVolumeResponse =
+    node_unpublish_volume: NodeUnpublishVolumeRequest =
         |table| Some(table.node.clone()) => |driver, request| driver.unpublish_volume(request).await;
-    node_get_volume_stats: NodeGetVolumeStatsRequest -> NodeGetVolumeStatsResponse =
-        |table| table.volume_stats.clone().map(|driver| (driver, table.condition.clone()))
+    node_get_volume_stats: NodeGetVolumeStatsRequest =
+        |table| table.get_volume_stats.clone().map(|driver| (driver, table.condition.clone()))
             => |(driver, health), request| request.answer(&*driver, health).await;
-    node_get_volume_health: NodeGetVolumeHealthRequest -> NodeGetVolumeHealthResponse =
-        |table| table.volume_health.clone() => |driver, request| driver.volume_health(request).await;
-    node_get_storage_health: NodeGetStorageHealthRequest -> NodeGetStorageHealthResponse =
-        |table| table.storage_health.clone() => |driver, request| driver.storage_health(request).await;
-    node_expand_volume: NodeExpandVolumeRequest -> NodeExpandVolumeResponse =
+    node_get_volume_health: NodeGetVolumeHealthRequest =
+        |table| table.get_volume_health.clone() => |driver, request| driver.volume_health(request).await;
+    node_get_storage_health: NodeGetStorageHealthRequest =
+        |table| table.get_storage_health.clone() => |driver, request| driver.storage_health(request).await;
+    node_expand_volume: NodeExpandVolumeRequest =
         |table| table.expand_volume.clone() => |driver, request| driver.expand_volume(request).await;
-    node_get_capabilities: NodeGetCapabilitiesRequest -> NodeGetCapabilitiesResponse =
-        |_| Some(()) => |(), _| Ok(());
-    node_get_info: NodeGetInfoRequest -> NodeGetInfoResponse =
-        |table| Some(table.node.clone()) => |driver, _| driver.info().await;
+    node_get_capabilities: NodeGetCapabilitiesRequest = |_| Some(()) => |(), _| Ok(());
+    node_get_info: NodeGetInfoRequest = |table| Some(table.node.clone()) => |driver, _| driver.info().await;
 );

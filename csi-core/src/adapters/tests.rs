@@ -74,14 +74,6 @@ impl Names<'_> {
     }
 }
 
-/// The claims of a request that is read from its wire form, like a call's request.
-fn read<C>(wire: C::Wire) -> Vec<Claim>
-where
-    C: Call + TryFrom<C::Wire, Error = Error>,
-{
-    C::try_from(wire).expect("a valid request").claims()
-}
-
 fn capability() -> v1::VolumeCapability {
     use v1::volume_capability::{AccessMode, AccessType, BlockVolume};
     v1::VolumeCapability {
@@ -90,132 +82,81 @@ fn capability() -> v1::VolumeCapability {
     }
 }
 
-fn create_volume(names: &Names<'_>, source: Option<SourceType>) -> Vec<Claim> {
-    read::<CreateVolumeRequest>(v1::CreateVolumeRequest {
-        name: names.of(Thing::VolumeName),
-        volume_capabilities: vec![capability()],
-        volume_content_source: source.map(|source| v1::VolumeContentSource { r#type: Some(source) }),
-        ..Default::default()
-    })
+fn source(source: SourceType) -> Option<v1::VolumeContentSource> {
+    Some(v1::VolumeContentSource { r#type: Some(source) })
 }
 
 type Row = (&'static str, fn(&Names<'_>) -> Vec<Claim>);
 
-/// Every RPC that changes something, by its name in the document, with its claims.
-const ROWS: [Row; 18] = [
-    ("CreateVolume", |names| create_volume(names, None)),
-    ("CreateVolume from a volume", |names| {
-        create_volume(names, Some(SourceType::Volume(VolumeSource { volume_id: names.volume() })))
-    }),
-    ("CreateVolume from a snapshot", |names| {
-        let snapshot_id = names.of(Thing::Snapshot);
-        create_volume(names, Some(SourceType::Snapshot(SnapshotSource { snapshot_id })))
-    }),
-    ("DeleteVolume", |names| {
-        read::<DeleteVolumeRequest>(v1::DeleteVolumeRequest {
-            volume_id: names.volume(),
-            ..Default::default()
-        })
-    }),
-    ("ControllerPublishVolume", |names| {
-        read::<ControllerPublishVolumeRequest>(v1::ControllerPublishVolumeRequest {
-            volume_id: names.volume(),
-            node_id: names.of(Thing::Node),
-            volume_capability: Some(capability()),
-            ..Default::default()
-        })
-    }),
-    ("ControllerUnpublishVolume", |names| {
-        read::<ControllerUnpublishVolumeRequest>(v1::ControllerUnpublishVolumeRequest {
-            volume_id: names.volume(),
-            node_id: names.of(Thing::Node),
-            ..Default::default()
-        })
-    }),
-    ("ControllerUnpublishVolume of all nodes", |names| {
-        read::<ControllerUnpublishVolumeRequest>(v1::ControllerUnpublishVolumeRequest {
-            volume_id: names.volume(),
-            ..Default::default()
-        })
-    }),
-    ("ControllerExpandVolume", |names| {
-        read::<ControllerExpandVolumeRequest>(v1::ControllerExpandVolumeRequest {
-            volume_id: names.volume(),
-            capacity_range: Some(v1::CapacityRange { required_bytes: 1, limit_bytes: 0 }),
-            ..Default::default()
-        })
-    }),
-    ("ControllerModifyVolume", |names| {
-        read::<ControllerModifyVolumeRequest>(v1::ControllerModifyVolumeRequest {
-            volume_id: names.volume(),
-            mutable_parameters: [("key".to_owned(), "value".to_owned())].into(),
-            ..Default::default()
-        })
-    }),
-    ("CreateSnapshot", |names| {
-        read::<CreateSnapshotRequest>(v1::CreateSnapshotRequest {
-            source_volume_id: names.volume(),
-            name: names.of(Thing::SnapshotName),
-            ..Default::default()
-        })
-    }),
-    ("DeleteSnapshot", |names| {
-        read::<DeleteSnapshotRequest>(v1::DeleteSnapshotRequest {
-            snapshot_id: names.of(Thing::Snapshot),
-            ..Default::default()
-        })
-    }),
-    ("CreateVolumeGroupSnapshot", |names| {
-        read::<CreateVolumeGroupSnapshotRequest>(v1::CreateVolumeGroupSnapshotRequest {
-            name: names.of(Thing::GroupName),
-            source_volume_ids: vec![names.volume()],
-            ..Default::default()
-        })
-    }),
-    ("DeleteVolumeGroupSnapshot", |names| {
-        read::<DeleteVolumeGroupSnapshotRequest>(v1::DeleteVolumeGroupSnapshotRequest {
-            group_snapshot_id: names.of(Thing::Group),
-            snapshot_ids: vec![names.of(Thing::Snapshot)],
-            ..Default::default()
-        })
-    }),
-    ("NodeStageVolume", |names| {
-        read::<NodeStageVolumeRequest>(v1::NodeStageVolumeRequest {
-            volume_id: names.volume(),
-            staging_target_path: names.of(Thing::Staging),
-            volume_capability: Some(capability()),
-            ..Default::default()
-        })
-    }),
-    ("NodeUnstageVolume", |names| {
-        read::<NodeUnstageVolumeRequest>(v1::NodeUnstageVolumeRequest {
-            volume_id: names.volume(),
-            staging_target_path: names.of(Thing::Staging),
-        })
-    }),
-    ("NodePublishVolume", |names| {
-        read::<NodePublishVolumeRequest>(v1::NodePublishVolumeRequest {
-            volume_id: names.volume(),
-            target_path: names.of(Thing::Target),
-            staging_target_path: names.of(Thing::Staging),
-            volume_capability: Some(capability()),
-            ..Default::default()
-        })
-    }),
-    ("NodeUnpublishVolume", |names| {
-        read::<NodeUnpublishVolumeRequest>(v1::NodeUnpublishVolumeRequest {
-            volume_id: names.volume(),
-            target_path: names.of(Thing::Target),
-        })
-    }),
-    ("NodeExpandVolume", |names| {
-        read::<NodeExpandVolumeRequest>(v1::NodeExpandVolumeRequest {
-            volume_id: names.volume(),
-            volume_path: "/volume".to_owned(),
-            ..Default::default()
-        })
-    }),
-];
+/// Rows: an RPC by its name in the document, and a request whose claims it has. The request is read from its wire form,
+/// like that of a call.
+macro_rules! rows {
+    ($names:ident: $($rpc:literal = $request:ident { $($field:ident: $value:expr),* })*) => {
+        [$(($rpc, |$names| {
+            #[allow(clippy::needless_update, reason = "some requests have no other fields")]
+            let wire = v1::$request { $($field: $value,)* ..Default::default() };
+            $request::try_from(wire).expect("a valid request").claims()
+        })),*]
+    };
+}
+
+/// Every RPC that changes something.
+const ROWS: [Row; 18] = rows! { names:
+    "CreateVolume" = CreateVolumeRequest {
+        name: names.of(Thing::VolumeName), volume_capabilities: vec![capability()]
+    }
+    "CreateVolume from a volume" = CreateVolumeRequest {
+        name: names.of(Thing::VolumeName), volume_capabilities: vec![capability()],
+        volume_content_source: source(SourceType::Volume(VolumeSource { volume_id: names.volume() }))
+    }
+    "CreateVolume from a snapshot" = CreateVolumeRequest {
+        name: names.of(Thing::VolumeName), volume_capabilities: vec![capability()],
+        volume_content_source:
+            source(SourceType::Snapshot(SnapshotSource { snapshot_id: names.of(Thing::Snapshot) }))
+    }
+    "DeleteVolume" = DeleteVolumeRequest { volume_id: names.volume() }
+    "ControllerPublishVolume" = ControllerPublishVolumeRequest {
+        volume_id: names.volume(), node_id: names.of(Thing::Node), volume_capability: Some(capability())
+    }
+    "ControllerUnpublishVolume" = ControllerUnpublishVolumeRequest {
+        volume_id: names.volume(), node_id: names.of(Thing::Node)
+    }
+    "ControllerUnpublishVolume of all nodes" = ControllerUnpublishVolumeRequest { volume_id: names.volume() }
+    "ControllerExpandVolume" = ControllerExpandVolumeRequest {
+        volume_id: names.volume(),
+        capacity_range: Some(v1::CapacityRange { required_bytes: 1, limit_bytes: 0 })
+    }
+    "ControllerModifyVolume" = ControllerModifyVolumeRequest {
+        volume_id: names.volume(), mutable_parameters: [("key".to_owned(), "value".to_owned())].into()
+    }
+    "CreateSnapshot" = CreateSnapshotRequest {
+        source_volume_id: names.volume(), name: names.of(Thing::SnapshotName)
+    }
+    "DeleteSnapshot" = DeleteSnapshotRequest { snapshot_id: names.of(Thing::Snapshot) }
+    "CreateVolumeGroupSnapshot" = CreateVolumeGroupSnapshotRequest {
+        name: names.of(Thing::GroupName), source_volume_ids: vec![names.volume()]
+    }
+    "DeleteVolumeGroupSnapshot" = DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: names.of(Thing::Group), snapshot_ids: vec![names.of(Thing::Snapshot)]
+    }
+    "NodeStageVolume" = NodeStageVolumeRequest {
+        volume_id: names.volume(), staging_target_path: names.of(Thing::Staging),
+        volume_capability: Some(capability())
+    }
+    "NodeUnstageVolume" = NodeUnstageVolumeRequest {
+        volume_id: names.volume(), staging_target_path: names.of(Thing::Staging)
+    }
+    "NodePublishVolume" = NodePublishVolumeRequest {
+        volume_id: names.volume(), target_path: names.of(Thing::Target),
+        staging_target_path: names.of(Thing::Staging), volume_capability: Some(capability())
+    }
+    "NodeUnpublishVolume" = NodeUnpublishVolumeRequest {
+        volume_id: names.volume(), target_path: names.of(Thing::Target)
+    }
+    "NodeExpandVolume" = NodeExpandVolumeRequest {
+        volume_id: names.volume(), volume_path: "/volume".to_owned()
+    }
+};
 
 /// Whether a request is refused while another, different one runs.
 fn excludes(running: Vec<Claim>, coming: Vec<Claim>) -> bool {

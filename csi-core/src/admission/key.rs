@@ -21,11 +21,9 @@ pub(crate) enum Key {
     Attachment(String, String),
     /// A snapshot by the name that it is to get.
     SnapshotName(String),
-    /// A snapshot.
     Snapshot(String),
     /// A group snapshot by the name that it is to get.
     GroupSnapshotName(String),
-    /// A group snapshot.
     GroupSnapshot(String),
     /// A volume as this node sees it.
     NodeVolume(String),

@@ -211,23 +211,6 @@ mod tests {
     }
 
     #[test]
-    fn sharers_run_together_and_exclude_whoever_wants_it_alone() {
-        let admission = Arc::new(Admission::default());
-        let first = admit(&admission, Rpc::NodePublishVolume, publish("one"), 1).unwrap();
-        let second = admit(&admission, Rpc::NodePublishVolume, publish("two"), 2).unwrap();
-        let alone = || admit(&admission, Rpc::NodeUnstageVolume, vec![Claim::alone(key("v"))], 3);
-        assert!(matches!(alone(), Err(Error::Pending(_))));
-        drop(first);
-        assert!(matches!(alone(), Err(Error::Pending(_))), "one sharer is left");
-        drop(second);
-        let third = alone().unwrap();
-        let publish = admit(&admission, Rpc::NodePublishVolume, publish("one"), 1);
-        assert!(matches!(publish, Err(Error::Pending(_))));
-        drop(third);
-        assert_eq!(admission.held_keys(), 0);
-    }
-
-    #[test]
     fn changes_run_together_and_exclude_sharers_and_whoever_wants_it_alone() {
         let admission = Arc::new(Admission::default());
         let change = |rpc| vec![Claim::change(key("v")), Claim::alone(Key::Change("v".to_owned(), rpc))];
@@ -246,56 +229,6 @@ mod tests {
         assert!(matches!(expand, Err(Error::Pending(_))));
         drop(sharer);
         assert_eq!(admission.held_keys(), 0);
-    }
-
-    #[tokio::test]
-    async fn whoever_waits_gets_the_claim_as_soon_as_it_is_released() {
-        let admission = Arc::new(Admission::default());
-        let held = admit(&admission, Rpc::NodeStageVolume, vec![Claim::alone(key("v"))], 1).unwrap();
-        let mut waiting = std::pin::pin!(admission.wait_for(vec![Claim::alone(key("v"))]));
-        assert!(poll_once(waiting.as_mut()).is_pending());
-        drop(held);
-        let permit = waiting.await;
-        let refused = admit(&admission, Rpc::NodeStageVolume, vec![Claim::alone(key("v"))], 1);
-        let text = refused.err().expect("the driver works on it").to_string();
-        assert!(text.contains("work of the driver is running on it"), "{text}");
-        drop(permit);
-        assert_eq!(admission.held_keys(), 0);
-    }
-
-    #[test]
-    fn a_refused_claim_leaves_nothing_claimed() {
-        let admission = Arc::new(Admission::default());
-        let held = admit(&admission, Rpc::NodeStageVolume, vec![Claim::alone(key("b"))], 1).unwrap();
-        let both = vec![Claim::alone(key("a")), Claim::alone(key("b"))];
-        assert!(admit(&admission, Rpc::NodeUnstageVolume, both, 2).is_err());
-        assert_eq!(admission.held_keys(), 1);
-        drop(held);
-        assert_eq!(admission.held_keys(), 0);
-    }
-
-    #[test]
-    fn the_same_request_joins_and_another_does_not() {
-        let admission = Arc::new(Admission::default());
-        let _held = admit(&admission, Rpc::NodeStageVolume, vec![Claim::alone(key("v"))], 7).unwrap();
-        let again = |rpc, id| admit(&admission, rpc, vec![Claim::alone(key("v"))], id);
-        assert!(matches!(again(Rpc::NodeStageVolume, 7), Ok(Admitted::Join(()))));
-        assert!(matches!(again(Rpc::NodeStageVolume, 8), Err(Error::Pending(_))));
-        assert!(matches!(again(Rpc::NodeUnstageVolume, 7), Err(Error::Pending(_))));
-    }
-
-    #[test]
-    fn a_key_claimed_twice_is_held_once_in_the_stronger_way() {
-        let admission = Arc::new(Admission::default());
-        for claims in [
-            vec![Claim::shared(key("v")), Claim::alone(key("v"))],
-            vec![Claim::alone(key("v")), Claim::shared(key("v"))],
-        ] {
-            let held = admit(&admission, Rpc::NodeStageVolume, claims, 1).unwrap();
-            assert!(admit(&admission, Rpc::NodePublishVolume, publish("t"), 2).is_err());
-            drop(held);
-            assert_eq!(admission.held_keys(), 0);
-        }
     }
 
     #[test]

@@ -58,15 +58,22 @@ struct Inner<K, V> {
     queue: Mutex<Queue<K, V>>,
 }
 
+/// Keys, each with the call that waits for the answer.
+type Waiting<K, V> = Vec<(K, oneshot::Sender<Result<V>>)>;
+
 struct Queue<K, V> {
-    waiting: Vec<(K, oneshot::Sender<Result<V>>)>,
+    waiting: Waiting<K, V>,
     /// Whether a task sends what waits.
     is_sent: bool,
 }
 
-impl<K: Send + 'static, V: Send + 'static> Batch<K, V> {
+impl<K: Clone + Send + 'static, V: Send + 'static> Batch<K, V> {
     /// `send` makes one request for all of these keys, `most` at a time, and returns an answer for each, in the order
-    /// of the keys. Its own error is the answer for all of them.
+    /// of the keys.
+    ///
+    /// Its own error can be that of one key, for which the backend refuses the others too: then each half is sent by itself,
+    /// until that key is alone. An error of the backend as a whole ([`Error::Unavailable`], [`Error::OutcomeUnknown`],
+    /// [`Error::Unhealthy`], [`Error::Unauthenticated`]) is the answer for all of them.
     pub fn new<F>(most: usize, send: impl Fn(Vec<K>) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<Vec<Result<V>>>> + Send + 'static,
@@ -97,16 +104,17 @@ impl<K: Send + 'static, V: Send + 'static> Batch<K, V> {
 }
 
 /// Sends what waits, until nothing does.
-async fn send_all<K: Send + 'static, V: Send + 'static>(inner: Arc<Inner<K, V>>) {
-    while let Some(waiting) = inner.next() {
-        let (keys, waiting): (Vec<K>, Vec<_>) = waiting.into_iter().unzip();
+async fn send_all<K: Clone + Send + 'static, V: Send + 'static>(inner: Arc<Inner<K, V>>) {
+    let mut halves = Vec::new();
+    while let Some(mut waiting) = halves.pop().or_else(|| inner.next()) {
+        let keys: Vec<K> = waiting.iter().map(|(key, _)| key.clone()).collect();
         let count = keys.len();
         // On a task of its own, so that a panic fails this request only. The senders that it drops are its answer.
         let request = Arc::clone(&inner);
         let Ok(answers) = tokio::spawn(async move { (request.send)(keys).await }).await else { continue };
         match answers {
             Ok(answers) if answers.len() == count => {
-                for (answer, sender) in answers.into_iter().zip(waiting) {
+                for (answer, (_, sender)) in answers.into_iter().zip(waiting) {
                     // A call that was given up needs no answer.
                     let _ = sender.send(answer);
                 }
@@ -115,20 +123,29 @@ async fn send_all<K: Send + 'static, V: Send + 'static>(inner: Arc<Inner<K, V>>)
                 let text = format!("the request for {count} objects has {} answers", answers.len());
                 send_error(waiting, &Error::Internal(text.into()));
             }
+            Err(error) if count > 1 && can_be_of_one_key(&error) => {
+                halves.push(waiting.split_off(count / 2));
+                halves.push(waiting);
+            }
             Err(error) => send_error(waiting, &error),
         }
     }
 }
 
-fn send_error<V>(waiting: Vec<oneshot::Sender<Result<V>>>, error: &Error) {
-    for sender in waiting {
+fn can_be_of_one_key(error: &Error) -> bool {
+    use Error::{OutcomeUnknown, Unauthenticated, Unavailable, Unhealthy};
+    !matches!(error, Unavailable(_) | OutcomeUnknown(_) | Unhealthy(_) | Unauthenticated(_))
+}
+
+fn send_error<K, V>(waiting: Waiting<K, V>, error: &Error) {
+    for (_, sender) in waiting {
         let _ = sender.send(Err(error.clone()));
     }
 }
 
 impl<K, V> Inner<K, V> {
     /// The next keys to be sent. After `None` the next call starts a task again.
-    fn next(&self) -> Option<Vec<(K, oneshot::Sender<Result<V>>)>> {
+    fn next(&self) -> Option<Waiting<K, V>> {
         let mut queue = self.queue();
         let count = queue.waiting.len().min(self.most);
         queue.is_sent = count > 0;
@@ -161,7 +178,8 @@ mod tests {
     /// The keys of each request.
     type Sent = Arc<Mutex<Vec<Vec<u32>>>>;
 
-    /// Requests wait until a test lets them go on; the answer for `n` is `10 * n`, and an error for 13.
+    /// Requests wait until a test lets them go on; the answer for `n` is `10 * n`, and an error for 13. A request with 66
+    /// is refused, and one with 99 finds no room.
     fn gated(most: usize) -> (Batch<u32, u32>, Arc<Semaphore>, Sent) {
         let gate = Arc::new(Semaphore::new(0));
         let sent = Sent::default();
@@ -172,6 +190,12 @@ mod tests {
             let gate = Arc::clone(&gate_of_send);
             async move {
                 gate.acquire().await.map_err(Error::internal)?.forget();
+                if keys.contains(&66) {
+                    return Err(Error::NotPossible("66".into()));
+                }
+                if keys.contains(&99) {
+                    return Err(Error::Unavailable("too many requests".into()));
+                }
                 let answer = |key| if key == 13 { Err(Error::InUse("13".into())) } else { Ok(10 * key) };
                 Ok(keys.into_iter().map(answer).collect())
             }
@@ -210,6 +234,27 @@ mod tests {
         assert_eq!(*sent.lock().unwrap(), [vec![10], vec![11, 12, 13, 14], vec![15]]);
         // And again after a time without any.
         assert_eq!(batch.request(1).await.unwrap(), 10);
+    }
+
+    /// Many APIs refuse the whole request for one key that does not exist. A delete whose volume does not exist is done, so
+    /// that must not be said of the others.
+    #[tokio::test]
+    async fn a_key_that_the_backend_refuses_does_not_fail_the_others() {
+        let (batch, gate, sent) = gated(100);
+        let first = calls(&batch, 60..80).await;
+        gate.add_permits(100);
+        for (call, key) in first.into_iter().zip(60..80) {
+            assert_eq!(call.await.unwrap().ok(), (key != 66).then_some(10 * key));
+        }
+        let requests = sent.lock().unwrap().len();
+        assert!(requests < 12, "{sent:?}");
+        gate.forget_permits(100);
+        let second = calls(&batch, 90..100).await;
+        gate.add_permits(100);
+        for call in second {
+            let _ = call.await.unwrap();
+        }
+        assert_eq!(sent.lock().unwrap().len(), requests + 2, "without room for requests there are no more");
     }
 
     #[tokio::test]

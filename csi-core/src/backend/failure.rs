@@ -10,23 +10,15 @@ use crate::error::{Error, Reason};
 #[derive(Debug)]
 pub struct Failure {
     pub(super) error: Error,
-    pub(super) retry: Retry,
-}
-
-/// When the same request can succeed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Retry {
-    Never,
-    Soon,
-    /// The backend says when, and wants no other request before.
-    After(Duration),
+    /// How long the backend wants no request, if the same request can succeed later.
+    pub(super) retry_after: Option<Duration>,
 }
 
 impl Failure {
     /// Creates a failure that can be over soon, so that the request is repeated. `error` is the answer to the caller
     /// if it is not over in time.
     pub fn temporary(error: Error) -> Self {
-        Self { error, retry: Retry::Soon }
+        Self { error, retry_after: Some(Duration::ZERO) }
     }
 
     /// Creates a temporary failure from the error of an HTTP client: there is no answer, so the backend might have done
@@ -38,7 +30,7 @@ impl Failure {
     /// Says when the backend takes requests again. [`Backend`](super::Backend) sends none before.
     #[must_use]
     pub fn after(self, pause: Duration) -> Self {
-        Self { retry: Retry::After(pause), ..self }
+        Self { retry_after: Some(pause), ..self }
     }
 
     /// Creates the failure that an HTTP status means (RFC 9110, section 15), with `text` for the caller. `retry_after`
@@ -64,8 +56,8 @@ impl Failure {
     /// let failure = Failure::from_http(429, Some("120"), "create disk: too many requests");
     /// assert!(matches!(Error::from(failure), Error::Unavailable(_)));
     /// ```
-    pub fn from_http(status: u16, retry_after: Option<&str>, text: impl Into<String>) -> Self {
-        let reason = Reason::new(text);
+    pub fn from_http(status: u16, retry_after: Option<&str>, text: impl Into<Reason>) -> Self {
+        let reason = text.into();
         let error = match status {
             401 | 403 => Error::Unhealthy(reason),
             409 | 423 => Error::Pending(reason),
@@ -78,10 +70,7 @@ impl Failure {
         if !is_temporary {
             return Self::from(error);
         }
-        match retry_after.and_then(pause) {
-            Some(pause) => Self::temporary(error).after(pause),
-            None => Self::temporary(error),
-        }
+        Self::temporary(error).after(retry_after.and_then(pause).unwrap_or_default())
     }
 }
 
@@ -97,7 +86,7 @@ fn pause(retry_after: &str) -> Option<Duration> {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { error, retry: Retry::Never }
+        Self { error, retry_after: None }
     }
 }
 
@@ -119,37 +108,38 @@ mod tests {
     /// only while the claim exists.
     #[test]
     fn a_status_has_a_condition_and_is_repeated_if_that_can_help() {
-        for (status, code, retry) in [
-            (400, Code::Internal, Retry::Never),
-            (401, Code::Internal, Retry::Never),
-            (403, Code::Internal, Retry::Never),
-            (404, Code::Internal, Retry::Never),
-            (409, Code::Aborted, Retry::Never),
-            (408, Code::Unavailable, Retry::Soon),
-            (500, Code::Unavailable, Retry::Soon),
-            (504, Code::Unavailable, Retry::Soon),
-            (507, Code::ResourceExhausted, Retry::Never),
+        for (status, code, is_repeated) in [
+            (400, Code::Internal, false),
+            (401, Code::Internal, false),
+            (403, Code::Internal, false),
+            (404, Code::Internal, false),
+            (409, Code::Aborted, false),
+            (408, Code::Unavailable, true),
+            (500, Code::Unavailable, true),
+            (504, Code::Unavailable, true),
+            (507, Code::ResourceExhausted, false),
             // It did nothing, so the claim can be deleted.
-            (429, Code::Internal, Retry::Soon),
-            (503, Code::Internal, Retry::Soon),
+            (429, Code::Internal, true),
+            (503, Code::Internal, true),
         ] {
             let failure = Failure::from_http(status, None, "x");
-            assert_eq!((failure.error.code(Rpc::CreateVolume), failure.retry), (code, retry), "{status}");
+            let found = (failure.error.code(Rpc::CreateVolume), failure.retry_after.is_some());
+            assert_eq!(found, (code, is_repeated), "{status}");
         }
     }
 
     #[test]
     fn retry_after_is_a_number_of_seconds_or_a_date() {
-        let retry = |text| Failure::from_http(503, Some(text), "x").retry;
-        assert_eq!(retry(" 120 "), Retry::After(Duration::from_secs(120)));
-        assert_eq!(retry("Sun, 06 Nov 1994 08:49:37 GMT"), Retry::After(Duration::ZERO));
+        let retry = |text| Failure::from_http(503, Some(text), "x").retry_after;
+        assert_eq!(retry(" 120 "), Some(Duration::from_secs(120)));
+        assert_eq!(retry("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
         let hour = Duration::from_secs(3600);
         let date = httpdate::fmt_http_date(SystemTime::now() + hour);
-        let Retry::After(pause) = retry(&date) else { panic!("{date} is a date") };
+        let Some(pause) = retry(&date) else { panic!("{date} is a date") };
         assert!(pause <= hour && pause > hour / 2, "{pause:?}");
         for bad in ["", "soon", "-1", "1.5"] {
-            assert_eq!(retry(bad), Retry::Soon, "{bad:?}");
+            assert_eq!(retry(bad), Some(Duration::ZERO), "{bad:?}");
         }
-        assert_eq!(Failure::from_http(403, Some("120"), "x").retry, Retry::Never);
+        assert_eq!(Failure::from_http(403, Some("120"), "x").retry_after, None);
     }
 }

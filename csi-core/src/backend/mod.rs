@@ -7,7 +7,7 @@
 //! | send one request for several calls | [`Batch`] |
 //! | use credentials that rotate, and settings that change | [`WatchedFile`] |
 //!
-//! docs/backends.md says which code the caller sees when.
+//! docs/backends.md says which condition to return when, and docs/error-mapping.md what the caller does.
 //!
 //! # After a restart
 //! The caller repeats its call, and the driver must find what it began. The surest place to look is the backend: a disk

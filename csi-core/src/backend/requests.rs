@@ -7,13 +7,15 @@ use std::time::Duration;
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::failure::{Failure, Retry};
+use super::failure::Failure;
 use super::rate_limit::RateLimit;
 use crate::error::{Error, Result};
 
 /// The pauses between repeated requests by default: from one to two times this, then twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// A limit without an end: 100 years. No clock counts to the end of `Duration::MAX`.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The longest time for which a `Retry-After` stops all requests.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
 
@@ -94,69 +96,78 @@ impl Backend {
     /// calls share it. 0 requests mean no limit.
     #[must_use]
     pub fn rate(mut self, requests: u32, period: Duration) -> Self {
-        let interval = period.checked_div(requests).unwrap_or_default();
+        let interval = period.min(LONGEST).checked_div(requests).unwrap_or_default();
         self.limit = Arc::new(RateLimit::new(interval, requests.max(1)));
         self
     }
 
-    /// How long [`request`](Self::request) repeats a request, with its pauses. The default is one minute.
+    /// How long [`request`](Self::request) repeats a request, with its pauses, from its first turn by the
+    /// [`rate`](Self::rate) on. The default is one minute.
     #[must_use]
     pub fn request_time_limit(mut self, limit: Duration) -> Self {
-        self.request_time_limit = limit;
+        self.request_time_limit = limit.min(LONGEST);
         self
     }
 
     /// How long [`poll`](Self::poll) waits for the end of an operation. The default is ten minutes.
     #[must_use]
     pub fn poll_time_limit(mut self, limit: Duration) -> Self {
-        self.poll_time_limit = limit;
+        self.poll_time_limit = limit.min(LONGEST);
         self
     }
 
-    /// The pause before the first repetition: from one to two times this. Each further one is twice as long, at most 15
+    /// The pause before the first repetition: from one to two times this. Each further one is twice as long, at most 30
     /// seconds. The default is 500 ms; a test with a fake backend sets a few milliseconds.
     #[must_use]
     pub fn first_pause(mut self, pause: Duration) -> Self {
-        self.first_pause = pause;
+        self.first_pause = pause.min(LONGEST);
         self
     }
 
-    /// Sends a request, and repeats it after a temporary [`Failure`], with growing random pauses or when `Retry-After`
-    /// says. `Retry-After` stops the requests of all calls, for five minutes at most.
+    /// Sends a request, and repeats it after a temporary [`Failure`], with growing random pauses, and not before
+    /// `Retry-After` says. `Retry-After` stops the requests of all calls, for five minutes at most.
     ///
     /// A repetition must be harmless: the request names what it creates, by an idempotency key or a unique name. If the
     /// API has neither, let each attempt look for the object by its tag first.
     ///
     /// # Errors
     /// - That of a final failure, at once.
-    /// - That of the last temporary failure, when no further attempt fits into the time limit.
+    /// - That of the last temporary failure, when no further attempt fits into the time limit. After an attempt with
+    ///   [`Error::OutcomeUnknown`] it is that error too if the backend was not available, or refused the credentials.
     /// - [`Error::OutcomeUnknown`] for an attempt that has not ended by then.
     pub async fn request<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Failure>>,
     {
-        let end = Instant::now() + self.request_time_limit;
         let mut pauses = self.pauses();
+        self.limit.wait().await;
+        let end = Instant::now() + self.request_time_limit;
+        let mut is_unknown = false;
         loop {
-            self.limit.wait().await;
             let answer = timeout_at(end, attempt()).await.unwrap_or_else(|_| Err(self.unanswered()));
-            let Failure { error, retry } = match answer {
+            let Failure { mut error, retry_after } = match answer {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            let pause = match retry {
-                Retry::Never => return Err(error),
-                Retry::Soon => pauses.next().unwrap_or(LONGEST_PAUSE),
-                Retry::After(pause) => pause.min(LONGEST_RETRY_AFTER),
-            };
-            if let Retry::After(_) = retry {
-                self.limit.pause(pause);
+            is_unknown |= matches!(error, Error::OutcomeUnknown(_));
+            if is_unknown {
+                error = as_unknown(error);
             }
+            let Some(asked) = retry_after else { return Err(error) };
+            let asked = asked.min(LONGEST_RETRY_AFTER);
+            if !asked.is_zero() {
+                self.limit.pause(asked);
+            }
+            let pause = pauses.next().unwrap_or(LONGEST_PAUSE).max(asked);
             if Instant::now() + pause >= end {
                 return Err(error);
             }
             tracing::debug!("the backend is asked again in {:.1}s: {error}", pause.as_secs_f64());
             sleep(pause).await;
+            self.limit.wait().await;
+            if Instant::now() >= end {
+                return Err(error);
+            }
         }
     }
 
@@ -177,11 +188,7 @@ impl Backend {
             match self.request(&mut look).await {
                 Ok(Some(ended)) => return Ok(ended),
                 Ok(None) => {}
-                // The operation goes on, whether or not the backend says how far it is.
-                Err(Error::Unavailable(reason) | Error::Unhealthy(reason)) => {
-                    return Err(Error::OutcomeUnknown(reason));
-                }
-                Err(error) => return Err(error),
+                Err(error) => return Err(as_unknown(error)),
             }
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
             if Instant::now() + pause >= end {
@@ -202,6 +209,14 @@ impl Backend {
     fn pauses(&self) -> impl Iterator<Item = Duration> {
         let policy = ExponentialBuilder::new().with_min_delay(self.first_pause).with_max_delay(LONGEST_PAUSE);
         policy.with_jitter().without_max_times().build()
+    }
+}
+
+/// Something was begun, and goes on whether or not the backend says how far it is.
+fn as_unknown(error: Error) -> Error {
+    match error {
+        Error::Unavailable(reason) | Error::Unhealthy(reason) => Error::OutcomeUnknown(reason),
+        error => error,
     }
 }
 
@@ -236,6 +251,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_time_limit_can_have_no_end() {
+        let no_end = Duration::MAX;
+        let backend = Backend::new().rate(1, no_end).request_time_limit(no_end).poll_time_limit(no_end);
+        assert_eq!(backend.poll(|| async { Ok(Some(1)) }).await.unwrap(), 1);
+        let refused =
+            backend.first_pause(no_end).request(|| async { Err::<(), _>(refused(500, None)) }).await;
+        assert!(refused.is_err(), "no pause fits");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_final_failure_is_not_repeated() {
         let attempts = Cell::new(0);
         let answer: Result<()> = Backend::new()
@@ -260,6 +285,61 @@ mod tests {
         let error = answer.unwrap_err();
         assert!(matches!(error, Error::OutcomeUnknown(_)), "{error}");
         assert_eq!(error.to_string(), "the backend has not answered within 20 s");
+    }
+
+    /// Also a date that the driver's own clock has passed already.
+    #[tokio::test(start_paused = true)]
+    async fn a_retry_after_of_no_time_does_not_end_the_pauses() {
+        for now in ["0", "Sun, 06 Nov 1994 08:49:37 GMT"] {
+            let attempts = Cell::new(0);
+            let answer: Result<()> = Backend::new()
+                .request(|| async {
+                    attempts.set(attempts.get() + 1);
+                    if attempts.get() < 100 { Err(refused(503, Some(now))) } else { Ok(()) }
+                })
+                .await;
+            assert!(attempts.get() < 10, "{now}: {} requests in a minute", attempts.get());
+            assert!(matches!(answer, Err(Error::Unavailable(_))));
+        }
+    }
+
+    /// The wait for a turn is not a part of the time limit, and a turn that comes too late is not used.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_waited_long_for_its_turn_is_not_cut_short() {
+        let backend = Backend::new().rate(1, Duration::from_secs(1));
+        let call = async |backend: Backend, number: u32| {
+            let mut attempts = 0;
+            let attempt = || {
+                attempts += 1;
+                async move {
+                    sleep(Duration::from_secs(1)).await;
+                    if number == 0 { Err(refused(503, None)) } else { Ok(()) }
+                }
+            };
+            (backend.request(attempt).await, attempts)
+        };
+        let calls: Vec<_> = (0..200).map(|number| tokio::spawn(call(backend.clone(), number))).collect();
+        for (number, call) in calls.into_iter().enumerate() {
+            let (answer, attempts) = call.await.unwrap();
+            let is_due =
+                if number == 0 { matches!(answer, Err(Error::Unavailable(_))) } else { answer.is_ok() };
+            assert!(is_due && attempts == 1, "{number}: {attempts} attempts, {answer:?}");
+        }
+    }
+
+    /// The first attempt can have begun what the others were refused: INTERNAL would make the provisioner forget it.
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_without_an_answer_is_not_forgotten() {
+        for (statuses, is_unknown) in [([503, 503], false), ([504, 503], true), ([504, 401], true)] {
+            let mut attempts = statuses.into_iter().chain(std::iter::repeat(503));
+            let attempt = || {
+                let status = attempts.next().unwrap();
+                async move { Err(refused(status, None)) }
+            };
+            let answer: Result<()> = Backend::new().request(attempt).await;
+            let error = answer.unwrap_err();
+            assert_eq!(matches!(error, Error::OutcomeUnknown(_)), is_unknown, "{statuses:?}: {error:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

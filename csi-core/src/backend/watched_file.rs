@@ -239,7 +239,7 @@ mod tests {
         assert!(missing.contains("account: No such file"), "{missing}");
         fs::write(&path, "4711").unwrap();
         let wrong = secret.get().unwrap_err();
-        let texts = [format!("{wrong:?}"), wrong.to_string(), wrong.with_causes()];
+        let texts = [format!("{wrong:?}"), wrong.to_string(), wrong.with_causes(&wrong.to_string())];
         for text in texts {
             assert!(text.contains("account: the content") && !text.contains("4711"), "{text}");
         }

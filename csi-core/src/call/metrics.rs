@@ -64,10 +64,10 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a call that starts.
-    pub(crate) fn begin(self: &Arc<Self>, rpc: Rpc) -> Measured {
+    /// Counts a call that starts, and whose caller gives up at its deadline.
+    pub(crate) fn begin(self: &Arc<Self>, rpc: Rpc, deadline: Option<Instant>) -> Measured {
         self.by_rpc[rpc as usize].in_flight.fetch_add(1, Relaxed);
-        Measured { metrics: Arc::clone(self), rpc, since: Instant::now(), code: Code::Cancelled }
+        Measured { metrics: Arc::clone(self), rpc, since: Instant::now(), deadline, code: None }
     }
 
     /// Counts a call that was refused before it started.
@@ -81,7 +81,6 @@ impl Metrics {
         self.by_rpc[rpc as usize].in_flight.load(Relaxed)
     }
 
-    /// The histograms so far, by RPC and code.
     #[cfg(any(feature = "http", test))]
     pub(crate) fn histograms(&self) -> impl Iterator<Item = (Rpc, Code, &Histogram)> {
         Rpc::ALL.iter().flat_map(|rpc| {
@@ -93,18 +92,19 @@ impl Metrics {
     }
 }
 
-/// A running call. If it is dropped without an end, its caller cancelled it.
+/// A running call. If it is dropped without an end, its caller cancelled it, or its deadline is over.
 pub(crate) struct Measured {
     metrics: Arc<Metrics>,
     rpc: Rpc,
     since: Instant,
-    code: Code,
+    deadline: Option<Instant>,
+    code: Option<Code>,
 }
 
 impl Measured {
     /// Records the call's outcome.
     pub(crate) fn end<T>(mut self, outcome: &Result<T, Status>) {
-        self.code = outcome.as_ref().err().map_or(Code::Ok, Status::code);
+        self.code = Some(outcome.as_ref().err().map_or(Code::Ok, Status::code));
     }
 }
 
@@ -112,7 +112,11 @@ impl Drop for Measured {
     fn drop(&mut self) {
         let rpc = &self.metrics.by_rpc[self.rpc as usize];
         rpc.in_flight.fetch_sub(1, Relaxed);
-        rpc.by_code[self.code as usize].get_or_init(Box::default).record(self.since.elapsed());
+        let code = self.code.unwrap_or(match self.deadline {
+            Some(deadline) if deadline <= Instant::now() => Code::DeadlineExceeded,
+            _ => Code::Cancelled,
+        });
+        rpc.by_code[code as usize].get_or_init(Box::default).record(self.since.elapsed());
     }
 }
 
@@ -123,11 +127,11 @@ mod tests {
     #[test]
     fn calls_are_counted_by_their_end() {
         let metrics: Arc<Metrics> = Arc::default();
-        let measured = metrics.begin(Rpc::Probe);
+        let measured = metrics.begin(Rpc::Probe, None);
         assert_eq!(metrics.in_flight(Rpc::Probe), 1);
         measured.end(&Ok(()));
-        metrics.begin(Rpc::Probe).end::<()>(&Err(Status::aborted("x")));
-        drop(metrics.begin(Rpc::NodeGetInfo));
+        metrics.begin(Rpc::Probe, None).end::<()>(&Err(Status::aborted("x")));
+        drop(metrics.begin(Rpc::NodeGetInfo, None));
         assert_eq!(metrics.in_flight(Rpc::Probe), 0);
         let seen: Vec<_> = metrics
             .histograms()

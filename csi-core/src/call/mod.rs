@@ -19,8 +19,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use csi_proto::redact::ClearSecrets;
-use csi_proto::{Rpc, escape};
+use csi_proto::internal::ClearSecrets;
+use csi_proto::{Rpc, RpcRequest, escape};
 use prost::Message;
 use tokio::sync::watch;
 use tonic::Status;
@@ -31,7 +31,7 @@ use crate::blocking::{Kind, with_places};
 use crate::error::{Error, Result, creates};
 use crate::offer::Offer;
 
-pub(crate) use arrival::{Arrival, RunningCall};
+pub(crate) use arrival::Arrival;
 use metrics::Metrics;
 pub(crate) use path_gate::PathGate;
 use request::{PluginContext, Received, Request};
@@ -42,17 +42,9 @@ pub(crate) use stream::{Sent, StreamCall};
 pub(crate) const MAX_ANSWER_BYTES: usize = 4 << 20;
 
 /// Describes an RPC: its types, its claims, and the rules for its answer.
-pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {
-    const RPC: Rpc;
+pub(crate) trait Call: Request + Send + 'static {
     /// What the driver returns.
     type Answer: Send + 'static;
-    /// The answer on the wire.
-    type Reply: Message + Clone + 'static;
-
-    /// The id, name or path that the call is about, for the log.
-    fn subject(&self) -> &str {
-        ""
-    }
 
     /// Refuses fields that need a capability which the driver does not offer.
     fn permitted(&self, _offer: &Offer) -> Result<()> {
@@ -81,18 +73,27 @@ pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {
 
     /// Checks the driver's answer against the spec's rules for this request and returns it in the wire's
     /// form.
-    fn reply(answer: Self::Answer, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply>;
+    fn reply(answer: Self::Answer, request: &Self::Wire, offer: &Offer) -> Result<Reply<Self>>;
 }
 
-/// What every request's wire form implements.
-pub(crate) trait Wire:
-    ClearSecrets + Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static
-{
+/// The part of a call whose answer says only that it is done.
+macro_rules! answers_nothing {
+    () => {
+        type Answer = ();
+
+        fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<$crate::call::Reply<Self>> {
+            Ok(Default::default())
+        }
+    };
 }
-impl<T: ClearSecrets + Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static> Wire for T {}
+
+pub(crate) use answers_nothing;
+
+/// The answer on the wire, or one message of it.
+pub(crate) type Reply<R> = <<R as Request>::Wire as RpcRequest>::Answer;
 
 /// Whether two requests are equal apart from their secrets.
-fn same_request<W: Wire>(one: &W, other: &W) -> bool {
+fn same_request<W: RpcRequest + ClearSecrets>(one: &W, other: &W) -> bool {
     let cleared = |request: &W| {
         let mut request = request.clone();
         request.clear_secrets();
@@ -163,13 +164,14 @@ impl CallPath {
         &self,
         request: tonic::Request<C::Wire>,
         handler: Result<impl FnOnce(C) -> F + Send + 'static>,
-    ) -> Result<tonic::Response<C::Reply>, Status>
+    ) -> Result<tonic::Response<Reply<C>>, Status>
     where
         C: Call,
         F: Future<Output = Result<C::Answer>> + Send,
     {
         let _running = Arrival::of(&request);
-        let measured = self.metrics.begin(C::RPC);
+        let deadline = Arrival::deadline_of(&request);
+        let measured = self.metrics.begin(C::RPC, deadline);
         let wire = Arc::new(Received::new(request.into_inner(), Some(Arc::clone(&self.plugin))));
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let span =
@@ -184,7 +186,9 @@ impl CallPath {
                 span.record("subject", &*escape::terminal(request.subject()));
                 let run: Pin<Box<dyn Future<Output = _> + Send + '_>> =
                     Box::pin(self.run(id, request, wire, handler));
-                run.instrument(span).await
+                // The driver is asked for a volume's id here.
+                let outcome = Caught(AssertUnwindSafe(run)).instrument(span.clone()).await;
+                outcome.unwrap_or_else(|| Err(span.in_scope(|| unusable(&panicked(), C::RPC))))
             }
         };
         measured.end(&outcome);
@@ -209,8 +213,8 @@ impl CallPath {
         &self,
         request: &C,
         wire: &Arc<Received<C::Wire>>,
-        outcome: &Awaited<C::Reply>,
-    ) -> Result<Option<Admitted<Awaited<C::Reply>>>, Status> {
+        outcome: &Awaited<Reply<C>>,
+    ) -> Result<Option<Admitted<Awaited<Reply<C>>>>, Status> {
         let claims = request.claims_in(&self.offer);
         if claims.is_empty() {
             return Ok(None);
@@ -219,7 +223,7 @@ impl CallPath {
         // A wire type belongs to one RPC, so only flights of the same RPC have this type.
         self.admission
             .admit(C::RPC, claims, Box::new(running_request), |running| {
-                let running = running.downcast_ref::<RunningRequest<C::Wire, C::Reply>>()?;
+                let running = running.downcast_ref::<RunningRequest<C::Wire, Reply<C>>>()?;
                 same_request::<C::Wire>(&running.wire, wire).then(|| running.outcome.clone())
             })
             .map(Some)
@@ -233,12 +237,12 @@ impl CallPath {
         request: C,
         wire: Arc<Received<C::Wire>>,
         handler: impl FnOnce(C) -> F + Send + 'static,
-    ) -> Result<C::Reply, Status>
+    ) -> Result<Reply<C>, Status>
     where
         C: Call,
         F: Future<Output = Result<C::Answer>> + Send,
     {
-        let (sender, receiver) = watch::channel::<Outcome<C::Reply>>(None);
+        let (sender, receiver) = watch::channel::<Outcome<Reply<C>>>(None);
         let permit = match self.admit(&request, &wire, &receiver)? {
             None => None,
             Some(Admitted::Run(permit)) => Some(permit),
@@ -294,7 +298,7 @@ fn refuse_too_long<R: Message>(reply: R) -> Result<R> {
 }
 
 /// What a running operation keeps for callers that join it.
-struct RunningRequest<W: Wire, R> {
+struct RunningRequest<W: ClearSecrets, R> {
     wire: Arc<Received<W>>,
     outcome: Awaited<R>,
 }
@@ -327,7 +331,7 @@ fn unusable(error: &Error, rpc: Rpc) -> Status {
 }
 
 fn logged(error: &Error, status: Status) -> Status {
-    let text = error.with_causes();
+    let text = error.with_causes(status.message());
     let is_fault = matches!(error, Error::Internal(_)) || status.code() == tonic::Code::Internal;
     if is_fault {
         tracing::error!(code = ?status.code(), "{text}");

@@ -1,18 +1,26 @@
 //! How a typed request is declared: a table of fields, named as on the wire.
 
+use std::fmt;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use csi_proto::redact::ClearSecrets;
+use csi_proto::internal::ClearSecrets;
+use csi_proto::{Rpc, RpcRequest};
 
 use crate::error::Result;
 
 /// A typed request that can be read from its wire form.
 pub(crate) trait Request: Sized {
-    type Wire: ClearSecrets;
+    type Wire: RpcRequest + ClearSecrets + fmt::Debug;
+    const RPC: Rpc = Self::Wire::RPC;
 
     fn read(wire: &Arc<Received<Self::Wire>>) -> Result<Self>;
+
+    /// The id, name or path that the call is about, for the log.
+    fn subject(&self) -> &str {
+        ""
+    }
 }
 
 /// What all requests have that a driver receives. Only requests of this crate implement it.
@@ -80,10 +88,10 @@ impl<W: ClearSecrets> Drop for Received<W> {
     }
 }
 
-/// Declares a typed request. Each field's type states what the spec requires, and parses the field; a
-/// function after `=` parses it instead.
+/// Declares a typed request, and the field with its subject. Each field's type states what the spec requires, and
+/// parses the field; a function after `=` parses it instead.
 macro_rules! request {
-    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty $(= $reader:path)?),* $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident $(about $subject:ident)? { $($(#[$field_doc:meta])* $field:ident: $type:ty $(= $reader:path)?),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone)]
         #[non_exhaustive]
@@ -103,7 +111,6 @@ macro_rules! request {
                 $crate::call::request::Request::read(&std::sync::Arc::new($crate::call::request::Received::new(wire, plugin)))
             }
 
-            /// The plugin that received the request.
             #[allow(dead_code, reason = "for the requests that name a place on the node")]
             pub(crate) fn plugin(&self) -> Option<&std::sync::Arc<$crate::call::request::PluginContext>> {
                 self.raw.plugin.as_ref()
@@ -142,6 +149,10 @@ macro_rules! request {
                     raw: std::sync::Arc::clone(wire),
                 })
             }
+
+            $(fn subject(&self) -> &str {
+                self.$subject.as_str()
+            })?
         }
 
         /// Applies the same checks as to a caller's request; for a driver's own tests.

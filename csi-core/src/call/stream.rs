@@ -6,35 +6,29 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use csi_proto::{Rpc, escape};
+use csi_proto::escape;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tracing::Instrument;
 
 use super::request::{Received, Request};
-use super::{Arrival, CallPath, Caught, Wire, panicked, refused};
+use super::{Arrival, CallPath, Caught, Reply, panicked, refused};
 use crate::error::Result;
 
 /// Describes a streaming RPC: its types, and the rules for its messages. It claims nothing, so nothing
 /// excludes it.
-pub(crate) trait StreamCall: Request<Wire: Wire> + Send + 'static {
-    const RPC: Rpc;
+pub(crate) trait StreamCall: Request + Send + 'static {
     /// What the driver returns.
     type Answer: Send + 'static;
     /// The driver's answer while it is read, message by message.
     type Messages: Send + 'static;
-    /// A message on the wire.
-    type Item: Send + 'static;
-
-    /// The id that the call is about, for the log.
-    fn subject(&self) -> &str;
 
     /// Checks the driver's answer against the spec's rules for this request and starts to read it.
     fn open(answer: Self::Answer, request: &Self::Wire) -> Result<Self::Messages>;
 
     /// The next message, `None` after the last. It is not called again after an error.
-    fn next(messages: &mut Self::Messages) -> impl Future<Output = Result<Option<Self::Item>>> + Send;
+    fn next(messages: &mut Self::Messages) -> impl Future<Output = Result<Option<Reply<Self>>>> + Send;
 }
 
 /// The messages that are being sent to the caller.
@@ -47,12 +41,13 @@ impl CallPath {
         &self,
         request: tonic::Request<C::Wire>,
         handler: Result<impl FnOnce(C) -> F + Send + 'static>,
-    ) -> Result<tonic::Response<Sent<C::Item>>, Status>
+    ) -> Result<tonic::Response<Sent<Reply<C>>>, Status>
     where
         C: StreamCall,
         F: Future<Output = Result<C::Answer>> + Send,
     {
         let running = Arrival::of(&request);
+        let deadline = Arrival::deadline_of(&request);
         let wire = Arc::new(Received::new(request.into_inner(), Some(Arc::clone(&self.plugin))));
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let span =
@@ -66,7 +61,7 @@ impl CallPath {
             let answer = handler(request).await?;
             Ok((C::open(answer, &wire)?, entered))
         };
-        let measured = self.metrics.begin(C::RPC);
+        let measured = self.metrics.begin(C::RPC, deadline);
         let opened = Caught(AssertUnwindSafe(Box::pin(open))).instrument(span.clone()).await;
         let opened = opened.unwrap_or_else(|| Err(panicked()));
         let opened = opened.map_err(|error| span.in_scope(|| refused(&error, C::RPC)));
@@ -97,7 +92,7 @@ impl CallPath {
 // spec: snapshot-metadata.interruption-ends-the-work
 async fn send<C: StreamCall>(
     mut messages: C::Messages,
-    sender: mpsc::Sender<Result<C::Item, Status>>,
+    sender: mpsc::Sender<Result<Reply<C>, Status>>,
 ) -> Option<Result<(), Status>> {
     loop {
         let next = Caught(AssertUnwindSafe(Box::pin(C::next(&mut messages))));

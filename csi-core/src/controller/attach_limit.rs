@@ -106,7 +106,8 @@ impl AttachLimit {
     }
 
     /// The number of taken slots on the node, including reservations.
-    pub fn taken(&self, node_id: &NodeId) -> u64 {
+    #[cfg(test)]
+    fn taken(&self, node_id: &NodeId) -> u64 {
         count_of(self.nodes().attached.get(node_id))
     }
 

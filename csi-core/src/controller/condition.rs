@@ -24,7 +24,6 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// Adds the volume's condition.
     // spec: controller-get-volume.condition
     pub(crate) async fn add_to_volume(
         &self,
@@ -78,7 +77,6 @@ impl Conditions {
 #[allow(deprecated, reason = "the form of v1.12.0 is what this is for")]
 type ConditionsById = BTreeMap<VolumeId, v1::VolumeCondition>;
 
-/// The conditions of all unhealthy volumes.
 async fn unhealthy_conditions(
     driver: &dyn ControllerListVolumeHealth,
     plugin: Option<&Arc<PluginContext>>,

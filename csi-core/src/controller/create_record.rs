@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::controller::CreateVolumeRequest;
 use crate::error::{Error, Result};
 use crate::types::place::usable_from;
-use crate::types::{ContentSource, MutableParameters, Topology, Volume, VolumeCapability, VolumeId};
+use crate::types::{ContentSource, Parameters, Topology, Volume, VolumeCapability, VolumeId};
 
 /// What a volume was created with. A driver stores it next to the volume (it serialises with serde) and
 /// compares it with a repeated CreateVolume.
@@ -119,7 +119,7 @@ impl CreateRecord {
     }
 
     /// Records changed parameters of the volume.
-    pub fn modified(&mut self, mutable_parameters: &MutableParameters) {
+    pub fn modified(&mut self, mutable_parameters: &Parameters) {
         self.parameters.extend(owned(mutable_parameters.iter()));
     }
 
@@ -289,10 +289,10 @@ mod tests {
         wire.volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
         let request: CreateVolumeRequest = wire.try_into().unwrap();
         let id = VolumeId::new("v").unwrap();
-        let made = Volume::new(id.clone(), 16)
-            .accessible_from(Topology::new("zone", "z1").and("rack", "r"))
-            .source(request.volume_content_source.clone().unwrap())
-            .fs_type("xfs");
+        let mut made =
+            Volume::new(id.clone(), 16).accessible_from(Topology::new("zone", "z1").and("rack", "r"));
+        made.content_source.clone_from(&request.volume_content_source);
+        made.fs_type = Some("xfs".to_owned());
         let mut record = CreateRecord::new(&request, &made);
         assert_eq!(record.volume(id.clone()), made);
         record.expanded(18);
@@ -303,7 +303,7 @@ mod tests {
     fn it_follows_the_volume_and_is_kept_as_json_without_secrets() {
         let mut record = record();
         record.expanded(18);
-        let changed = MutableParameters::read("", &[("iops".to_owned(), "3".to_owned())].into()).unwrap();
+        let changed = Parameters::read("", &[("iops".to_owned(), "3".to_owned())].into()).unwrap();
         record.modified(&changed);
         let json = serde_json::to_string(&record).unwrap();
         assert!(!json.contains("canary"), "{json}");

@@ -1,16 +1,16 @@
 //! EXPAND_VOLUME on the controller.
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
 use super::{Controller, changes};
 use crate::admission::{Claim, Key};
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, Reply};
 use crate::error::{Error, Result};
 use crate::offer::Offer;
 use crate::types::volume::signed;
-use crate::types::{CapacityRange, RequiredCapacity, Secrets, VolumeCapability, VolumeId};
+use crate::types::{CapacityRange, Secrets, VolumeCapability, VolumeId};
 
 /// Expands volumes. Spec: "ControllerExpandVolume".
 #[async_trait]
@@ -22,10 +22,10 @@ use crate::types::{CapacityRange, RequiredCapacity, Secrets, VolumeCapability, V
 pub trait ControllerExpandVolume: Controller {
     /// Makes the volume at least as large as required. A volume that is already large enough is `Ok`; a
     /// volume never shrinks. With [`Expansion::Online`](crate::Expansion::Online), a published volume grows
-    /// too.
+    /// too. The framework calls it only for a volume that [`Controller::lookup`] finds.
     ///
     /// - spec: `volume-expansion.online-grows-published`, `controller-expand-volume.grows`
-    /// - spec: `controller-expand-volume.large-enough-is-ok`, `controller-expand-volume.missing`
+    /// - spec: `controller-expand-volume.large-enough-is-ok`
     /// - spec: `controller-expand-volume.in-use`, `controller-expand-volume.out-of-range`
     ///
     /// # Errors
@@ -60,11 +60,11 @@ impl Expanded {
 
 request! {
     /// The size that a volume is to have.
-    ControllerExpandVolumeRequest {
+    ControllerExpandVolumeRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// The accepted sizes; `required_bytes` can be less than the current size.
-        capacity_range: RequiredCapacity,
+        capacity_range: CapacityRange = CapacityRange::read_required,
         /// Credentials.
         secrets: Secrets,
         /// How the volume is used, if the caller said so.
@@ -73,13 +73,7 @@ request! {
 }
 
 impl Call for ControllerExpandVolumeRequest {
-    const RPC: Rpc = Rpc::ControllerExpandVolume;
     type Answer = Expanded;
-    type Reply = v1::ControllerExpandVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
 
     // spec: controller-expand-volume.beyond-capabilities
     fn permitted(&self, offer: &Offer) -> Result<()> {
@@ -92,11 +86,11 @@ impl Call for ControllerExpandVolumeRequest {
     }
 
     fn claims_in(&self, offer: &Offer) -> Vec<Claim> {
-        if offer.modify_while_expanding { changes(&self.volume_id, Self::RPC) } else { self.claims() }
+        if offer.modify_while_expanding { changes::<Self>(&self.volume_id) } else { self.claims() }
     }
 
     // spec: controller-expand-volume.grows, controller-expand-volume.out-of-range
-    fn reply(answer: Expanded, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(answer: Expanded, request: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         let range = CapacityRange::asked(request.capacity_range.as_ref())?;
         let bytes = answer.capacity_bytes;
         if range.required_bytes.is_some_and(|required| bytes < required) {

@@ -4,11 +4,11 @@
 use std::num::NonZeroU32;
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
 use super::{Controller, Page};
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, Reply};
 use crate::error::{Error, Result};
 use crate::offer::Offer;
 use crate::types::{Secrets, Token, VolumeHealth, VolumeId};
@@ -34,7 +34,7 @@ pub trait ControllerGetVolumeHealth: Controller {
 
 request! {
     /// Which volume to check.
-    ControllerGetVolumeHealthRequest {
+    ControllerGetVolumeHealthRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// Credentials.
@@ -76,27 +76,19 @@ request! {
 }
 
 impl Call for ControllerGetVolumeHealthRequest {
-    const RPC: Rpc = Rpc::ControllerGetVolumeHealth;
     type Answer = VolumeHealth;
-    type Reply = v1::ControllerGetVolumeHealthResponse;
 
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
-
-    fn reply(health: VolumeHealth, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(health: VolumeHealth, request: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         let volume_health = Some(health.answer_for(&request.volume_id)?);
         Ok(v1::ControllerGetVolumeHealthResponse { volume_health })
     }
 }
 
 impl Call for ControllerListVolumeHealthRequest {
-    const RPC: Rpc = Rpc::ControllerListVolumeHealth;
     type Answer = Page<VolumeHealth>;
-    type Reply = v1::ControllerListVolumeHealthResponse;
 
     // spec: controller-list-volume-health.only-unwell
-    fn reply(page: Page<VolumeHealth>, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(page: Page<VolumeHealth>, request: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         let entry = |health: VolumeHealth| {
             if health.entries.is_empty() {
                 Err(Error::broken(format!("entries: nothing is wrong with volume {}", health.volume_id)))

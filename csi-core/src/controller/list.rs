@@ -3,11 +3,11 @@
 use std::num::NonZeroU32;
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
 use super::{Controller, Page};
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, Reply};
 use crate::error::{Error, Result};
 use crate::offer::{Offer, PluginService};
 use crate::types::place::usable_from;
@@ -91,7 +91,7 @@ pub trait ControllerGetVolume: Controller {
 
 request! {
     /// Which volume to return.
-    ControllerGetVolumeRequest {
+    ControllerGetVolumeRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
     }
@@ -162,13 +162,11 @@ request! {
 }
 
 impl Call for ListVolumesRequest {
-    const RPC: Rpc = Rpc::ListVolumes;
     type Answer = Page<ListedVolume>;
-    type Reply = v1::ListVolumesResponse;
 
     // spec: list-volumes.published-nodes
     #[allow(deprecated, reason = "the condition is answered for callers of spec v1.12.0")]
-    fn reply(page: Page<ListedVolume>, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply(page: Page<ListedVolume>, request: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         use v1::list_volumes_response::{Entry, VolumeStatus};
         let entry = |ListedVolume { volume: VolumeListing { volume, published_node_ids }, condition }| {
             let status = VolumeStatus {
@@ -183,17 +181,11 @@ impl Call for ListVolumesRequest {
 }
 
 impl Call for ControllerGetVolumeRequest {
-    const RPC: Rpc = Rpc::ControllerGetVolume;
     type Answer = ListedVolume;
-    type Reply = v1::ControllerGetVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
 
     // spec: controller-get-volume.current, controller-get-volume.published-nodes
     #[allow(deprecated, reason = "the condition is answered for callers of spec v1.12.0")]
-    fn reply(answer: ListedVolume, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply(answer: ListedVolume, request: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         let VolumeListing { volume, published_node_ids } = answer.volume;
         if volume.volume_id.as_str() != request.volume_id {
             let other = volume.volume_id;
@@ -215,9 +207,7 @@ impl GetCapacityRequest {
 }
 
 impl Call for GetCapacityRequest {
-    const RPC: Rpc = Rpc::GetCapacity;
     type Answer = Capacity;
-    type Reply = v1::GetCapacityResponse;
 
     // spec: get-capacity.place-needs-capability
     fn permitted(&self, offer: &Offer) -> Result<()> {
@@ -234,7 +224,7 @@ impl Call for GetCapacityRequest {
     }
 
     // spec: get-capacity.not-negative
-    fn reply(answer: Capacity, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(answer: Capacity, _: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         let optional = |field: &str, bytes: Option<u64>| bytes.map(|bytes| signed(field, bytes)).transpose();
         Ok(v1::GetCapacityResponse {
             available_capacity: signed("available_capacity", answer.available_capacity)?,

@@ -25,7 +25,7 @@ mod volume;
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
 pub use attach_limit::{AttachLimit, Reservation};
 pub use create_record::CreateRecord;
@@ -55,14 +55,13 @@ pub(crate) use volume::check_supported;
 pub use volume::{CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest};
 
 use crate::admission::{Claim, Key};
-use crate::call::Call;
 use crate::call::request::{question, request};
+use crate::call::{Call, Reply};
 use crate::error::{Error, Result};
 use crate::offer::{ControllerCapability, Offer};
+use crate::types::capability;
 use crate::types::health::shortened;
-use crate::types::{
-    Parameters, Secrets, Volume, VolumeCapabilities, VolumeCapability, VolumeContext, VolumeId, VolumeName,
-};
+use crate::types::{Name, Parameters, Secrets, Volume, VolumeCapability, VolumeContext, VolumeId};
 
 /// What every controller implements. Spec: "Controller Service RPC".
 #[async_trait]
@@ -74,8 +73,8 @@ use crate::types::{
 pub trait Controller: Send + Sync + 'static {
     /// Returns the volume with this id, or `None` if it does not exist.
     ///
-    /// The framework uses it to answer ValidateVolumeCapabilities, and to find that a volume is already
-    /// deleted. An id that this driver cannot have issued is a volume that does not exist.
+    /// The framework uses it to answer ValidateVolumeCapabilities, to find that a volume is already deleted,
+    /// and before an expansion. An id that this driver cannot have issued is a volume that does not exist.
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`], which means the same as `None`; and any failure that prevents an answer.
@@ -108,14 +107,14 @@ pub trait Controller: Send + Sync + 'static {
     /// return the same id for a name.
     ///
     /// ```
-    /// use csi_core::types::VolumeName;
+    /// use csi_core::types::Name;
     /// use csi_core::{Result, prelude::*};
     ///
     /// struct Pool;
     ///
     /// #[async_trait]
     /// impl Controller for Pool {
-    ///     fn volume_id_of_name(&self, name: &VolumeName) -> Option<VolumeId> {
+    ///     fn volume_id_of_name(&self, name: &Name) -> Option<VolumeId> {
     ///         VolumeId::from_name(name).ok()
     ///     }
     /// #   async fn lookup(&self, volume_id: &VolumeId) -> Result<Option<Volume>> {
@@ -137,7 +136,7 @@ pub trait Controller: Send + Sync + 'static {
     ///     }
     /// }
     /// ```
-    fn volume_id_of_name(&self, _name: &VolumeName) -> Option<VolumeId> {
+    fn volume_id_of_name(&self, _name: &Name) -> Option<VolumeId> {
         None
     }
 
@@ -157,13 +156,13 @@ pub trait Controller: Send + Sync + 'static {
 request! {
     /// ValidateVolumeCapabilities; the framework answers it from [`Controller::lookup`] and
     /// [`Controller::supports`].
-    ValidateVolumeCapabilitiesRequest {
+    ValidateVolumeCapabilitiesRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// The context that CreateVolume returned.
         volume_context: VolumeContext,
         /// The requested capabilities; the volume must support all of them.
-        volume_capabilities: VolumeCapabilities,
+        volume_capabilities: Vec<VolumeCapability> = capability::read_required,
         /// The parameters that the volume was created with.
         parameters: Parameters,
         /// Credentials.
@@ -227,16 +226,10 @@ impl ValidateVolumeCapabilitiesRequest {
 }
 
 impl Call for ValidateVolumeCapabilitiesRequest {
-    const RPC: Rpc = Rpc::ValidateVolumeCapabilities;
     type Answer = Validated;
-    type Reply = v1::ValidateVolumeCapabilitiesResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
 
     // spec: validate-volume-capabilities.confirms-what-was-asked
-    fn reply(answer: Validated, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(answer: Validated, request: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         use v1::validate_volume_capabilities_response::Confirmed;
         Ok(match answer {
             Validated::Confirmed => v1::ValidateVolumeCapabilitiesResponse {
@@ -256,19 +249,17 @@ impl Call for ValidateVolumeCapabilitiesRequest {
 }
 
 /// The claims of a change of a volume that other kinds of changes do not exclude.
-fn changes(volume_id: &VolumeId, rpc: Rpc) -> Vec<Claim> {
+fn changes<C: Call>(volume_id: &VolumeId) -> Vec<Claim> {
     let id = volume_id.as_str();
-    vec![Claim::change(Key::Volume(id.to_owned())), Claim::alone(Key::Change(id.to_owned(), rpc))]
+    vec![Claim::change(Key::Volume(id.to_owned())), Claim::alone(Key::Change(id.to_owned(), C::RPC))]
 }
 
 question!(ControllerGetCapabilitiesRequest);
 
 impl Call for ControllerGetCapabilitiesRequest {
-    const RPC: Rpc = Rpc::ControllerGetCapabilities;
     type Answer = ();
-    type Reply = v1::ControllerGetCapabilitiesResponse;
 
-    fn reply((): (), _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply((): (), _: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         Ok(v1::ControllerGetCapabilitiesResponse { capabilities: offer.controller_wire() })
     }
 }

@@ -1,15 +1,14 @@
 //! MODIFY_VOLUME.
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
 
 use super::{Controller, changes};
 use crate::admission::{Claim, Key};
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, answers_nothing};
 use crate::error::{Error, Result};
 use crate::offer::Offer;
-use crate::types::{MutableParameters, Secrets, VolumeId};
+use crate::types::{Parameters, Secrets, VolumeId};
 
 /// Changes parameters of existing volumes. Spec: "ControllerModifyVolume".
 #[async_trait]
@@ -34,13 +33,13 @@ pub trait ControllerModifyVolume: Controller {
 
 request! {
     /// Which volume to change, and how.
-    ControllerModifyVolumeRequest {
+    ControllerModifyVolumeRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// Credentials.
         secrets: Secrets,
         /// The parameters to change; at least one when a driver gets the request.
-        mutable_parameters: MutableParameters,
+        mutable_parameters: Parameters,
     }
 }
 
@@ -60,23 +59,13 @@ impl ControllerModifyVolumeRequest {
 }
 
 impl Call for ControllerModifyVolumeRequest {
-    const RPC: Rpc = Rpc::ControllerModifyVolume;
-    type Answer = ();
-    type Reply = v1::ControllerModifyVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
+    answers_nothing!();
 
     fn claims(&self) -> Vec<Claim> {
         vec![Claim::alone(Key::Volume(self.volume_id.as_str().to_owned()))]
     }
 
     fn claims_in(&self, offer: &Offer) -> Vec<Claim> {
-        if offer.modify_while_expanding { changes(&self.volume_id, Self::RPC) } else { self.claims() }
-    }
-
-    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        Ok(v1::ControllerModifyVolumeResponse {})
+        if offer.modify_while_expanding { changes::<Self>(&self.volume_id) } else { self.claims() }
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
 use super::Controller;
 use crate::admission::{Claim, Key};
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, Reply, answers_nothing};
 use crate::error::{Error, Result};
 use crate::offer::Offer;
 use crate::types::wire::check_map;
@@ -74,7 +74,7 @@ impl Published {
 
 request! {
     /// Which volume to attach, and where.
-    ControllerPublishVolumeRequest {
+    ControllerPublishVolumeRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// The node, by the id that its NodeGetInfo returned.
@@ -92,7 +92,7 @@ request! {
 
 request! {
     /// Which volume to detach, and from where.
-    ControllerUnpublishVolumeRequest {
+    ControllerUnpublishVolumeRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// The node; `None` means all nodes.
@@ -117,13 +117,7 @@ fn attachment_claims(volume_id: &VolumeId, node_id: Option<&NodeId>) -> Vec<Clai
 }
 
 impl Call for ControllerPublishVolumeRequest {
-    const RPC: Rpc = Rpc::ControllerPublishVolume;
     type Answer = Published;
-    type Reply = v1::ControllerPublishVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
 
     // spec: controller-publish-volume.readonly-needs-capability
     fn permitted(&self, offer: &Offer) -> Result<()> {
@@ -138,26 +132,16 @@ impl Call for ControllerPublishVolumeRequest {
         attachment_claims(&self.volume_id, Some(&self.node_id))
     }
 
-    fn reply(answer: Published, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(answer: Published, _: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         check_map("publish_context", &answer.publish_context).map_err(Error::broken)?;
         Ok(v1::ControllerPublishVolumeResponse { publish_context: answer.publish_context })
     }
 }
 
 impl Call for ControllerUnpublishVolumeRequest {
-    const RPC: Rpc = Rpc::ControllerUnpublishVolume;
-    type Answer = ();
-    type Reply = v1::ControllerUnpublishVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
+    answers_nothing!();
 
     fn claims(&self) -> Vec<Claim> {
         attachment_claims(&self.volume_id, self.node_id.as_ref())
-    }
-
-    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        Ok(v1::ControllerUnpublishVolumeResponse {})
     }
 }

@@ -11,57 +11,48 @@ use super::{
     GetCapacity, GetSnapshot, ListSnapshots, ListVolumes, PublishUnpublishVolume,
 };
 use crate::offer::{ControllerCapability as Capability, Expansion};
+use crate::registered::registered;
 
-/// The object that serves each RPC of the Controller service, if any.
-pub(crate) struct ControllerTable {
-    pub(crate) controller: Arc<dyn Controller>,
-    pub(crate) create_delete_volume: Option<Arc<dyn CreateDeleteVolume>>,
-    pub(crate) publish_unpublish_volume: Option<Arc<dyn PublishUnpublishVolume>>,
-    pub(crate) list_volumes: Option<Arc<dyn ListVolumes>>,
-    pub(crate) capacity: Option<Arc<dyn GetCapacity>>,
-    pub(crate) create_delete_snapshot: Option<Arc<dyn CreateDeleteSnapshot>>,
-    pub(crate) list_snapshots: Option<Arc<dyn ListSnapshots>>,
-    pub(crate) snapshot: Option<Arc<dyn GetSnapshot>>,
-    pub(crate) expand_volume: Option<Arc<dyn ControllerExpandVolume>>,
-    pub(crate) volume: Option<Arc<dyn ControllerGetVolume>>,
-    pub(crate) modify_volume: Option<Arc<dyn ControllerModifyVolume>>,
-    pub(crate) volume_health: Option<Arc<dyn ControllerGetVolumeHealth>>,
-    pub(crate) list_volume_health: Option<Arc<dyn ControllerListVolumeHealth>>,
-    pub(crate) conditions: Conditions,
-    pub(crate) modify_while_expanding: bool,
-    /// Whether the driver withdrew VOLUME_CONDITION.
-    without_condition: bool,
-    pub(crate) expansion: Option<Expansion>,
-    pub(crate) offered: BTreeSet<Capability>,
+registered! {
+    /// The object that serves each RPC of the Controller service, if any.
+    ControllerTable of ControllerService, with controller: Controller
+    fields {
+        pub(crate) conditions: Conditions,
+        pub(crate) modify_while_expanding: bool,
+        pub(crate) expansion: Option<Expansion>,
+    }
+    by hand {
+        expand_volume: ControllerExpandVolume = ExpandVolume,
+        list_volume_health: ControllerListVolumeHealth = ListVolumeHealth,
+    }
+    methods {
+        /// Offers CREATE_DELETE_VOLUME.
+        create_delete_volume: CreateDeleteVolume = CreateDeleteVolume,
+        /// Offers PUBLISH_UNPUBLISH_VOLUME.
+        publish_unpublish_volume: PublishUnpublishVolume = PublishUnpublishVolume,
+        /// Offers LIST_VOLUMES.
+        list_volumes: ListVolumes = ListVolumes,
+        /// Offers GET_CAPACITY.
+        get_capacity: GetCapacity = GetCapacity,
+        /// Offers CREATE_DELETE_SNAPSHOT. Then `create_volume` accepts a snapshot as its source.
+        create_delete_snapshot: CreateDeleteSnapshot = CreateDeleteSnapshot,
+        /// Offers LIST_SNAPSHOTS. Without it, the external-snapshotter treats every snapshot as ready.
+        list_snapshots: ListSnapshots = ListSnapshots,
+        /// Offers GET_SNAPSHOT. Alpha.
+        get_snapshot: GetSnapshot = GetSnapshot,
+        /// Offers GET_VOLUME. Alpha.
+        get_volume: ControllerGetVolume = GetVolume,
+        /// Offers MODIFY_VOLUME. Then `create_volume` accepts mutable parameters.
+        modify_volume: ControllerModifyVolume = ModifyVolume,
+        /// Offers GET_VOLUME_HEALTH, or VOLUME_CONDITION with [`Spec::V1_12`](crate::Spec::V1_12). Alpha.
+        get_volume_health: ControllerGetVolumeHealth = GetVolumeHealth,
+    }
 }
 
 impl ControllerTable {
-    fn new(controller: Arc<dyn Controller>) -> Self {
-        Self {
-            controller,
-            create_delete_volume: None,
-            publish_unpublish_volume: None,
-            list_volumes: None,
-            capacity: None,
-            create_delete_snapshot: None,
-            list_snapshots: None,
-            snapshot: None,
-            expand_volume: None,
-            volume: None,
-            modify_volume: None,
-            volume_health: None,
-            list_volume_health: None,
-            conditions: Conditions::default(),
-            modify_while_expanding: false,
-            without_condition: false,
-            expansion: None,
-            offered: BTreeSet::new(),
-        }
-    }
-
     /// Whether callers of spec v1.12.0 can read volumes' health where they expect it.
     pub(crate) fn reports_condition(&self) -> bool {
-        self.volume_health.is_some() && (self.list_volumes.is_some() || self.volume.is_some())
+        self.get_volume_health.is_some() && (self.list_volumes.is_some() || self.get_volume.is_some())
     }
 
     /// Serves callers of spec v1.12.0, if the driver reports health.
@@ -69,7 +60,7 @@ impl ControllerTable {
     pub(crate) fn serve_volume_condition(&mut self) {
         if self.reports_condition() && !self.without_condition {
             self.conditions =
-                Conditions { get: self.volume_health.clone(), list: self.list_volume_health.clone() };
+                Conditions { get: self.get_volume_health.clone(), list: self.list_volume_health.clone() };
             self.offered.insert(Capability::VolumeCondition);
         }
     }
@@ -78,28 +69,6 @@ impl ControllerTable {
     pub(crate) fn withdraw_v1_13(&mut self) {
         self.withdraw(Capability::GetVolumeHealth);
         self.withdraw(Capability::ListVolumeHealth);
-    }
-
-    /// Stops serving this capability.
-    #[allow(deprecated, reason = "VOLUME_CONDITION is that of v1.12.0")]
-    fn withdraw(&mut self, capability: Capability) {
-        self.offered.remove(&capability);
-        match capability {
-            Capability::CreateDeleteVolume => self.create_delete_volume = None,
-            Capability::PublishUnpublishVolume => self.publish_unpublish_volume = None,
-            Capability::ListVolumes => self.list_volumes = None,
-            Capability::GetCapacity => self.capacity = None,
-            Capability::CreateDeleteSnapshot => self.create_delete_snapshot = None,
-            Capability::ListSnapshots => self.list_snapshots = None,
-            Capability::GetSnapshot => self.snapshot = None,
-            Capability::ExpandVolume => (self.expand_volume, self.expansion) = (None, None),
-            Capability::GetVolume => self.volume = None,
-            Capability::ModifyVolume => self.modify_volume = None,
-            Capability::GetVolumeHealth => self.volume_health = None,
-            Capability::ListVolumeHealth => self.list_volume_health = None,
-            Capability::VolumeCondition => self.without_condition = true,
-            _ => {}
-        }
     }
 }
 
@@ -132,21 +101,6 @@ impl<D: Controller> ControllerService<D> {
         Self { driver, table }
     }
 
-    fn offer(mut self, capability: Capability) -> Self {
-        self.table.offered.insert(capability);
-        self
-    }
-
-    /// Offers CREATE_DELETE_VOLUME.
-    #[must_use]
-    pub fn create_delete_volume(mut self) -> Self
-    where
-        D: CreateDeleteVolume,
-    {
-        self.table.create_delete_volume = Some(Arc::clone(&self.driver) as _);
-        self.offer(Capability::CreateDeleteVolume)
-    }
-
     /// Declares CLONE_VOLUME: `create_volume` accepts a volume as its source.
     #[must_use]
     pub fn clone_volume(self) -> Self
@@ -154,16 +108,6 @@ impl<D: Controller> ControllerService<D> {
         D: CreateDeleteVolume,
     {
         self.offer(Capability::CloneVolume)
-    }
-
-    /// Offers PUBLISH_UNPUBLISH_VOLUME.
-    #[must_use]
-    pub fn publish_unpublish_volume(mut self) -> Self
-    where
-        D: PublishUnpublishVolume,
-    {
-        self.table.publish_unpublish_volume = Some(Arc::clone(&self.driver) as _);
-        self.offer(Capability::PublishUnpublishVolume)
     }
 
     /// Declares PUBLISH_READONLY: `publish_volume` can attach a volume read-only.
@@ -186,16 +130,6 @@ impl<D: Controller> ControllerService<D> {
         self.offer(Capability::ExpandVolume)
     }
 
-    /// Offers LIST_VOLUMES.
-    #[must_use]
-    pub fn list_volumes(mut self) -> Self
-    where
-        D: ListVolumes,
-    {
-        self.table.list_volumes = Some(Arc::clone(&self.driver) as _);
-        self.offer(Capability::ListVolumes)
-    }
-
     /// Declares LIST_VOLUMES_PUBLISHED_NODES: listings say to which nodes a volume is attached. The
     /// external-attacher corrects every difference from its own view, so the listing must be right.
     #[must_use]
@@ -204,66 +138,6 @@ impl<D: Controller> ControllerService<D> {
         D: ListVolumes,
     {
         self.offer(Capability::ListVolumesPublishedNodes)
-    }
-
-    /// Offers GET_CAPACITY.
-    #[must_use]
-    pub fn get_capacity(mut self) -> Self
-    where
-        D: GetCapacity,
-    {
-        self.table.capacity = Some(Arc::clone(&self.driver) as _);
-        self.offer(Capability::GetCapacity)
-    }
-
-    /// Offers CREATE_DELETE_SNAPSHOT. Then `create_volume` accepts a snapshot as its source.
-    #[must_use]
-    pub fn create_delete_snapshot(mut self) -> Self
-    where
-        D: CreateDeleteSnapshot,
-    {
-        self.table.create_delete_snapshot = Some(Arc::clone(&self.driver) as _);
-        self.offer(Capability::CreateDeleteSnapshot)
-    }
-
-    /// Offers LIST_SNAPSHOTS. Without it, the external-snapshotter treats every snapshot as ready.
-    #[must_use]
-    pub fn list_snapshots(mut self) -> Self
-    where
-        D: ListSnapshots,
-    {
-        self.table.list_snapshots = Some(Arc::clone(&self.driver) as _);
-        self.offer(Capability::ListSnapshots)
-    }
-
-    /// Offers GET_SNAPSHOT. Alpha.
-    #[must_use]
-    pub fn get_snapshot(mut self) -> Self
-    where
-        D: GetSnapshot,
-    {
-        self.table.snapshot = Some(Arc::clone(&self.driver) as _);
-        self.offer(Capability::GetSnapshot)
-    }
-
-    /// Offers GET_VOLUME. Alpha.
-    #[must_use]
-    pub fn get_volume(mut self) -> Self
-    where
-        D: ControllerGetVolume,
-    {
-        self.table.volume = Some(Arc::clone(&self.driver) as _);
-        self.offer(Capability::GetVolume)
-    }
-
-    /// Offers MODIFY_VOLUME. Then `create_volume` accepts mutable parameters.
-    #[must_use]
-    pub fn modify_volume(mut self) -> Self
-    where
-        D: ControllerModifyVolume,
-    {
-        self.table.modify_volume = Some(Arc::clone(&self.driver) as _);
-        self.offer(Capability::ModifyVolume)
     }
 
     /// Lets ControllerModifyVolume and ControllerExpandVolume of one volume run at the same time, for a driver
@@ -275,16 +149,6 @@ impl<D: Controller> ControllerService<D> {
     {
         self.table.modify_while_expanding = true;
         self
-    }
-
-    /// Offers GET_VOLUME_HEALTH, or VOLUME_CONDITION with [`Spec::V1_12`](crate::Spec::V1_12). Alpha.
-    #[must_use]
-    pub fn get_volume_health(mut self) -> Self
-    where
-        D: ControllerGetVolumeHealth,
-    {
-        self.table.volume_health = Some(Arc::clone(&self.driver) as _);
-        self.offer(Capability::GetVolumeHealth)
     }
 
     /// Offers LIST_VOLUME_HEALTH, and GET_VOLUME_HEALTH, which it implies. Alpha, new in spec v1.13.0. With
@@ -320,17 +184,10 @@ impl<D: Controller> ControllerService<D> {
     /// ```
     #[must_use]
     pub fn without(mut self, capability: Capability) -> Self {
+        if capability == Capability::ExpandVolume {
+            self.table.expansion = None;
+        }
         self.table.withdraw(capability);
         self
-    }
-
-    pub(crate) fn into_table(self) -> ControllerTable {
-        self.table
-    }
-}
-
-impl<D> fmt::Debug for ControllerService<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ControllerService").field(&self.table.offered).finish()
     }
 }

@@ -3,17 +3,15 @@
 use std::num::NonZeroU32;
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
 use super::{Controller, Page};
 use crate::admission::{Claim, Key};
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, Reply, answers_nothing};
 use crate::error::{Error, Result};
 use crate::offer::{Offer, PluginService};
-use crate::types::{
-    Parameters, Secrets, Snapshot, SnapshotId, SnapshotName, Token, TopologyRequirement, VolumeId,
-};
+use crate::types::{Name, Parameters, Secrets, Snapshot, SnapshotId, Token, TopologyRequirement, VolumeId};
 
 /// Creates and deletes snapshots. A driver with this trait must also be able to create a volume from a
 /// snapshot. Spec: "CreateSnapshot", "DeleteSnapshot".
@@ -53,11 +51,11 @@ pub trait CreateDeleteSnapshot: Controller {
 
 request! {
     /// Which snapshot to create.
-    CreateSnapshotRequest {
+    CreateSnapshotRequest about name {
         /// The volume to snapshot.
         source_volume_id: VolumeId,
         /// The idempotency key, and a suggestion for a name.
-        name: SnapshotName,
+        name: Name,
         /// Credentials.
         secrets: Secrets,
         /// The driver's own parameters. [`parse`](crate::types::StringMap::parse) ignores unknown keys, with a warning.
@@ -69,7 +67,7 @@ request! {
 
 request! {
     /// Which snapshot to delete.
-    DeleteSnapshotRequest {
+    DeleteSnapshotRequest about snapshot_id {
         /// The snapshot.
         snapshot_id: SnapshotId,
         /// Credentials.
@@ -135,7 +133,7 @@ pub trait GetSnapshot: Controller {
 
 request! {
     /// Which snapshot to return.
-    GetSnapshotRequest {
+    GetSnapshotRequest about snapshot_id {
         /// The snapshot.
         snapshot_id: SnapshotId,
         /// Credentials.
@@ -144,13 +142,7 @@ request! {
 }
 
 impl Call for CreateSnapshotRequest {
-    const RPC: Rpc = Rpc::CreateSnapshot;
     type Answer = Snapshot;
-    type Reply = v1::CreateSnapshotResponse;
-
-    fn subject(&self) -> &str {
-        self.name.as_str()
-    }
 
     // spec: create-snapshot.topology-needs-capability
     fn permitted(&self, offer: &Offer) -> Result<()> {
@@ -172,7 +164,7 @@ impl Call for CreateSnapshotRequest {
     }
 
     // spec: create-snapshot.other-source
-    fn reply(snapshot: Snapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply(snapshot: Snapshot, request: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         same_source(&snapshot.source_volume_id, &request.source_volume_id)?;
         let requirements = TopologyRequirement::asked(request.accessibility_requirements.as_ref())?;
         if !requirements.is_satisfied_by(&snapshot.accessible_topology) {
@@ -185,13 +177,7 @@ impl Call for CreateSnapshotRequest {
 }
 
 impl Call for DeleteSnapshotRequest {
-    const RPC: Rpc = Rpc::DeleteSnapshot;
-    type Answer = ();
-    type Reply = v1::DeleteSnapshotResponse;
-
-    fn subject(&self) -> &str {
-        self.snapshot_id.as_str()
-    }
+    answers_nothing!();
 
     fn claims(&self) -> Vec<Claim> {
         vec![Claim::alone(Key::Snapshot(self.snapshot_id.as_str().to_owned()))]
@@ -204,16 +190,10 @@ impl Call for DeleteSnapshotRequest {
             other => Err(other),
         }
     }
-
-    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        Ok(v1::DeleteSnapshotResponse {})
-    }
 }
 
 impl Call for ListSnapshotsRequest {
-    const RPC: Rpc = Rpc::ListSnapshots;
     type Answer = Page<Snapshot>;
-    type Reply = v1::ListSnapshotsResponse;
 
     /// A filter that names an object that does not exist matches nothing.
     // spec: list-snapshots.unknown-filter
@@ -225,7 +205,7 @@ impl Call for ListSnapshotsRequest {
     }
 
     // spec: list-snapshots.filters
-    fn reply(page: Page<Snapshot>, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply(page: Page<Snapshot>, request: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         let passes = |filter: &str, value: &str| filter.is_empty() || filter == value;
         let entry = |snapshot: Snapshot| {
             if !passes(&request.snapshot_id, snapshot.snapshot_id.as_str())
@@ -244,16 +224,10 @@ impl Call for ListSnapshotsRequest {
 }
 
 impl Call for GetSnapshotRequest {
-    const RPC: Rpc = Rpc::GetSnapshot;
     type Answer = Snapshot;
-    type Reply = v1::GetSnapshotResponse;
-
-    fn subject(&self) -> &str {
-        self.snapshot_id.as_str()
-    }
 
     // spec: get-snapshot.current
-    fn reply(snapshot: Snapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply(snapshot: Snapshot, request: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         if snapshot.snapshot_id.as_str() != request.snapshot_id {
             let other = snapshot.snapshot_id;
             return Err(Error::broken(format!(

@@ -1,17 +1,18 @@
 //! CREATE_DELETE_VOLUME.
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
 use super::Controller;
 use crate::admission::{Claim, Key};
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, Reply, answers_nothing};
 use crate::error::{Error, Result};
 use crate::offer::{Offer, PluginService};
+use crate::types::capability;
 use crate::types::{
-    CapacityRange, ContentSource, Parameters, Secrets, TopologyRequirement, Volume, VolumeCapabilities,
-    VolumeCapability, VolumeId, VolumeName,
+    CapacityRange, ContentSource, Name, Parameters, Secrets, TopologyRequirement, Volume, VolumeCapability,
+    VolumeId,
 };
 use v1::controller_service_capability::rpc::Type as Capability;
 
@@ -70,13 +71,13 @@ pub trait CreateDeleteVolume: Controller {
 
 request! {
     /// Which volume to create.
-    CreateVolumeRequest {
+    CreateVolumeRequest about name {
         /// The idempotency key, and a suggestion for a name.
-        name: VolumeName,
+        name: Name,
         /// The accepted sizes; any size if the caller gave none.
         capacity_range: CapacityRange,
         /// How the volume will be used: it must support all of these.
-        volume_capabilities: VolumeCapabilities,
+        volume_capabilities: Vec<VolumeCapability> = capability::read_required,
         /// The driver's own parameters.
         parameters: Parameters,
         /// Credentials.
@@ -123,7 +124,7 @@ impl CreateVolumeRequest {
 
 request! {
     /// Which volume to delete.
-    DeleteVolumeRequest {
+    DeleteVolumeRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// Credentials.
@@ -146,13 +147,7 @@ pub(crate) fn check_supported(
 }
 
 impl Call for CreateVolumeRequest {
-    const RPC: Rpc = Rpc::CreateVolume;
     type Answer = Volume;
-    type Reply = v1::CreateVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.name.as_str()
-    }
 
     // spec: create-volume.all-capabilities, create-volume.mutable-parameters-need-capability
     // spec: create-volume.source-not-supported, create-volume.topology-needs-capability
@@ -211,7 +206,7 @@ impl Call for CreateVolumeRequest {
 
     // spec: create-volume.differs-is-already-exists, create-volume.capacity-range, create-volume.source-told
     // spec: create-volume.topology-met
-    fn reply(mut volume: Volume, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply(mut volume: Volume, request: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         let range = CapacityRange::asked(request.capacity_range.as_ref())?;
         if volume.capacity_bytes != 0 && !range.contains(volume.capacity_bytes) {
             return Err(Error::Incompatible(
@@ -246,13 +241,7 @@ impl Call for CreateVolumeRequest {
 }
 
 impl Call for DeleteVolumeRequest {
-    const RPC: Rpc = Rpc::DeleteVolume;
-    type Answer = ();
-    type Reply = v1::DeleteVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
+    answers_nothing!();
 
     fn claims(&self) -> Vec<Claim> {
         vec![Claim::alone(Key::Volume(self.volume_id.as_str().to_owned()))]
@@ -264,9 +253,5 @@ impl Call for DeleteVolumeRequest {
             Error::VolumeNotFound(_) => Ok(()),
             other => Err(other),
         }
-    }
-
-    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        Ok(v1::DeleteVolumeResponse {})
     }
 }

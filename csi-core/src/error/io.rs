@@ -99,7 +99,7 @@ mod tests {
             let due = format!("write /data/record: {system}");
             let error = Err::<(), _>(system).at("write", "/data/record").unwrap_err();
             assert_eq!(error.to_string(), due);
-            assert_eq!(error.with_causes(), due, "said once");
+            assert_eq!(error.with_causes(&error.to_string()), due, "said once");
             assert!(std::error::Error::source(&error).is_some_and(<dyn std::error::Error>::is::<io::Error>));
             assert_eq!(matches!(error, Error::NoSpace(_)), is_space, "{due}");
         }

@@ -147,7 +147,7 @@ impl Error {
 
     /// The driver's answer breaks a rule of the spec. The log and the caller's message name the rule.
     pub(crate) fn broken(rule: impl fmt::Display) -> Self {
-        Self::Internal(Reason::new(format!("the driver's answer breaks the spec: {rule}")))
+        Self::Internal(format!("the driver's answer breaks the spec: {rule}").into())
     }
 
     /// Returns the status code of this condition in the answer to this RPC.
@@ -230,14 +230,20 @@ impl Error {
     // spec: errors.message, errors.no-details
     pub(crate) fn status(&self, rpc: Rpc) -> tonic::Status {
         let code = self.code(rpc);
-        let message = self.to_string();
+        let message = match self {
+            // It can exist.
+            Self::VolumeNotFound(_) if matches!(rpc, Rpc::NodeGetVolumeStats | Rpc::NodeExpandVolume) => {
+                escape::message(&format!("{}, or is not at this path", self.unescaped())).into_owned()
+            }
+            _ => self.to_string(),
+        };
         let message = if message.trim().is_empty() { code.description().to_owned() } else { message };
         tonic::Status::new(code, message)
     }
 
     /// The text for the log: the caller's message, and the causes below it. Escaped and limited like it.
-    pub(crate) fn with_causes(&self) -> String {
-        let mut text = self.to_string();
+    pub(crate) fn with_causes(&self, message: &str) -> String {
+        let mut text = message.to_owned();
         let mut next = std::error::Error::source(self);
         while let Some(cause) = next {
             let words = cause.to_string();
@@ -252,6 +258,37 @@ impl Error {
         escape::message(&text).into_owned()
     }
 
+    /// The reason of a condition that has one.
+    fn reason(&self) -> Option<&Reason> {
+        match self {
+            Self::InvalidArgument { reason, .. }
+            | Self::SourceNotFound(reason)
+            | Self::Incompatible(reason)
+            | Self::OutOfRange(reason)
+            | Self::InUse(reason)
+            | Self::NotPossible(reason)
+            | Self::NotStaged(reason)
+            | Self::LimitReached(reason)
+            | Self::NoSpace(reason)
+            | Self::TopologyUnsatisfied(reason)
+            | Self::Unsupported(reason)
+            | Self::Pending(reason)
+            | Self::Unavailable(reason)
+            | Self::OutcomeUnknown(reason)
+            | Self::Unhealthy(reason)
+            | Self::Unauthenticated(reason)
+            | Self::PermissionDenied(reason)
+            | Self::Unimplemented(reason)
+            | Self::Internal(reason) => Some(reason),
+            Self::VolumeNotFound(_)
+            | Self::SnapshotNotFound(_)
+            | Self::GroupSnapshotNotFound(_)
+            | Self::NodeNotFound(_)
+            | Self::PublishedElsewhere(_)
+            | Self::InvalidToken => None,
+        }
+    }
+
     /// The message as its parts have it: they can contain any text of a request, of the kernel or of a program.
     fn unescaped(&self) -> Cow<'_, str> {
         match self {
@@ -263,23 +300,7 @@ impl Error {
             Self::SourceNotFound(what) => format!("source {what} does not exist").into(),
             Self::PublishedElsewhere(node) => format!("the volume is published to node {node}").into(),
             Self::InvalidToken => "starting_token: is not one of this driver's; list from the start".into(),
-            Self::Incompatible(text)
-            | Self::OutOfRange(text)
-            | Self::InUse(text)
-            | Self::NotPossible(text)
-            | Self::NotStaged(text)
-            | Self::LimitReached(text)
-            | Self::NoSpace(text)
-            | Self::TopologyUnsatisfied(text)
-            | Self::Unsupported(text)
-            | Self::Pending(text)
-            | Self::Unavailable(text)
-            | Self::OutcomeUnknown(text)
-            | Self::Unhealthy(text)
-            | Self::Unauthenticated(text)
-            | Self::PermissionDenied(text)
-            | Self::Unimplemented(text)
-            | Self::Internal(text) => text.as_str().into(),
+            other => other.reason().map_or("", Reason::as_str).into(),
         }
     }
 }
@@ -306,33 +327,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::InvalidArgument { reason, .. }
-            | Self::SourceNotFound(reason)
-            | Self::Incompatible(reason)
-            | Self::OutOfRange(reason)
-            | Self::InUse(reason)
-            | Self::NotPossible(reason)
-            | Self::NotStaged(reason)
-            | Self::LimitReached(reason)
-            | Self::NoSpace(reason)
-            | Self::TopologyUnsatisfied(reason)
-            | Self::Unsupported(reason)
-            | Self::Pending(reason)
-            | Self::Unavailable(reason)
-            | Self::OutcomeUnknown(reason)
-            | Self::Unhealthy(reason)
-            | Self::Unauthenticated(reason)
-            | Self::PermissionDenied(reason)
-            | Self::Unimplemented(reason)
-            | Self::Internal(reason) => reason.source(),
-            Self::VolumeNotFound(_)
-            | Self::SnapshotNotFound(_)
-            | Self::GroupSnapshotNotFound(_)
-            | Self::NodeNotFound(_)
-            | Self::PublishedElsewhere(_)
-            | Self::InvalidToken => None,
-        }
+        self.reason()?.source()
     }
 }
 

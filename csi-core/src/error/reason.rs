@@ -15,11 +15,6 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// Creates a reason with this text.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), source: None }
-    }
-
     /// Creates a reason with this text for the caller; the source and its own sources go only to the log.
     pub fn because(text: impl Into<String>, source: impl Into<Source>) -> Self {
         Self { text: text.into(), source: Some(source.into().into()) }
@@ -49,12 +44,12 @@ impl fmt::Display for Reason {
 
 impl From<String> for Reason {
     fn from(text: String) -> Self {
-        Self::new(text)
+        Self { text, source: None }
     }
 }
 
 impl From<&str> for Reason {
     fn from(text: &str) -> Self {
-        Self::new(text)
+        text.to_owned().into()
     }
 }

@@ -8,7 +8,10 @@ fn the_cause_of_a_mount_error_is_for_the_log() {
     {
         let io = csi_mount::Error::os("read", "/dev/sdx", std::io::Error::from_raw_os_error(5));
         let error = Error::from(io);
-        assert_eq!(error.with_causes(), "read /dev/sdx: Input/output error: Input/output error (os error 5)");
+        assert_eq!(
+            error.with_causes(&error.to_string()),
+            "read /dev/sdx: Input/output error: Input/output error (os error 5)"
+        );
     }
     let error =
         Error::Internal(Reason::because("the pool does not answer", std::io::Error::other("10.0.0.7")));
@@ -33,10 +36,10 @@ fn the_cause_is_for_the_log() {
     assert_eq!(error.code(Rpc::DeleteVolume), Code::Internal);
     assert_eq!(error.to_string(), "disk on fire");
     assert!(std::error::Error::source(&error).is_some());
-    assert_eq!(error.with_causes(), "disk on fire", "once");
+    assert_eq!(error.with_causes(&error.to_string()), "disk on fire", "once");
     let error =
         Error::Internal(Reason::because("the pool does not answer", std::io::Error::other("no route")));
-    assert_eq!(error.with_causes(), "the pool does not answer: no route");
+    assert_eq!(error.with_causes(&error.to_string()), "the pool does not answer: no route");
     let full = Error::from(std::io::Error::from(std::io::ErrorKind::StorageFull));
     assert_eq!(full.code(Rpc::CreateVolume), Code::ResourceExhausted);
 }
@@ -58,7 +61,7 @@ fn status_and_log_are_one_line_of_limited_length() {
             Error::from(std::io::Error::other(text)),
         ] {
             let status = error.status(Rpc::CreateVolume);
-            for shown in [status.message(), &error.with_causes(), &error.to_string()] {
+            for shown in [status.message(), &error.with_causes(&error.to_string()), &error.to_string()] {
                 assert_eq!(csi_proto::escape::message(shown), shown);
                 assert!(!shown.contains(['\n', '\r', '\u{1b}', '\u{202e}', '\u{9b}']), "{shown}");
             }

@@ -80,7 +80,9 @@ impl Adoption {
         table: &'t [MountEntry],
         staged: Option<&MountEntry>,
     ) -> Option<&'t MountEntry> {
-        let mount = table.iter().rfind(|entry| entry.mount_point == place.path)?;
+        // The table has no symbolic links, and the kubelet's directory can be one.
+        let path = place.path.parent()?.canonicalize().ok()?.join(place.path.file_name()?);
+        let mount = table.iter().rfind(|entry| entry.mount_point == path)?;
         let left = LeftMount { volume_id: place.volume_id.clone(), mount: mount.clone() };
         let owner = Owner::new(driver, place.volume_id.as_str()).roots(roots);
         let is_of_staged = staged.is_none_or(|staged| staged.shows_same(mount));

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
 use crate::admission::{Claim, Key};
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, Reply};
 use crate::error::Result;
 use crate::offer::Offer;
 use crate::types::volume::signed;
-use crate::types::{AbsolutePath, CapacityRange, Secrets, VolumeCapability, VolumeId, VolumePath};
+use crate::types::{CapacityRange, Secrets, VolumeCapability, VolumeId, fields};
 
 /// Grows the content of a volume to the size of the volume, or a volume whose size the node sets, such as a quota.
 /// Spec: "NodeExpandVolume".
@@ -41,15 +41,15 @@ pub trait NodeExpandVolume: Send + Sync + 'static {
 
 request! {
     /// Which volume to grow, and where it is.
-    NodeExpandVolumeRequest {
+    NodeExpandVolumeRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// The path at which the volume is published or staged.
-        volume_path: VolumePath,
+        volume_path: PathBuf = fields::volume_path,
         /// The accepted sizes; any size if the caller gave none.
         capacity_range: CapacityRange,
         /// The path at which the volume is staged, if the caller said so.
-        staging_target_path: Option<AbsolutePath>,
+        staging_target_path: Option<PathBuf>,
         /// How the volume is used, if the caller said so.
         volume_capability: Option<VolumeCapability>,
         /// Credentials. Alpha.
@@ -58,13 +58,7 @@ request! {
 }
 
 impl Call for NodeExpandVolumeRequest {
-    const RPC: Rpc = Rpc::NodeExpandVolume;
     type Answer = u64;
-    type Reply = v1::NodeExpandVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
 
     // spec: node-expand-volume.beyond-capabilities
     fn permitted(&self, offer: &Offer) -> Result<()> {
@@ -82,7 +76,7 @@ impl Call for NodeExpandVolumeRequest {
     }
 
     // spec: node-expand-volume.grows, node-expand-volume.out-of-range
-    fn reply(capacity: u64, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(capacity: u64, request: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         let capacity_bytes = signed("capacity_bytes", capacity)?;
         CapacityRange::asked(request.capacity_range.as_ref())?.check_expanded(capacity)?;
         Ok(v1::NodeExpandVolumeResponse { capacity_bytes })

@@ -7,23 +7,26 @@ use csi_mount::{Host, NodeNeed, Verdict};
 /// The check of the node that is still to run.
 #[derive(Debug)]
 pub(crate) struct Fitness {
-    kubelet_root: Option<PathBuf>,
     needs: Vec<NodeNeed>,
+    /// Whether the plugin's FUSE programs have pods of their own, if the plugin is [`FuseNode`](crate::FuseNode).
+    #[cfg_attr(not(feature = "manifests"), allow(dead_code, reason = "only manifests are refused by it"))]
+    pub(crate) has_fuse_pods: Option<bool>,
 }
 
 impl Fitness {
     pub(super) fn new(needs: &[NodeNeed]) -> Self {
-        Self { kubelet_root: None, needs: needs.to_vec() }
+        Self { needs: needs.to_vec(), has_fuse_pods: None }
     }
 
-    pub(super) fn at(&mut self, kubelet_root: PathBuf) {
-        self.kubelet_root = Some(kubelet_root);
-    }
-
-    /// Whether volumes are block devices.
     #[cfg(feature = "manifests")]
     pub(crate) fn needs_block_devices(&self) -> bool {
         self.needs.contains(&NodeNeed::BlockDevices)
+    }
+
+    /// Whether no FUSE program of the plugin runs in a pod of its own.
+    #[cfg(feature = "manifests")]
+    pub(crate) fn lacks_fuse_pods(&self) -> bool {
+        self.has_fuse_pods == Some(false) || !self.needs.contains(&NodeNeed::Fuse)
     }
 
     /// Checks the node and logs the result. No finding keeps the plugin from starting: each can be fixed
@@ -32,8 +35,7 @@ impl Fitness {
         if self.needs.contains(&NodeNeed::Fuse) {
             log_lost(host, driver);
         }
-        let roots = self.kubelet_root.as_ref().map_or(volume_roots, std::slice::from_ref);
-        let report = host.mounts().preflight(roots, &self.needs);
+        let report = host.mounts().preflight(volume_roots, &self.needs);
         match report.verdict() {
             Verdict::Fine => tracing::info!("{report}"),
             _ => {

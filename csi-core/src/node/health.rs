@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, Reply};
 use crate::error::Result;
 use crate::offer::Offer;
 use crate::types::health::storage_health;
-use crate::types::{AbsolutePath, Secrets, StorageHealthEntry, VolumeHealth, VolumeId};
+use crate::types::{Secrets, StorageHealthEntry, VolumeHealth, VolumeId};
 
 /// Reports one volume's health on this node. Spec: "NodeGetVolumeHealth".
 #[async_trait]
@@ -31,13 +31,13 @@ pub trait NodeGetVolumeHealth: Send + Sync + 'static {
 
 request! {
     /// Which volume to check, and where it is.
-    NodeGetVolumeHealthRequest {
+    NodeGetVolumeHealthRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// The path at which the volume is published, if it is.
-        volume_publish_path: Option<AbsolutePath>,
+        volume_publish_path: Option<PathBuf>,
         /// The path at which the volume is staged, if it is.
-        staging_target_path: Option<AbsolutePath>,
+        staging_target_path: Option<PathBuf>,
     }
 }
 
@@ -65,13 +65,7 @@ request! {
 }
 
 impl Call for NodeGetVolumeHealthRequest {
-    const RPC: Rpc = Rpc::NodeGetVolumeHealth;
     type Answer = VolumeHealth;
-    type Reply = v1::NodeGetVolumeHealthResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
 
     fn paths(&self) -> Vec<(&'static str, PathBuf)> {
         let paths = [
@@ -81,18 +75,16 @@ impl Call for NodeGetVolumeHealthRequest {
         paths.into_iter().filter_map(|(field, path)| Some((field, path.as_ref()?.to_path_buf()))).collect()
     }
 
-    fn reply(health: VolumeHealth, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(health: VolumeHealth, request: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         let volume_health = Some(health.answer_for(&request.volume_id)?);
         Ok(v1::NodeGetVolumeHealthResponse { volume_health })
     }
 }
 
 impl Call for NodeGetStorageHealthRequest {
-    const RPC: Rpc = Rpc::NodeGetStorageHealth;
     type Answer = Vec<StorageHealthEntry>;
-    type Reply = v1::NodeGetStorageHealthResponse;
 
-    fn reply(entries: Vec<StorageHealthEntry>, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(entries: Vec<StorageHealthEntry>, _: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         Ok(v1::NodeGetStorageHealthResponse { backend_health: storage_health(entries)? })
     }
 }

@@ -1,9 +1,9 @@
 //! NodeGetInfo and NodeGetCapabilities.
 
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
-use crate::call::Call;
 use crate::call::request::question;
+use crate::call::{Call, Reply};
 use crate::error::{Error, Result};
 use crate::offer::{Offer, PluginService};
 use crate::types::volume::signed;
@@ -61,12 +61,10 @@ impl NodeInfo {
 question!(NodeGetInfoRequest, NodeGetCapabilitiesRequest);
 
 impl Call for NodeGetInfoRequest {
-    const RPC: Rpc = Rpc::NodeGetInfo;
     type Answer = NodeInfo;
-    type Reply = v1::NodeGetInfoResponse;
 
     // spec: node-get-info.served, node-get-info.max-volumes, node-get-info.topology-needs-capability
-    fn reply(info: NodeInfo, _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply(info: NodeInfo, _: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         if let Some(topology) = &info.accessible_topology {
             let place = std::slice::from_ref(topology);
             let needs = PluginService::VolumeAccessibilityConstraints;
@@ -82,12 +80,10 @@ impl Call for NodeGetInfoRequest {
 }
 
 impl Call for NodeGetCapabilitiesRequest {
-    const RPC: Rpc = Rpc::NodeGetCapabilities;
     type Answer = ();
-    type Reply = v1::NodeGetCapabilitiesResponse;
 
     // spec: node-get-capabilities.served
-    fn reply((): (), _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+    fn reply((): (), _: &Self::Wire, offer: &Offer) -> Result<Reply<Self>> {
         Ok(v1::NodeGetCapabilitiesResponse { capabilities: offer.node_wire() })
     }
 }

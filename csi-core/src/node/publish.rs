@@ -1,18 +1,17 @@
 //! What every node plugin does: publish a volume at a workload's path, and unpublish it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
 
 use super::NodeInfo;
 use super::matrix::{OneAtATime, PublishedTargets, SingleNodeWriter};
 use crate::admission::{Claim, Key};
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, answers_nothing};
 use crate::error::{Error, Result};
 use crate::offer::{NodeCapability as Capability, Offer};
-use crate::types::{AbsolutePath, PublishContext, Secrets, VolumeCapability, VolumeContext, VolumeId};
+use crate::types::{PublishContext, Secrets, VolumeCapability, VolumeContext, VolumeId};
 
 /// What every node plugin implements. Spec: "Node Service RPC".
 #[async_trait]
@@ -76,16 +75,16 @@ pub trait Node: Send + Sync + 'static {
 
 request! {
     /// Which volume to publish, where and how.
-    NodePublishVolumeRequest {
+    NodePublishVolumeRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// The context that ControllerPublishVolume returned.
         publish_context: PublishContext,
         /// The path at which the volume is staged. Always set when the driver offers STAGE_UNSTAGE_VOLUME,
         /// except for inline volumes.
-        staging_target_path: Option<AbsolutePath>,
+        staging_target_path: Option<PathBuf>,
         /// The path at which to publish the volume.
-        target_path: AbsolutePath,
+        target_path: PathBuf,
         /// How it will be used.
         volume_capability: VolumeCapability,
         /// The workload is only allowed to read.
@@ -99,26 +98,20 @@ request! {
 
 request! {
     /// Which volume to unpublish, and from where.
-    NodeUnpublishVolumeRequest {
+    NodeUnpublishVolumeRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// The path at which the volume is published.
-        target_path: AbsolutePath,
+        target_path: PathBuf,
     }
 }
 
-fn target_claims(volume_id: &VolumeId, target: &AbsolutePath) -> Vec<Claim> {
+fn target_claims(volume_id: &VolumeId, target: &Path) -> Vec<Claim> {
     vec![Claim::shared(Key::NodeVolume(volume_id.as_str().to_owned())), Claim::alone(Key::path(target))]
 }
 
 impl Call for NodePublishVolumeRequest {
-    const RPC: Rpc = Rpc::NodePublishVolume;
-    type Answer = ();
-    type Reply = v1::NodePublishVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
+    answers_nothing!();
 
     // spec: node-publish-volume.needs-staging-path
     fn permitted(&self, offer: &Offer) -> Result<()> {
@@ -141,20 +134,10 @@ impl Call for NodePublishVolumeRequest {
         claims.extend(self.staging_target_path.iter().map(|path| Claim::shared(Key::path(path))));
         claims
     }
-
-    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        Ok(v1::NodePublishVolumeResponse {})
-    }
 }
 
 impl Call for NodeUnpublishVolumeRequest {
-    const RPC: Rpc = Rpc::NodeUnpublishVolume;
-    type Answer = ();
-    type Reply = v1::NodeUnpublishVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
+    answers_nothing!();
 
     fn paths(&self) -> Vec<(&'static str, PathBuf)> {
         vec![("target_path", self.target_path.to_path_buf())]
@@ -162,10 +145,6 @@ impl Call for NodeUnpublishVolumeRequest {
 
     fn claims(&self) -> Vec<Claim> {
         target_claims(&self.volume_id, &self.target_path)
-    }
-
-    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        Ok(v1::NodeUnpublishVolumeResponse {})
     }
 }
 

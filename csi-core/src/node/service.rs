@@ -13,45 +13,62 @@ use super::{
     SingleNodeWriter, StageUnstageVolume,
 };
 use crate::offer::NodeCapability as Capability;
+use crate::registered::registered;
 
-/// The object that serves each RPC of the Node service, if any.
-pub(crate) struct NodeTable {
-    pub(crate) node: Arc<dyn Node>,
-    pub(crate) stage_unstage_volume: Option<Arc<dyn StageUnstageVolume>>,
-    pub(crate) volume_stats: Option<Arc<dyn NodeGetVolumeStats>>,
-    pub(crate) expand_volume: Option<Arc<dyn NodeExpandVolume>>,
-    pub(crate) volume_health: Option<Arc<dyn NodeGetVolumeHealth>>,
-    pub(crate) storage_health: Option<Arc<dyn NodeGetStorageHealth>>,
-    /// Reports a volume's health to callers of spec v1.12.0, if they are served.
-    pub(crate) condition: Option<Arc<dyn NodeGetVolumeHealth>>,
-    /// Whether the driver withdrew VOLUME_CONDITION.
-    without_condition: bool,
-    pub(crate) one_at_a_time: Arc<OneAtATime>,
-    pub(crate) offered: BTreeSet<Capability>,
-    /// Whether the node plugin serves no volume without STAGE_UNSTAGE_VOLUME.
-    pub(crate) needs_staging: bool,
-    /// The check of the node at start-up.
-    #[cfg(all(feature = "mount", target_os = "linux"))]
-    pub(crate) fitness: Option<Fitness>,
-    /// How often the volumes' filesystems are trimmed.
-    #[cfg(all(feature = "mount", target_os = "linux"))]
-    pub(crate) trim_period: Option<std::time::Duration>,
-    /// Whether the volumes of an earlier driver are taken over.
-    #[cfg(all(feature = "mount", target_os = "linux"))]
-    pub(crate) adoption: Option<Adoption>,
+/// See [`Plugin::metrics`](crate::Plugin::metrics).
+#[cfg(all(feature = "http", feature = "mount", target_os = "linux"))]
+pub(crate) type WriteMetrics = Arc<dyn Fn(&mut String) -> fmt::Result + Send + Sync>;
+
+registered! {
+    /// The object that serves each RPC of the Node service, if any.
+    NodeTable of NodeService, with node: Node
+    fields {
+        /// Reports a volume's health to callers of spec v1.12.0, if they are served.
+        pub(crate) condition: Option<Arc<dyn NodeGetVolumeHealth>>,
+        pub(crate) one_at_a_time: Arc<OneAtATime>,
+        /// Whether the node plugin serves no volume without STAGE_UNSTAGE_VOLUME.
+        pub(crate) needs_staging: bool,
+        /// The check of the node at start-up.
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        pub(crate) fitness: Option<Fitness>,
+        /// How often the volumes' filesystems are trimmed.
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        pub(crate) trim_period: Option<std::time::Duration>,
+        /// Whether the volumes of an earlier driver are taken over.
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        pub(crate) adoption: Option<Adoption>,
+        /// Writes the metrics of a ready-made node plugin.
+        #[cfg(all(feature = "http", feature = "mount", target_os = "linux"))]
+        pub(crate) metrics: Option<WriteMetrics>,
+    }
+    by hand {}
+    methods {
+        /// Offers STAGE_UNSTAGE_VOLUME.
+        stage_unstage_volume / stage_unstage_volume_by: StageUnstageVolume = StageUnstageVolume,
+        /// Offers GET_VOLUME_STATS.
+        get_volume_stats / get_volume_stats_by: NodeGetVolumeStats = GetVolumeStats,
+        /// Offers EXPAND_VOLUME on the node.
+        expand_volume / expand_volume_by: NodeExpandVolume = ExpandVolume,
+        /// Offers GET_VOLUME_HEALTH on the node, or VOLUME_CONDITION with
+        /// [`Spec::V1_12`](crate::Spec::V1_12). Alpha.
+        get_volume_health / get_volume_health_by: NodeGetVolumeHealth = GetVolumeHealth,
+        /// Offers GET_STORAGE_HEALTH. Alpha, new in spec v1.13.0; not served with
+        /// [`Spec::V1_12`](crate::Spec::V1_12).
+        get_storage_health / get_storage_health_by: NodeGetStorageHealth = GetStorageHealth,
+    }
 }
 
 impl NodeTable {
     /// Whether callers of spec v1.12.0 can read volumes' health where they expect it.
     pub(crate) fn reports_condition(&self) -> bool {
-        self.volume_health.is_some() && self.volume_stats.is_some()
+        self.get_volume_health.is_some() && self.get_volume_stats.is_some()
     }
 
     /// Serves callers of spec v1.12.0, if the driver reports health.
     #[allow(deprecated, reason = "the capability is that of v1.12.0")]
     pub(crate) fn serve_volume_condition(&mut self) {
         if self.reports_condition() && !self.without_condition {
-            self.condition = self.volume_health.clone();
+            self.condition = self.get_volume_health.clone();
             self.offered.insert(Capability::VolumeCondition);
         }
     }
@@ -69,21 +86,6 @@ impl NodeTable {
     pub(crate) fn withdraw_v1_13(&mut self) {
         self.withdraw(Capability::GetVolumeHealth);
         self.withdraw(Capability::GetStorageHealth);
-    }
-
-    /// Stops serving this capability.
-    #[allow(deprecated, reason = "VOLUME_CONDITION is that of v1.12.0")]
-    fn withdraw(&mut self, capability: Capability) {
-        self.offered.remove(&capability);
-        match capability {
-            Capability::StageUnstageVolume => self.stage_unstage_volume = None,
-            Capability::GetVolumeStats => self.volume_stats = None,
-            Capability::ExpandVolume => self.expand_volume = None,
-            Capability::GetVolumeHealth => self.volume_health = None,
-            Capability::GetStorageHealth => self.storage_health = None,
-            Capability::VolumeCondition => self.without_condition = true,
-            _ => {}
-        }
     }
 }
 
@@ -142,25 +144,7 @@ pub struct NodeService<D> {
 impl<D: Node> NodeService<D> {
     /// Creates a service that publishes and unpublishes volumes.
     pub fn new(driver: Arc<D>) -> Self {
-        let table = NodeTable {
-            node: Arc::clone(&driver) as _,
-            stage_unstage_volume: None,
-            volume_stats: None,
-            expand_volume: None,
-            volume_health: None,
-            storage_health: None,
-            condition: None,
-            without_condition: false,
-            one_at_a_time: Arc::default(),
-            offered: BTreeSet::new(),
-            needs_staging: false,
-            #[cfg(all(feature = "mount", target_os = "linux"))]
-            fitness: None,
-            #[cfg(all(feature = "mount", target_os = "linux"))]
-            trim_period: None,
-            #[cfg(all(feature = "mount", target_os = "linux"))]
-            adoption: None,
-        };
+        let table = NodeTable::new(Arc::clone(&driver) as _);
         Self { driver, table }
     }
 
@@ -170,98 +154,6 @@ impl<D: Node> NodeService<D> {
     pub fn publish_unpublish_by(mut self, other: Arc<impl Node>) -> Self {
         self.table.node = other;
         self
-    }
-
-    fn offer(mut self, capability: Capability) -> Self {
-        self.table.offered.insert(capability);
-        self
-    }
-
-    /// Offers STAGE_UNSTAGE_VOLUME.
-    #[must_use]
-    pub fn stage_unstage_volume(self) -> Self
-    where
-        D: StageUnstageVolume,
-    {
-        let driver = Arc::clone(&self.driver);
-        self.stage_unstage_volume_by(driver)
-    }
-
-    /// Like [`stage_unstage_volume`](Self::stage_unstage_volume), answered by `other`.
-    #[must_use]
-    pub fn stage_unstage_volume_by(mut self, other: Arc<impl StageUnstageVolume>) -> Self {
-        self.table.stage_unstage_volume = Some(other);
-        self.offer(Capability::StageUnstageVolume)
-    }
-
-    /// Offers GET_VOLUME_STATS.
-    #[must_use]
-    pub fn get_volume_stats(self) -> Self
-    where
-        D: NodeGetVolumeStats,
-    {
-        let driver = Arc::clone(&self.driver);
-        self.get_volume_stats_by(driver)
-    }
-
-    /// Like [`get_volume_stats`](Self::get_volume_stats), answered by `other`.
-    #[must_use]
-    pub fn get_volume_stats_by(mut self, other: Arc<impl NodeGetVolumeStats>) -> Self {
-        self.table.volume_stats = Some(other);
-        self.offer(Capability::GetVolumeStats)
-    }
-
-    /// Offers EXPAND_VOLUME on the node.
-    #[must_use]
-    pub fn expand_volume(self) -> Self
-    where
-        D: NodeExpandVolume,
-    {
-        let driver = Arc::clone(&self.driver);
-        self.expand_volume_by(driver)
-    }
-
-    /// Like [`expand_volume`](Self::expand_volume), answered by `other`.
-    #[must_use]
-    pub fn expand_volume_by(mut self, other: Arc<impl NodeExpandVolume>) -> Self {
-        self.table.expand_volume = Some(other);
-        self.offer(Capability::ExpandVolume)
-    }
-
-    /// Offers GET_VOLUME_HEALTH on the node, or VOLUME_CONDITION with
-    /// [`Spec::V1_12`](crate::Spec::V1_12). Alpha.
-    #[must_use]
-    pub fn get_volume_health(self) -> Self
-    where
-        D: NodeGetVolumeHealth,
-    {
-        let driver = Arc::clone(&self.driver);
-        self.get_volume_health_by(driver)
-    }
-
-    /// Like [`get_volume_health`](Self::get_volume_health), answered by `other`.
-    #[must_use]
-    pub fn get_volume_health_by(mut self, other: Arc<impl NodeGetVolumeHealth>) -> Self {
-        self.table.volume_health = Some(other);
-        self.offer(Capability::GetVolumeHealth)
-    }
-
-    /// Offers GET_STORAGE_HEALTH. Alpha, new in spec v1.13.0; not served with
-    /// [`Spec::V1_12`](crate::Spec::V1_12).
-    #[must_use]
-    pub fn get_storage_health(self) -> Self
-    where
-        D: NodeGetStorageHealth,
-    {
-        let driver = Arc::clone(&self.driver);
-        self.get_storage_health_by(driver)
-    }
-
-    /// Like [`get_storage_health`](Self::get_storage_health), answered by `other`.
-    #[must_use]
-    pub fn get_storage_health_by(mut self, other: Arc<impl NodeGetStorageHealth>) -> Self {
-        self.table.storage_health = Some(other);
-        self.offer(Capability::GetStorageHealth)
     }
 
     /// Declares SINGLE_NODE_MULTI_WRITER: the driver distinguishes this access mode and
@@ -300,21 +192,21 @@ impl<D: Node> NodeService<D> {
         self.stage_unstage_volume()
     }
 
-    pub(crate) fn into_table(self) -> NodeTable {
-        self.table
-    }
-}
-
-impl<D> fmt::Debug for NodeService<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("NodeService").field(&self.table.offered).finish()
+    /// Adds metrics of the node plugin to those of the whole plugin.
+    #[cfg(all(feature = "http", feature = "mount", target_os = "linux"))]
+    pub(crate) fn metrics(
+        mut self,
+        write: impl Fn(&mut String) -> fmt::Result + Send + Sync + 'static,
+    ) -> Self {
+        self.table.metrics = Some(Arc::new(write));
+        self
     }
 }
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
 impl<D: Node> NodeService<D> {
     /// Checks the node when the plugin starts, as the ready-made node plugins do, and logs what is missing
-    /// of the driver's needs ([`csi_mount::preflight`]). For a driver's node plugin that is built on the
+    /// of the driver's needs ([`csi_mount::Mounts::preflight`]). For a driver's node plugin that is built on the
     /// ready-made ones, and for a driver that needs other things than the ready-made one assumes.
     ///
     /// What prevents pods of this node from seeing their volumes is looked for at
@@ -325,12 +217,10 @@ impl<D: Node> NodeService<D> {
         self
     }
 
-    /// Has the check of the node look at this directory, not at
-    /// [`Plugin::volume_roots`](crate::Plugin::volume_roots).
-    #[must_use]
-    pub fn kubelet_root(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+    /// Says whether FUSE programs have pods of their own: for the manifests.
+    pub(crate) fn fuse_pods(mut self, has_pods: bool) -> Self {
         if let Some(fitness) = &mut self.table.fitness {
-            fitness.at(path.into());
+            fitness.has_fuse_pods = Some(has_pods);
         }
         self
     }
@@ -371,76 +261,5 @@ impl<D: Node> NodeService<D> {
     pub fn adopt(mut self, check: impl Fn(&LeftMount) -> Result<(), String> + Send + Sync + 'static) -> Self {
         self.table.adoption = Some(Adoption(Box::new(check)));
         self
-    }
-
-    /// Starts without checking the node.
-    #[must_use]
-    pub fn without_self_check(mut self) -> Self {
-        self.table.fitness = None;
-        self
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use async_trait::async_trait;
-    use csi_proto::v1;
-
-    use super::*;
-    use crate::error::Result;
-    use crate::node::{
-        NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeUnpublishVolumeRequest,
-    };
-    use crate::types::VolumeStats;
-
-    struct Plain;
-
-    #[async_trait]
-    impl Node for Plain {
-        async fn info(&self) -> Result<NodeInfo> {
-            NodeInfo::new("plain")
-        }
-        async fn publish_volume(&self, _: NodePublishVolumeRequest) -> Result<()> {
-            Ok(())
-        }
-        async fn unpublish_volume(&self, _: NodeUnpublishVolumeRequest) -> Result<()> {
-            Ok(())
-        }
-    }
-
-    /// Answers with this size, and implements nothing else of a node plugin.
-    struct Size(u64);
-
-    #[async_trait]
-    impl NodeGetVolumeStats for Size {
-        async fn volume_stats(&self, _: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
-            Ok(VolumeStats::from_device_size(self.0))
-        }
-    }
-
-    #[async_trait]
-    impl NodeGetVolumeStats for Plain {
-        async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
-            Size(1).volume_stats(request).await
-        }
-    }
-
-    #[tokio::test]
-    async fn another_implementor_answers_and_the_rest_stays() {
-        let service = NodeService::new(Arc::new(Plain));
-        #[cfg(all(feature = "mount", target_os = "linux"))]
-        let service = service.self_check(&[]);
-        let table = service.get_volume_stats().get_volume_stats_by(Arc::new(Size(7))).into_table();
-        let wire = v1::NodeGetVolumeStatsRequest {
-            volume_id: "v".to_owned(),
-            volume_path: "/v".to_owned(),
-            ..Default::default()
-        };
-        let stats = table.volume_stats.as_ref().unwrap().volume_stats(wire.try_into().unwrap()).await;
-        assert_eq!(stats.unwrap().bytes.unwrap().total, 7);
-        assert_eq!(table.node.info().await.unwrap().node_id.as_str(), "plain");
-        assert_eq!(Vec::from_iter(table.offered), [Capability::GetVolumeStats]);
-        #[cfg(all(feature = "mount", target_os = "linux"))]
-        assert!(table.fitness.is_some());
     }
 }

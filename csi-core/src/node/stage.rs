@@ -1,16 +1,15 @@
 //! STAGE_UNSTAGE_VOLUME: one path on the node from which a volume is published.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
 
 use crate::admission::{Claim, Key};
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, answers_nothing};
 use crate::error::Result;
 use crate::offer::Offer;
-use crate::types::{AbsolutePath, PublishContext, Secrets, VolumeCapability, VolumeContext, VolumeId};
+use crate::types::{PublishContext, Secrets, VolumeCapability, VolumeContext, VolumeId};
 
 /// Prepares a volume on a node, once for all workloads. Spec: "NodeStageVolume", "NodeUnstageVolume".
 #[async_trait]
@@ -47,13 +46,13 @@ pub trait StageUnstageVolume: Send + Sync + 'static {
 
 request! {
     /// Which volume to stage, and where.
-    NodeStageVolumeRequest {
+    NodeStageVolumeRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// The context that ControllerPublishVolume returned.
         publish_context: PublishContext,
         /// The staging path: an existing directory for this volume on this node.
-        staging_target_path: AbsolutePath,
+        staging_target_path: PathBuf,
         /// How it will be used.
         volume_capability: VolumeCapability,
         /// Credentials.
@@ -65,27 +64,21 @@ request! {
 
 request! {
     /// Which volume to unstage, and from where.
-    NodeUnstageVolumeRequest {
+    NodeUnstageVolumeRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// The path at which the volume is staged.
-        staging_target_path: AbsolutePath,
+        staging_target_path: PathBuf,
     }
 }
 
 // spec: concurrency.simultaneous-calls
-fn staging_claims(volume_id: &VolumeId, staging: &AbsolutePath) -> Vec<Claim> {
+fn staging_claims(volume_id: &VolumeId, staging: &Path) -> Vec<Claim> {
     vec![Claim::alone(Key::NodeVolume(volume_id.as_str().to_owned())), Claim::alone(Key::path(staging))]
 }
 
 impl Call for NodeStageVolumeRequest {
-    const RPC: Rpc = Rpc::NodeStageVolume;
-    type Answer = ();
-    type Reply = v1::NodeStageVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
+    answers_nothing!();
 
     fn permitted(&self, offer: &Offer) -> Result<()> {
         offer.check_node_use("volume_capability", &self.volume_capability)
@@ -98,20 +91,10 @@ impl Call for NodeStageVolumeRequest {
     fn claims(&self) -> Vec<Claim> {
         staging_claims(&self.volume_id, &self.staging_target_path)
     }
-
-    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        Ok(v1::NodeStageVolumeResponse {})
-    }
 }
 
 impl Call for NodeUnstageVolumeRequest {
-    const RPC: Rpc = Rpc::NodeUnstageVolume;
-    type Answer = ();
-    type Reply = v1::NodeUnstageVolumeResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
+    answers_nothing!();
 
     fn paths(&self) -> Vec<(&'static str, PathBuf)> {
         vec![("staging_target_path", self.staging_target_path.to_path_buf())]
@@ -119,9 +102,5 @@ impl Call for NodeUnstageVolumeRequest {
 
     fn claims(&self) -> Vec<Claim> {
         staging_claims(&self.volume_id, &self.staging_target_path)
-    }
-
-    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        Ok(v1::NodeUnstageVolumeResponse {})
     }
 }

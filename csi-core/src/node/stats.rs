@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
+use csi_proto::v1;
 
 use super::{NodeGetVolumeHealth, NodeGetVolumeHealthRequest};
-use crate::call::Call;
 use crate::call::request::request;
+use crate::call::{Call, Reply};
 use crate::error::{Error, Result};
 use crate::offer::Offer;
 use crate::types::health::condition;
-use crate::types::{AbsolutePath, VolumeId, VolumePath, VolumeStats};
+use crate::types::{VolumeId, VolumeStats, fields};
 
 /// Reports a volume's usage. Spec: "NodeGetVolumeStats".
 #[async_trait]
@@ -35,14 +35,14 @@ pub trait NodeGetVolumeStats: Send + Sync + 'static {
 
 request! {
     /// Which volume, and where it is.
-    NodeGetVolumeStatsRequest {
+    NodeGetVolumeStatsRequest about volume_id {
         /// The volume.
         volume_id: VolumeId,
         /// Where the caller believes the volume to be. A path without the volume is NOT_FOUND; so is a
         /// relative path.
-        volume_path: VolumePath,
+        volume_path: PathBuf = fields::volume_path,
         /// The path at which the volume is staged. The kubelet does not set it.
-        staging_target_path: Option<AbsolutePath>,
+        staging_target_path: Option<PathBuf>,
     }
 }
 
@@ -80,13 +80,7 @@ impl NodeGetVolumeStatsRequest {
 }
 
 impl Call for NodeGetVolumeStatsRequest {
-    const RPC: Rpc = Rpc::NodeGetVolumeStats;
     type Answer = StatsAndCondition;
-    type Reply = v1::NodeGetVolumeStatsResponse;
-
-    fn subject(&self) -> &str {
-        self.volume_id.as_str()
-    }
 
     fn paths(&self) -> Vec<(&'static str, PathBuf)> {
         let staging = self.staging_target_path.iter().map(|path| ("staging_target_path", path.to_path_buf()));
@@ -94,7 +88,7 @@ impl Call for NodeGetVolumeStatsRequest {
     }
 
     #[allow(deprecated, reason = "the condition is answered for callers of spec v1.12.0")]
-    fn reply(answer: StatsAndCondition, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+    fn reply(answer: StatsAndCondition, _: &Self::Wire, _: &Offer) -> Result<Reply<Self>> {
         let usage = answer.stats.answer()?;
         if usage.is_empty() {
             return Err(Error::broken("usage: has neither bytes nor inodes"));

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use csi_mount::{ErrorKind as MountErrorKind, Host};
+use csi_mount::{DeviceUse, ErrorKind as MountErrorKind, Host};
 use serde::{Deserialize, Serialize};
 
 use super::Attachment;
@@ -27,7 +27,6 @@ const MAX_NAMED: usize = 3;
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     version: u32,
-    volume_id: String,
     /// The boot of this node in which the device was attached.
     boot: String,
     publish_context: BTreeMap<String, String>,
@@ -68,7 +67,7 @@ impl ShutDownDevice {
             return Ok(());
         }
         let users = host.devices().users(&self.path)?;
-        let users: Vec<_> = users.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+        let users: Vec<_> = users.into_iter().take(MAX_NAMED).collect();
         Err(Error::InUse(
             format!(
                 "the volume's filesystem was shut down when it was unstaged, and its device {} ({}) is still in use: \
@@ -141,7 +140,6 @@ impl Attachments {
         let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
         let record = Record {
             version: VERSION,
-            volume_id: attachment.volume_id.to_string(),
             boot: boot()?,
             publish_context: attachment.publish_context.iter().map(owned).collect(),
             volume_context: attachment.volume_context.iter().map(owned).collect(),
@@ -162,9 +160,8 @@ impl Attachments {
             Err(error) => return Ok(Loaded::Unreadable(error)),
         };
         let version = record.version;
-        let owner = &record.volume_id;
-        if version != VERSION || owner != id.as_str() {
-            let why = format!("it is of version {version} and volume {owner}, not {VERSION} and {id}");
+        if version != VERSION {
+            let why = format!("it is of version {version}, not {VERSION}");
             let text = unreadable(&records.file_of(id)?, &why);
             return Ok(Loaded::Unreadable(Error::Internal(text.into())));
         }
@@ -208,6 +205,15 @@ impl StoredAttachment {
             && self.shut_down.is_none()
             && self.attachment.publish_context == attachment.publish_context
             && self.attachment.volume_context.is_of_same_volume(&attachment.volume_context)
+    }
+}
+
+/// Whether anything on the node uses this device. A device that does not exist is not in use.
+pub(super) fn is_in_use(host: &Host, device: &Path) -> csi_mount::Result<bool> {
+    match host.devices().in_use(device) {
+        Ok(found) => Ok(found == DeviceUse::InUse),
+        Err(error) if error.kind() == MountErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -183,7 +183,7 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// checks, and whether the volume already has content: see [`staged`](Self::staged).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an unsupported filesystem or mount option.
+    /// Those of [`stage_plan`].
     async fn plan(&self, _volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
         stage_plan(capability)
     }
@@ -207,12 +207,23 @@ pub trait BlockDevices: Send + Sync + 'static {
 /// read-only if the access mode is.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an unsupported filesystem or mount option.
+/// [`Error::InvalidArgument`] for an unsupported filesystem or mount option. [`Error::Unsupported`] for an access mode
+/// in which several nodes mount the filesystem and one of them writes, which destroys it. The controller is not always
+/// asked before, for example about a PersistentVolume that an administrator made.
 pub fn stage_plan(capability: &VolumeCapability) -> Result<StagePlan> {
+    let mode = capability.access_mode;
+    if mode.is_multi_node() && !mode.is_read_only() {
+        return Err(Error::Unsupported(
+            format!(
+                "volume_capability.access_mode: with {mode} several nodes would mount the filesystem of one device, \
+                 and a write destroys it; use a mode of one node, or the raw device"
+            )
+            .into(),
+        ));
+    }
     let filesystem = filesystem(capability)?.unwrap_or(Filesystem::Ext4);
     let options = mount_options(capability)?;
-    let read_only = capability.access_mode.is_read_only();
-    Ok(StagePlan::new(filesystem).options(if read_only { options.read_only() } else { options }))
+    Ok(StagePlan::new(filesystem).options(if mode.is_read_only() { options.read_only() } else { options }))
 }
 
 /// The filesystem that the caller names.

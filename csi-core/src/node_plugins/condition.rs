@@ -8,7 +8,7 @@ use csi_mount::MountHealth;
 use super::ownership::refuse_stats_of_another;
 use crate::blocking::blocking;
 use crate::call::request::TypedRequest as _;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::node::NodeGetVolumeHealthRequest;
 use crate::types::{VolumeHealth, VolumeHealthEntry, VolumeHealthStatus};
 
@@ -17,13 +17,30 @@ pub(super) fn device_gone() -> VolumeHealthEntry {
     entry(VolumeHealthStatus::Inaccessible, "DeviceGone", "its device is not on this node".to_owned())
 }
 
+/// A volume's device, or why the driver can't name it now.
+///
+/// # Errors
+/// [`Error::VolumeNotFound`]
+pub(super) fn known<D>(found: Result<Option<D>>) -> Result<(Option<D>, Option<Error>)> {
+    match found {
+        Err(error @ Error::VolumeNotFound(_)) => Err(error),
+        Err(error) => Ok((None, Some(error))),
+        Ok(device) => Ok((device, None)),
+    }
+}
+
+/// The health entry of a volume whose device the driver can't name now.
+pub(super) fn device_unknown(error: &Error) -> VolumeHealthEntry {
+    entry(VolumeHealthStatus::Degraded, "DeviceUnknown", error.to_string())
+}
+
 impl NodeGetVolumeHealthRequest {
     /// Returns the health of the volume's mounts, where it is staged and where it is published:
     /// `FilesystemDead` and `FilesystemUnresponsive` (inaccessible), `FilesystemReadOnly` after an error
     /// (degraded), `FilesystemFrozen` (degraded), `NotMounted` (inaccessible) if it is supposed to be
     /// published there. If several paths have the same problem, one of them is reported.
     ///
-    /// Bounded in time: see [`csi_mount::health`].
+    /// Bounded in time: see [`Mounts::health`](csi_mount::Mounts::health).
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND) if the path belongs to another

@@ -186,7 +186,7 @@ impl<D: Directories> NodeExpandVolume for DirectoryNode<D> {
         let host = request.host().clone();
         let path = source.clone();
         let at = request.volume_path.to_path_buf();
-        if !blocking(move || Ok(MountTable::read(&host)?.mounted_from(&path).contains(&at))).await? {
+        if !blocking(move || Ok(MountTable::read(&host)?.is_mounted_from(&path, &at))).await? {
             return Err(Error::VolumeNotFound(request.volume_id));
         }
         grow_directory(request.host(), source, size).await

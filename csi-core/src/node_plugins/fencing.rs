@@ -20,8 +20,8 @@ use crate::types::{NodeId, VolumeHealthStatus};
 #[cfg(feature = "remote")]
 const KEY: &str = "reservationKey";
 
-/// The node that a volume with one writer is published to, and the number of times that this was another node than
-/// before: the generation of the node's [`ReservationKey`].
+/// The node that a volume with one writer is published to, and the number of times that it was published after it was
+/// published nowhere: the generation of the node's [`ReservationKey`].
 ///
 /// A driver that [fences](super::BlockDevices::fencing) keeps it with the volume, durably. It changes and stores it in
 /// ControllerPublishVolume before the answer, and in ControllerUnpublishVolume. The framework runs these calls for
@@ -45,7 +45,7 @@ const KEY: &str = "reservationKey";
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct PublishRecord {
-    /// The node to which it was published last. Empty: to none.
+    /// The node to which it was published last. Empty: to none yet.
     node: String,
     is_published: bool,
     generation: u32,
@@ -53,20 +53,21 @@ pub struct PublishRecord {
 
 #[cfg(feature = "remote")]
 impl PublishRecord {
-    /// Publishes the volume to this node. Nothing changes if it was the last one: a repeated call, or a volume that comes
-    /// back.
+    /// Publishes the volume to this node. A repeated call changes nothing. A volume that comes back to the same node has
+    /// a new generation: another machine can have the name now, and the one before can still write.
     ///
     /// # Errors
     /// [`Error::PublishedElsewhere`] (FAILED_PRECONDITION) if it is published to another node.
     pub fn publish(&mut self, node: &NodeId) -> Result<()> {
-        if self.node != node.as_str() {
-            if self.is_published {
+        if self.is_published {
+            if self.node != node.as_str() {
                 return Err(Error::PublishedElsewhere(NodeId::new(&self.node)?));
             }
-            let next = self.generation.checked_add(1);
-            self.generation = next.ok_or_else(|| Error::Internal("no generation is left".into()))?;
-            self.node = node.as_str().to_owned();
+            return Ok(());
         }
+        let next = self.generation.checked_add(1);
+        self.generation = next.ok_or_else(|| Error::Internal("no generation is left".into()))?;
+        self.node = node.as_str().to_owned();
         self.is_published = true;
         Ok(())
     }
@@ -90,56 +91,80 @@ impl PublishRecord {
     }
 }
 
-/// The reservation of a volume's device, if there is to be one.
-pub(super) struct Reservation {
+/// The reservation of a volume's device.
+pub(super) enum Reservation {
+    /// The driver or the access mode asks for none.
+    Off,
+    /// There is to be one, but the controller gave no key.
     #[cfg(feature = "remote")]
-    wanted: Option<(ReservationKey, Fencing)>,
+    WithoutKey,
+    #[cfg(feature = "remote")]
+    WithKey(ReservationKey, Fencing),
 }
 
 #[cfg(feature = "remote")]
 impl Reservation {
-    /// What the driver chose, with the key of the publish context. A volume that several nodes use, or that is only read,
-    /// has no reservation.
+    /// For a stage: one that is required needs a key.
+    pub(super) fn for_stage(devices: &impl BlockDevices, volume: &Attachment) -> Result<Self> {
+        let found = Self::of(devices, volume)?;
+        if matches!(found, Self::WithoutKey) && devices.fencing() == Fencing::Required {
+            volume.publish_context.require(KEY)?;
+        }
+        Ok(found)
+    }
+
+    /// What the driver chose, with the key of the publish context: a volume that was staged earlier can have none. One that
+    /// several nodes use, or that is only read, has no reservation.
     pub(super) fn of(devices: &impl BlockDevices, volume: &Attachment) -> Result<Self> {
         let mode = volume.volume_capability.as_ref().map(|capability| capability.access_mode);
         let has_one_writer = mode.is_none_or(|mode| !mode.is_multi_node() && !mode.is_read_only());
-        let fencing = if has_one_writer { devices.fencing() } else { Fencing::Off };
-        let key = match (fencing, volume.publish_context.get(KEY)) {
-            (Fencing::Off, _) => None,
-            (Fencing::Required, _) => Some(volume.publish_context.require(KEY)?),
-            (_, key) => key,
-        };
-        let parse = |text: &str| {
-            text.parse().map_err(|error: csi_mount::Error| {
-                Error::invalid(format!("publish_context[{KEY}]"), error.to_string())
-            })
-        };
-        if key.is_none() && fencing != Fencing::Off {
-            tracing::info!("no reservation: the publish context has no {KEY}");
+        let fencing = devices.fencing();
+        if !has_one_writer || fencing == Fencing::Off {
+            return Ok(Self::Off);
         }
-        Ok(Self { wanted: key.map(parse).transpose()?.map(|key| (key, fencing)) })
+        let Some(key) = volume.publish_context.get(KEY) else { return Ok(Self::WithoutKey) };
+        let key = key.parse().map_err(|error: csi_mount::Error| {
+            Error::invalid(format!("publish_context[{KEY}]"), error.to_string())
+        })?;
+        Ok(Self::WithKey(key, fencing))
     }
 
+    /// The plan of a volume's stage, with the reservation.
     pub(super) fn plan(&self, plan: StagePlan) -> StagePlan {
-        match self.wanted {
-            Some((key, fencing)) => plan.reserve(key, fencing),
-            None => plan,
+        match self {
+            Self::Off => plan,
+            Self::WithoutKey => {
+                log_without_key();
+                plan
+            }
+            Self::WithKey(key, fencing) => plan.reserve(*key, *fencing),
         }
     }
 
     /// Reserves the device of a raw volume.
     pub(super) fn reserve(&self, host: &Host, device: &Path) -> Result<()> {
-        if let Some((key, fencing)) = self.wanted {
-            host.block().reserve(device, key, fencing)?;
+        match self {
+            Self::Off => {}
+            Self::WithoutKey => log_without_key(),
+            Self::WithKey(key, fencing) => host.block().reserve(device, *key, *fencing)?,
         }
         Ok(())
     }
 
     /// What is wrong with the reservation.
     pub(super) fn health(&self, host: &Host, device: &Path) -> Result<Option<VolumeHealthEntry>> {
-        let Some((key, _)) = self.wanted else { return Ok(None) };
-        let (status, reason, message) = match host.block().write_right(device, key)? {
-            WriteRight::Lost(generation) => (
+        let not_fenced = |message| VolumeHealthEntry::new(VolumeHealthStatus::Degraded, "NotFenced", message);
+        let key = match self {
+            Self::Off => return Ok(None),
+            Self::WithoutKey => {
+                return Ok(Some(not_fenced(
+                    "its controller gave no key: a node that is cut off could write",
+                )));
+            }
+            Self::WithKey(key, _) => *key,
+        };
+        Ok(Some(match host.block().write_right(device, key)? {
+            WriteRight::Lost(generation) => VolumeHealthEntry::new(
                 VolumeHealthStatus::Inaccessible,
                 "Fenced",
                 format!(
@@ -147,20 +172,22 @@ impl Reservation {
                     key.generation()
                 ),
             ),
-            WriteRight::NotReserved => (
+            WriteRight::NotReserved => VolumeHealthEntry::new(
                 VolumeHealthStatus::Degraded,
                 "NotReserved",
-                "its storage lost the reservation: another node could write; stage it again".to_owned(),
+                "its storage lost the reservation: another node could write; stage it again",
             ),
-            WriteRight::Unsupported => (
-                VolumeHealthStatus::Degraded,
-                "NotFenced",
-                "its device has no reservations: a node that is cut off could write".to_owned(),
-            ),
+            WriteRight::Unsupported => {
+                not_fenced("its device has no reservations: a node that is cut off could write")
+            }
             _ => return Ok(None),
-        };
-        Ok(Some(VolumeHealthEntry { status, reason: reason.to_owned(), message }))
+        }))
     }
+}
+
+#[cfg(feature = "remote")]
+fn log_without_key() {
+    tracing::info!("no reservation: the publish context has no {KEY}");
 }
 
 /// Ends the reservation of a volume that is unstaged. If that fails, the next node takes it over.
@@ -176,8 +203,12 @@ pub(super) fn release(devices: &impl BlockDevices, host: &Host, device: &Path) {
 #[cfg(not(feature = "remote"))]
 #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "with the feature they do something")]
 impl Reservation {
+    pub(super) fn for_stage(_: &impl BlockDevices, _: &Attachment) -> Result<Self> {
+        Ok(Self::Off)
+    }
+
     pub(super) fn of(_: &impl BlockDevices, _: &Attachment) -> Result<Self> {
-        Ok(Self {})
+        Ok(Self::Off)
     }
 
     pub(super) fn plan(&self, plan: StagePlan) -> StagePlan {
@@ -201,10 +232,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_generation_grows_with_each_other_node() {
+    fn the_generation_grows_with_each_publish_after_an_unpublish() {
         let node = |name: &str| NodeId::new(name).unwrap();
         let mut record = PublishRecord::default();
-        for (name, generation) in [("a", 1), ("a", 1), ("b", 2), ("b", 2), ("a", 3)] {
+        for (name, generation) in [("a", 1), ("a", 2), ("b", 3), ("b", 4), ("a", 5)] {
             record.publish(&node(name)).unwrap();
             record.publish(&node(name)).unwrap();
             assert_eq!((record.generation, record.published_node()), (generation, Some(name)));

@@ -6,9 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+#[cfg(feature = "http")]
+use csi_mount::flow::fuse::MounterDaemon;
 use csi_mount::flow::fuse::{FuseDaemon, Mounter, resume};
 use csi_mount::{Host, NodeNeed, OwnedPath, Owner, UNMOUNT_TIME_LIMIT};
 
+#[cfg(feature = "http")]
+use super::fuse_metrics;
 use super::kernel::{mount_options, refuse_block};
 use super::selinux::require_context;
 use super::{
@@ -153,18 +157,26 @@ impl<F: FuseFilesystems> FuseNode<F> {
         Self { filesystems, mounts: None }
     }
 
-    /// Creates the node plugin of [`unstaged_service`](Self::unstaged_service).
-    pub fn unstaged(filesystems: Arc<F>, directory: impl Into<PathBuf>) -> Self {
-        Self { filesystems, mounts: Some(directory.into()) }
-    }
-
     /// Creates a Node service for these filesystems, with all supported capabilities registered.
     pub fn service(filesystems: Arc<F>) -> NodeService<Self> {
-        NodeService::new(Arc::new(Self::new(filesystems)))
-            .always_staged()
+        Self::new(filesystems).into_service().always_staged()
+    }
+
+    /// Creates a Node service with what staged and unstaged volumes have.
+    fn into_service(self) -> NodeService<Self> {
+        let filesystems = Arc::clone(&self.filesystems);
+        let service = NodeService::new(Arc::new(self))
             .get_volume_stats()
             .get_volume_health()
             .self_check(&[NodeNeed::Fuse])
+            .fuse_pods(filesystems.mounter().is_some());
+        #[cfg(feature = "http")]
+        let service = service.metrics(move |out| {
+            let Some(mounter) = filesystems.mounter() else { return Ok(()) };
+            let daemons = mounter.daemons();
+            fuse_metrics::write(out, daemons.iter().map(|daemon| (volume_of(daemon), daemon.into())))
+        });
+        service
     }
 
     /// Creates a Node service without STAGE_UNSTAGE_VOLUME: each target has a daemon of its own, which is
@@ -207,10 +219,7 @@ impl<F: FuseFilesystems> FuseNode<F> {
     /// # fn write_private(_: &Path, _: &str) -> Result<()> { Ok(()) }
     /// ```
     pub fn unstaged_service(filesystems: Arc<F>, directory: impl Into<PathBuf>) -> NodeService<Self> {
-        NodeService::new(Arc::new(Self::unstaged(filesystems, directory)))
-            .get_volume_stats()
-            .get_volume_health()
-            .self_check(&[NodeNeed::Fuse])
+        Self { filesystems, mounts: Some(directory.into()) }.into_service()
     }
 
     /// Where the daemon of a target mounts if the volumes are not staged.
@@ -312,9 +321,15 @@ fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Whether a mark belongs to this volume.
 fn is_of(mark: &str, id: &VolumeId) -> bool {
     mark.rsplit_once(' ').is_some_and(|(marked, _)| marked == id.as_str())
+}
+
+/// The id of the volume that a daemon serves, by its mark.
+#[cfg(feature = "http")]
+fn volume_of(daemon: &MounterDaemon) -> String {
+    let mark = daemon.identity.as_deref().unwrap_or_default().to_string_lossy();
+    mark.rsplit_once(' ').map_or_else(String::new, |(id, _)| id.to_owned())
 }
 
 #[async_trait]
@@ -402,10 +417,10 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
 
 /// Unmounts, and waits for the end of the daemon.
 fn end_daemon(host: &Host, staging: &OwnedPath, limit: Duration, mounter: Option<Mounter>) -> Result<()> {
-    let deadline = Instant::now() + limit;
+    let start = Instant::now();
     host.fuse().unstage(staging, limit)?;
     if let Some(mounter) = mounter {
-        mounter.end(staging.path(), deadline.saturating_duration_since(Instant::now()))?;
+        mounter.end(staging.path(), limit.saturating_sub(start.elapsed()))?;
     }
     Ok(())
 }
@@ -415,6 +430,14 @@ fn end_unstaged(host: &Host, mount: &OwnedPath, limit: Duration, mounter: Option
     end_daemon(host, mount, limit, mounter)?;
     host.fuse().unpublish(mount)?;
     Ok(())
+}
+
+/// Why the daemon has died, as far as this process knows. The memory limit comes first: a long message is cut.
+fn last_end(host: &Host, mounter: Option<Mounter>, staging: &Path) -> Option<String> {
+    let exceeded = host.fuse().exceeded_memory_limit(staging);
+    let killed =
+        exceeded.map(|bytes| format!("its daemon was killed: over its memory limit of {bytes} bytes"));
+    killed.or_else(|| mounter?.last_end(staging))
 }
 
 #[async_trait]
@@ -433,15 +456,13 @@ impl<F: FuseFilesystems> NodeGetVolumeHealth for FuseNode<F> {
         let staging = mount.map(|mount| mount.path().to_owned());
         let staging = staging.or_else(|| request.staging_target_path.as_deref().map(Path::to_owned));
         let host = request.host().clone();
+        let mounter = self.filesystems.mounter();
         let is_dead = |entry: &VolumeHealthEntry| entry.reason == "FilesystemDead";
         if let Some(staging) = staging.filter(|_| health.entries.iter().any(is_dead))
-            && let Some(bytes) = blocking(move || Ok(host.fuse().exceeded_memory_limit(&staging))).await?
+            && let Some(end) = blocking(move || Ok(last_end(&host, mounter, &staging))).await?
         {
             for entry in health.entries.iter_mut().filter(|entry| is_dead(entry)) {
-                entry.message = format!(
-                    "its daemon was killed: over its memory limit of {bytes} bytes; {}",
-                    entry.message
-                );
+                entry.message = format!("{end}; {}", entry.message);
             }
         }
         Ok(health)

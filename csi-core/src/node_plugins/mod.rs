@@ -16,6 +16,8 @@ mod ephemeral;
 mod fencing;
 mod filesystem_options;
 mod fuse;
+#[cfg(feature = "http")]
+mod fuse_metrics;
 mod kernel;
 mod limited_directory;
 #[cfg(feature = "lvm")]

@@ -16,7 +16,7 @@ const FIELD: &str = "volume_capability.mount.volume_mount_group";
 #[non_exhaustive]
 pub enum MountGroup {
     /// The files' group is changed on disk, once, as the kubelet does for `fsGroup` with `OnRootMismatch`:
-    /// see [`csi_mount::set_volume_ownership`]. A read-only publish changes nothing.
+    /// see [`csi_mount::Directories::set_volume_ownership`]. A read-only publish changes nothing.
     #[default]
     ChangeFiles,
     /// Nothing is changed on disk: each target's mount shows files of the group `on_disk` as files of the

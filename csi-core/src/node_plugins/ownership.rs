@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use csi_mount::{ErrorKind, Evidence, Host, Outcome, OwnedPath, Owner, Target};
+use csi_mount::{ErrorKind, Evidence, Host, Outcome, OwnedPath, Owner};
 
 use crate::call::request::PluginContext;
 use crate::error::{Error, Reason, Result};
@@ -37,14 +37,6 @@ impl NodeStageVolumeRequest {
     pub fn owned_staging(&self) -> OwnedPath {
         OwnedPath::new(&*self.staging_target_path, owner(&self.volume_id, self.plugin()))
     }
-
-    /// Returns the staging path as this volume's target: what is mounted there is marked as the volume's.
-    ///
-    /// # Errors
-    /// Those of [`Target::new`].
-    pub fn staging(&self) -> Result<Target> {
-        Ok(self.owned_staging().target()?)
-    }
 }
 
 impl NodePublishVolumeRequest {
@@ -52,14 +44,6 @@ impl NodePublishVolumeRequest {
     /// [`host`](crate::TypedRequest::host).
     pub fn owned_target(&self) -> OwnedPath {
         OwnedPath::new(&*self.target_path, owner(&self.volume_id, self.plugin()))
-    }
-
-    /// Returns the target path as this volume's target: what is mounted there is marked as the volume's.
-    ///
-    /// # Errors
-    /// Those of [`Target::new`].
-    pub fn target(&self) -> Result<Target> {
-        Ok(self.owned_target().target()?)
     }
 }
 
@@ -70,18 +54,7 @@ impl NodeUnpublishVolumeRequest {
         OwnedPath::new(&*self.target_path, self.owner())
     }
 
-    /// Returns the target path as this volume's target: only what is marked as the volume's is unmounted
-    /// and removed. Mounts without a mark need more evidence: [`Target::owned_by`] with an [`Owner`] that
-    /// says how to recognise the volume.
-    ///
-    /// # Errors
-    /// Those of [`Target::new`].
-    pub fn target(&self) -> Result<Target> {
-        Ok(self.owned_target().target()?)
-    }
-
-    /// Returns the owner that stands for this volume of this plugin.
-    pub fn owner(&self) -> Owner {
+    pub(super) fn owner(&self) -> Owner {
         owner(&self.volume_id, self.plugin())
     }
 }
@@ -90,20 +63,7 @@ impl NodeUnstageVolumeRequest {
     /// Returns the staging path with the volume as its owner, for the steps of the
     /// [`host`](crate::TypedRequest::host).
     pub fn owned_staging(&self) -> OwnedPath {
-        OwnedPath::new(&*self.staging_target_path, self.owner())
-    }
-
-    /// Returns the staging path as this volume's target: only what is marked as the volume's is unmounted.
-    ///
-    /// # Errors
-    /// Those of [`Target::new`].
-    pub fn staging(&self) -> Result<Target> {
-        Ok(self.owned_staging().target()?)
-    }
-
-    /// Returns the owner that stands for this volume of this plugin.
-    pub fn owner(&self) -> Owner {
-        owner(&self.volume_id, self.plugin())
+        OwnedPath::new(&*self.staging_target_path, owner(&self.volume_id, self.plugin()))
     }
 }
 

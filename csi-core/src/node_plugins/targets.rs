@@ -8,7 +8,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use csi_mount::{DeviceNumber, Host, MountEntry};
+use csi_mount::{DeviceNumber, Host, MountEntry, Owner};
 
 use crate::error::Result;
 use crate::node::{AtTarget, PublishedTargets};
@@ -58,6 +58,11 @@ impl MountTable {
         self.0.iter().filter(is_from).map(|entry| entry.mount_point.clone()).collect()
     }
 
+    /// Whether the directory `source`, or something inside it, is mounted at this path.
+    pub(super) fn is_mounted_from(&self, source: &Path, target: &Path) -> bool {
+        self.mounted_from(source).contains(&resolved(target))
+    }
+
     /// The targets of a filesystem that is mounted for this volume only, recognised by its mount table
     /// entry.
     pub(super) fn of_mounts(
@@ -96,6 +101,23 @@ impl MountTable {
                 && host.block().device_of(&entry.mount_point).is_ok_and(|found| numbers.contains(&found))
         };
         Ok(self.targets(target, &[], is_volume))
+    }
+
+    /// Where the filesystem on this device is mounted for its owner. What others mount, such as the workload of a raw
+    /// device, is not looked for.
+    pub(super) fn filesystem_of(&self, host: &Host, device: DeviceNumber, owner: &Owner) -> Option<&Path> {
+        let is_on_device = |entry: &&MountEntry| {
+            // A btrfs has a number of its own in the table.
+            !is_node(entry)
+                && (entry.device == device || entry.fs_type == "btrfs")
+                && host.block().device_of(&entry.mount_point).is_ok_and(|found| found == device)
+        };
+        let is_owners = |entry: &&MountEntry| {
+            let mark = host.mounts().marked_owner(&entry.mount_point);
+            mark.is_ok_and(|mark| mark.is_some_and(|found| owner.has_id(&found)))
+        };
+        let found = self.0.iter().filter(is_on_device).find(is_owners)?;
+        Some(&found.mount_point)
     }
 
     /// All mounts of the volume, except those at `target` and at `sources`.
@@ -163,7 +185,7 @@ mod tests {
     use super::*;
 
     fn table(lines: &str) -> MountTable {
-        MountTable(csi_mount::parse_mountinfo(lines.as_bytes()).unwrap())
+        MountTable(csi_mount::internal::parse_mountinfo(lines.as_bytes()).unwrap())
     }
 
     const HOST: &str = "\

@@ -9,6 +9,10 @@ use csi_proto::escape;
 use super::Plugin;
 use crate::server::{Failure, ServeError};
 
+#[cfg(all(feature = "mount", target_os = "linux"))]
+const NO_FUSE_PODS: &str = "fuse-pods: the driver would start its FUSE programs, if it has any, as its children: return \
+                            DriverArgs::mounter() from FuseFilesystems::mounter()";
+
 /// What a driver can do instead of serving.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub(crate) enum DriverCommand {
@@ -23,6 +27,18 @@ pub(crate) struct ManifestArgs {
     options: Options,
     #[command(flatten)]
     output: Output,
+}
+
+impl ManifestArgs {
+    /// The driver's mounter in the pods of these manifests. Nobody connects to it.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub(crate) fn mounter(&self) -> Option<csi_mount::flow::fuse::Mounter> {
+        use csi_mount::flow::fuse::Mounter;
+        Some(match self.options.fuse_pods? {
+            csi_deploy::FusePods::PerVolume => Mounter::in_pod_of_volume("manifests"),
+            _ => Mounter::in_pods("manifests", "manifests"),
+        })
+    }
 }
 
 /// A change of the options by the driver.
@@ -70,6 +86,9 @@ impl Plugin {
         #[cfg(all(feature = "mount", target_os = "linux"))]
         if let Some(fitness) = self.node.as_ref().and_then(|node| node.fitness.as_ref()) {
             options.devices |= fitness.needs_block_devices();
+            if options.fuse_pods.is_some() && fitness.lacks_fuse_pods() {
+                return refused(&name, NO_FUSE_PODS);
+            }
         }
         if let Some(declare) = self.declare.take() {
             declare(&mut options);
@@ -81,10 +100,12 @@ impl Plugin {
         });
         match made {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{}", escape::message(&format!("{name}: {error}")));
-                ExitCode::from(2)
-            }
+            Err(error) => refused(&name, &error),
         }
     }
+}
+
+fn refused(name: &str, error: &str) -> ExitCode {
+    eprintln!("{}", escape::message(&format!("{name}: {error}")));
+    ExitCode::from(2)
 }

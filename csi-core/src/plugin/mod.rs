@@ -109,6 +109,12 @@ impl Plugin {
         }
     }
 
+    /// Returns the driver's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Sets what the driver adds to the Identity service: its health, and information for people.
     #[must_use]
     pub fn identity<D: Identity>(mut self, driver: Arc<D>) -> Self {
@@ -126,7 +132,12 @@ impl Plugin {
     /// Adds the plugin's Node service.
     #[must_use]
     pub fn node<D: Node>(mut self, service: NodeService<D>) -> Self {
-        self.node = Some(service.into_table());
+        let table = service.into_table();
+        #[cfg(all(feature = "http", feature = "mount", target_os = "linux"))]
+        if let Some(write) = table.metrics.clone() {
+            self = self.metrics(move |out| write(out));
+        }
+        self.node = Some(table);
         self
     }
 
@@ -177,7 +188,8 @@ impl Plugin {
     /// Adds a directory that belongs to the driver, where it keeps its volumes, records or sockets. A Node
     /// RPC with a path that is this directory, lies inside it or contains it, under any name, is refused
     /// (INVALID_ARGUMENT). Without this protection a mount on a wrong path can hide all volumes. The
-    /// directory of the socket is always protected. A plugin with a relative path here does not start.
+    /// directory of the socket is always protected. A plugin with a relative path here does not start, and neither
+    /// does a node plugin with a directory that contains one of its [`volume_roots`](Self::volume_roots).
     #[must_use]
     pub fn own_directory(mut self, path: impl Into<PathBuf>) -> Self {
         self.settings.own_directories.push(path.into());
@@ -186,10 +198,10 @@ impl Plugin {
 
     /// Sets the directories in which the orchestrator keeps target paths and staging directories. The
     /// default is the kubelet's directory as the paths of the [`Registration`] show it
-    /// (`…/plugins_registry`, `…/plugins/NAME/csi.sock`), else `/var/lib/kubelet`. Leftovers of a volume that the driver no longer knows are unmounted
-    /// in these directories only. An empty target of unknown origin is removed in these directories only.
-    /// Neither these directories nor the directories in them that contain all volumes can be a target or
-    /// staging path.
+    /// (`…/plugins_registry`, `…/plugins/NAME/csi.sock`), else `/var/lib/kubelet`. Leftovers of a volume that
+    /// the driver no longer knows are unmounted in these directories only. An empty target of unknown origin is
+    /// removed in these directories only. Neither these directories nor the directories in them that contain all
+    /// volumes can be a target or staging path. A plugin with a relative path here does not start.
     #[must_use]
     pub fn volume_roots(mut self, roots: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         self.settings.volume_roots = Some(roots.into_iter().map(Into::into).collect());
@@ -240,8 +252,8 @@ impl Plugin {
     }
 
     /// Adds the driver's own metrics to `/metrics` ([`http`](Self::http)), with any library that writes OpenMetrics
-    /// text. The function is called for each request; it leaves out the line `# EOF`. The names must differ from those
-    /// of the plugin (`csi_plugin_…`) and of the process (`process_…`).
+    /// text. Call it again for a further library. The function is called for each request; it leaves out the line
+    /// `# EOF`. The names must differ from those of the plugin (`csi_plugin_…`) and of the process (`process_…`).
     ///
     /// ```
     /// use csi_core::Plugin;
@@ -262,7 +274,7 @@ impl Plugin {
         mut self,
         write: impl Fn(&mut String) -> std::fmt::Result + Send + Sync + 'static,
     ) -> Self {
-        self.settings.own_metrics = Some(crate::server::OwnMetrics::new(write));
+        self.settings.own_metrics.push(crate::server::OwnMetrics::new(write));
         self
     }
 
@@ -278,6 +290,11 @@ impl Plugin {
     #[must_use]
     pub fn claims(&self) -> Claims {
         Claims(Arc::clone(&self.admission))
+    }
+
+    /// See [`local_calls`](crate::internal::local_calls).
+    pub(crate) fn local_calls(&self) -> crate::server::LocalCalls {
+        crate::server::LocalCalls::new(&self.settings.served)
     }
 
     fn path_gate(&self, socket: &Path) -> PathGate {
@@ -299,8 +316,21 @@ impl Plugin {
                         registration, or serve the node";
             return Err(Failure::Plugin(text.to_owned()).into());
         }
-        if let Some(path) = self.settings.own_directories.iter().find(|path| !path.is_absolute()) {
-            let text = format!("the driver's directory {} is not an absolute path: give one", path.display());
+        let own = self.settings.own_directories.iter().map(|path| ("driver's directory", path));
+        let roots = self.settings.volume_roots.iter().flatten().map(|path| ("volume root", path));
+        if let Some((what, path)) = own.chain(roots).find(|(_, path)| !path.is_absolute()) {
+            let text = format!("the {what} {} is not an absolute path: give one", path.display());
+            return Err(Failure::Plugin(text).into());
+        }
+        let volume_roots = self.settings.volume_roots();
+        let serves_node = self.mode != Mode::Controller && self.node.is_some();
+        let holds_volumes = |own: &&PathBuf| volume_roots.iter().any(|root| root.starts_with(own));
+        if let Some(own) = self.settings.own_directories.iter().find(holds_volumes).filter(|_| serves_node) {
+            let text = format!(
+                "the driver's directory {} contains the volumes' paths (--volume-roots), so none could be \
+                 published: give a directory that only the driver uses",
+                own.display()
+            );
             return Err(Failure::Plugin(text).into());
         }
         let offer = self.offer().map_err(Failure::Plugin)?;
@@ -311,7 +341,7 @@ impl Plugin {
         let gate = self.path_gate(socket);
         let context = PluginContext {
             driver: self.name.clone(),
-            volume_roots: self.settings.volume_roots(),
+            volume_roots,
             #[cfg(all(feature = "mount", target_os = "linux"))]
             host: self.host,
         };
@@ -369,13 +399,5 @@ mod tests {
         for bad in ["", "-a", "a.", "a_b", "a b", "é", &"x".repeat(64)] {
             assert!(check_name(bad).is_err(), "{bad}");
         }
-    }
-
-    // spec: process.knows-its-mode
-    #[test]
-    fn a_mode_without_its_service_is_refused_with_how_to_fix_it() {
-        let error = Plugin::new("a.b", "1").mode(Mode::Node).build(Path::new("/run/csi.sock")).err().unwrap();
-        assert!(error.is_start_up());
-        assert!(error.to_string().contains("choose another mode"), "{error}");
     }
 }

@@ -69,9 +69,8 @@ impl Plugin {
         self.serve_until_ended(endpoint, stop).await.1
     }
 
-    /// Like [`serve_until`](Self::serve_until), and also returns whether methods of the driver still run: for
-    /// programs that must know this before they give something up, such as a leadership.
-    pub async fn serve_until_ended(
+    /// See [`serve_until_ended`](crate::internal::serve_until_ended).
+    pub(crate) async fn serve_until_ended(
         self,
         endpoint: &Endpoint,
         stop: impl Future<Output = ()> + Send + 'static,

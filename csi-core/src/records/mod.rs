@@ -6,7 +6,9 @@
 mod file_name;
 mod lock;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::io::{Read as _, Write as _};
@@ -19,8 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, IoContext as _, Reason, Result};
 pub use lock::DirectoryLock;
@@ -33,8 +35,8 @@ const NEW: &str = ".new-";
 ///
 /// Each record is one JSON file in one directory, with mode 0600, named after its id. A change is on the disk
 /// when the method returns, and a process that is killed, or a power failure, at any moment leaves either the
-/// old record or the new one. A file that is not a record of the store is reported by its path, and never
-/// changed or deleted.
+/// old record or the new one. A file that is not a record of the store, or is that of another id, is reported by its
+/// path, and never changed or deleted.
 ///
 /// All methods block: call them in [`blocking`](crate::blocking()). Clones are cheap, and use the same
 /// directory. The framework runs one operation at a time on a volume, so a driver that reads, changes and
@@ -78,6 +80,13 @@ const NEW: &str = ".new-";
 pub struct Records<T> {
     directory: Arc<Directory>,
     records: PhantomData<fn(T) -> T>,
+}
+
+/// The content of a file. The id shows a copy of another record.
+#[derive(Serialize, Deserialize)]
+struct Stored<'a, T> {
+    id: Cow<'a, str>,
+    record: T,
 }
 
 #[derive(Debug)]
@@ -181,14 +190,20 @@ impl<T: DeserializeOwned> Records<T> {
     /// Returns the record with this id, or `None` if it does not exist.
     ///
     /// # Errors
-    /// [`Error::Internal`] naming the file, for a file that is not a record of this type, is larger than
+    /// [`Error::Internal`] naming the file, for a file that is not a record of this type and id, is larger than
     /// 1 MiB, or can't be read. The object of the record can exist.
     pub fn get(&self, id: impl AsRef<str>) -> Result<Option<T>> {
-        let name = file_name::encode(id.as_ref())?;
+        let id = id.as_ref();
+        let name = file_name::encode(id)?;
         let Some(content) = self.directory.read(&name, Self::MAX_BYTES)? else { return Ok(None) };
-        serde_json::from_slice(&content).map(Some).map_err(|error| {
+        let stored: Stored<'_, T> = serde_json::from_slice(&content).map_err(|error| {
             Error::Internal(Reason::because(unreadable(&self.file(&name), &error.to_string()), error))
-        })
+        })?;
+        if stored.id != id {
+            let why = format!("it is the record of {:?}", stored.id);
+            return Err(Error::Internal(unreadable(&self.file(&name), &why).into()));
+        }
+        Ok(Some(stored.record))
     }
 
     /// Reads all records. A file that is not a readable record does not hide the others. Files whose names
@@ -254,7 +269,8 @@ impl<T: Serialize> Records<T> {
         place: impl FnOnce(&Directory, &str, &str) -> Result<R>,
     ) -> Result<R> {
         let name = file_name::encode(id)?;
-        let content = serde_json::to_vec_pretty(record).map_err(Error::internal)?;
+        let stored = Stored { id: Cow::Borrowed(id), record };
+        let content = serde_json::to_vec_pretty(&stored).map_err(Error::internal)?;
         if content.len() > Self::MAX_BYTES {
             let size = content.len();
             let limit = Self::MAX_BYTES;
@@ -369,11 +385,13 @@ impl Directory {
         // NONBLOCK: a pipe that somebody put there has no end.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let path = self.path.join(name);
+        let refuse = |why: &str| Err(Error::Internal(unreadable(&path, why).into()));
         let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
+            // A symbolic link, or a socket.
+            Err(Errno::LOOP | Errno::NXIO) => return refuse("it is not a file"),
             opened => opened.at("read", &path)?,
         };
-        let refuse = |why: &str| Err(Error::Internal(unreadable(&path, why).into()));
         let found = rustix::fs::fstat(&file).at("read", &path)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return refuse("it is not a file");
@@ -389,7 +407,11 @@ impl Directory {
     /// The names in the directory. A name that is not UTF-8 is not ours, and is returned as it prints.
     fn names(&self) -> Result<Vec<String>> {
         let names = Dir::read_from(&self.fd).and_then(|entries| {
-            let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+            let name = |name: &CStr| match name.to_str() {
+                Ok(text) => text.to_owned(),
+                Err(_) => format!("{} (not UTF-8)", name.to_string_lossy()),
+            };
+            let names = entries.map(|entry| Ok(name(entry?.file_name())));
             names.collect::<Result<Vec<_>, Errno>>()
         });
         let names = names.at("list", &self.path)?;

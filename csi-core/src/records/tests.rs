@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -198,6 +199,7 @@ fn what_is_not_a_record_is_named_and_kept() {
     fs::write(path("other.json"), "{\"name\": 1}").unwrap();
     fs::write(path("large.json"), vec![b' '; Records::<Lun>::MAX_BYTES + 1]).unwrap();
     fs::write(path("README"), "of somebody").unwrap();
+    fs::copy(path("good.json"), path("copy.json")).unwrap();
     fs::create_dir(path("directory.json")).unwrap();
     symlink("good.json", path("link.json")).unwrap();
     rustix::fs::mknodat(
@@ -208,21 +210,43 @@ fn what_is_not_a_record_is_named_and_kept() {
         0,
     )
     .unwrap();
-    let foreign =
-        ["torn.json", "other.json", "large.json", "README", "directory.json", "link.json", "pipe.json"];
+    let socket = std::os::unix::net::UnixListener::bind(path("socket.json")).unwrap();
+    let not_text = records.path().join(std::ffi::OsStr::from_bytes(b"\xff.json"));
+    fs::write(&not_text, "{}").unwrap();
+    let foreign = [
+        "torn.json",
+        "other.json",
+        "large.json",
+        "README",
+        "copy.json",
+        "directory.json",
+        "link.json",
+        "pipe.json",
+        "socket.json",
+    ];
 
-    drop(records.clone());
+    drop((records.clone(), socket));
     let list = records.list().unwrap();
     assert_eq!(list.records.len(), 1);
     let errors: Vec<String> = list.unreadable.iter().map(ToString::to_string).collect();
-    assert_eq!(errors.len(), foreign.len(), "{errors:#?}");
+    assert_eq!(errors.len(), foreign.len() + 1, "{errors:#?}");
     for name in foreign {
         let path = path(name);
-        assert!(errors.iter().any(|error| error.contains(path.to_str().unwrap())), "{name}: {errors:#?}");
+        let error = errors.iter().find(|error| error.contains(path.to_str().unwrap()));
+        let error = error.unwrap_or_else(|| panic!("{name}: {errors:#?}"));
+        assert!(name == "README" || error.contains("restore the file"), "{error}");
         assert!(path.symlink_metadata().is_ok(), "{name} is kept");
     }
+    assert!(not_text.exists() && errors.iter().any(|error| error.contains("not UTF-8")), "{errors:#?}");
+    // It has no id.
+    assert!(records.ids().unwrap().iter().all(|id| !id.contains('\u{fffd}')));
     let error = records.get("torn").unwrap_err();
     assert!(matches!(&error, Error::Internal(_)) && error.to_string().contains("torn.json: is not a record"));
+    let text = records.get("copy").unwrap_err().to_string();
+    assert!(
+        text.contains("copy.json: is not a record of this driver: it is the record of \"good\""),
+        "{text}"
+    );
     let error = records.put("a", &lun(1)).and(Records::<String>::open(directory.path().join("texts")));
     let error = error.unwrap().put("a", &"x".repeat(1 << 20)).unwrap_err();
     assert!(error.to_string().contains("the limit is 1048576"), "{error}");

@@ -4,7 +4,7 @@
 //! mostly idle, and many sidecars exit when they lose it. The kernel reports a dead peer of a unix socket
 //! at once. So an idle connection is closed only to make room for a new one.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -48,8 +48,6 @@ pub(super) struct Connections {
     numbers: HashMap<Id, u64>,
     /// The open connections by number, the oldest first.
     open: BTreeMap<u64, (Arc<Connection>, AbortHandle)>,
-    /// The numbers of connections that had made no call when they were last checked.
-    silent: BTreeSet<u64>,
     /// How many of the open connections were told to end.
     leaving: usize,
     /// An accepted connection that is served as soon as there is room.
@@ -69,7 +67,6 @@ impl Connections {
             tasks: JoinSet::new(),
             numbers: HashMap::new(),
             open: BTreeMap::new(),
-            silent: BTreeSet::new(),
             leaving: 0,
             waiting: None,
         }
@@ -129,7 +126,6 @@ impl Connections {
         let task = self.tasks.spawn(serve(stream, front, Arc::clone(&connection), self.stop.clone()));
         self.numbers.insert(task.id(), number);
         self.open.insert(number, (connection, task));
-        self.silent.insert(number);
     }
 
     /// Completes when there is room for one more connection. Connections that were told to end do not
@@ -165,17 +161,14 @@ impl Connections {
     /// first, the oldest first, each after its time for a first call. After these, the youngest idle
     /// connection is closed.
     fn close_one(&mut self) -> bool {
-        while let Some(number) = self.silent.first().copied() {
-            match self.open.get(&number) {
-                Some((oldest, _)) if !oldest.has_called() && oldest.since.elapsed() < NEW => return false,
+        if let Some((&number, (oldest, task))) = self.open.iter().find(|(_, (open, _))| !open.has_called()) {
+            let is_new = oldest.since.elapsed() < NEW;
+            if !is_new {
                 // The connection never made a call, so its client loses nothing.
-                Some((oldest, task)) if !oldest.has_called() => {
-                    task.abort();
-                    self.remove(number);
-                    return true;
-                }
-                _ => self.silent.remove(&number),
-            };
+                task.abort();
+                self.remove(number);
+            }
+            return !is_new;
         }
         let is_idle = |open: &&(Arc<Connection>, AbortHandle)| !open.0.is_leaving() && open.0.calls.is_zero();
         let Some((youngest, _)) = self.open.values().rev().find(is_idle) else { return false };
@@ -193,7 +186,6 @@ impl Connections {
     }
 
     fn remove(&mut self, number: u64) {
-        self.silent.remove(&number);
         let removed = self.open.remove(&number);
         self.leaving -= usize::from(removed.is_some_and(|(open, _)| open.is_leaving()));
     }
@@ -205,6 +197,8 @@ async fn serve(stream: UnixStream, front: Front, connection: Arc<Connection>, st
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
+        // A driver that was stopped for a while finds the calls of all workers and their end at once.
+        .max_pending_accept_reset_streams(MAX_STREAMS as usize)
         .serve_connection(TokioIo::new(RepairedStream::new(stream)), front);
     let mut served = std::pin::pin!(served);
     let ended = tokio::select! {
@@ -258,6 +252,6 @@ mod tests {
             assert!(Instant::now() < end, "{} tasks", connections.tasks.len());
             drop(tokio::time::timeout(Duration::from_millis(20), connections.accept(&listener)).await);
         }
-        assert!(connections.numbers.is_empty() && connections.silent.is_empty());
+        assert!(connections.numbers.is_empty());
     }
 }

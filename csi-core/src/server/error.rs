@@ -43,6 +43,8 @@ pub(crate) enum Failure {
     /// The socket was removed while the plugin served on it, and the plugin is configured to stop in this
     /// case ([`SocketRemoval::Stop`](super::SocketRemoval::Stop)).
     SocketRemoved(PathBuf),
+    /// The directory of a socket was deleted while it is mounted here.
+    DirectoryDeleted(PathBuf),
     /// Another process put something else at the socket's path while the plugin served there.
     SocketTaken(PathBuf),
 }
@@ -69,6 +71,11 @@ impl fmt::Display for ServeError {
             Failure::SocketRemoved(path) => {
                 write!(f, "socket {}: it was removed while the plugin served on it", path.display())
             }
+            Failure::DirectoryDeleted(path) => write!(
+                f,
+                "socket {}: its directory was deleted; create the directory again, so that a new container finds it",
+                path.display()
+            ),
             Failure::SocketTaken(path) => write!(
                 f,
                 "socket {}: another process replaced it while the plugin served on it; find the driver that uses the \
@@ -97,14 +104,15 @@ impl ServeError {
     }
 
     /// Whether the kubelet refused the plugin; the text contains the kubelet's.
-    pub fn is_refused(&self) -> bool {
+    fn is_refused(&self) -> bool {
         matches!(self.0, Failure::Refused(_))
     }
 
     /// Whether the socket was removed while the plugin served on it, and the plugin is configured to stop in this
-    /// case ([`SocketRemoval::Stop`](super::SocketRemoval::Stop)), or another process replaced it.
-    pub fn is_socket_lost(&self) -> bool {
-        matches!(self.0, Failure::SocketRemoved(_) | Failure::SocketTaken(_))
+    /// case ([`SocketRemoval::Stop`](super::SocketRemoval::Stop)), its directory was deleted under the container, or
+    /// another process replaced it.
+    pub(crate) fn is_socket_lost(&self) -> bool {
+        matches!(self.0, Failure::SocketRemoved(_) | Failure::DirectoryDeleted(_) | Failure::SocketTaken(_))
     }
 }
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use csi_proto::Rpc;
+use csi_proto::{Rpc, escape};
 use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::header::HeaderMap;
 use hyper::{Request, Response};
@@ -15,7 +15,8 @@ use tonic::codegen::Service;
 use tonic::{Code, Status};
 
 use super::services::{CallService, Services, service_of};
-use crate::call::{Arrival, RunningCall};
+use crate::call::Arrival;
+use crate::count::Counted;
 
 type Wrap = Box<dyn FnOnce(CallService) -> CallService + Send>;
 
@@ -102,16 +103,28 @@ impl Service<Request<Body>> for Recoded {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let arrival = request.extensions().get::<Arrival>().cloned();
-        let is_ours = Rpc::from_path(request.uri().path()).is_some();
+        let uri = request.uri().clone();
+        let is_ours = Rpc::from_path(uri.path()).is_some();
         let answer = self.0.answer(request);
         Box::pin(async move {
             let mut response = answer.await?;
+            if !is_ours && lacks_message(response.headers()) {
+                let text = format!("this plugin has no method {}", uri.path());
+                return Ok(Status::unimplemented(escape::message(&text)).into_http());
+            }
             if is_ours && !arrival.is_some_and(|arrival| arrival.is_whole()) {
                 recode(response.headers_mut());
             }
             Ok(response)
         })
     }
+}
+
+/// Whether this is the answer of gRPC's own layer to a method that it does not know, such as one of a later spec.
+// spec: errors.message
+fn lacks_message(headers: &HeaderMap) -> bool {
+    let status = Status::from_header_map(headers);
+    status.is_some_and(|status| status.code() == Code::Unimplemented && status.message().is_empty())
 }
 
 /// Replaces the code of an answer from gRPC's own layer with one that callers interpret correctly.
@@ -131,7 +144,7 @@ fn recode(headers: &mut HeaderMap) {
 /// The body of an answer that is still being sent: until its end the call counts as running.
 pub(super) struct Sending {
     pub(super) body: Body,
-    pub(super) _running: RunningCall,
+    pub(super) _running: Counted,
 }
 
 impl hyper::body::Body for Sending {

@@ -38,10 +38,10 @@ impl hyper::service::Service<Request<Incoming>> for Front {
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let since = Instant::now();
         self.connection.is_called();
-        let arrival = self.connection.arrival();
+        let deadline = deadline(request.headers());
+        let arrival = self.connection.arrival().until(deadline.and_then(|limit| since.checked_add(limit)));
         request.extensions_mut().insert(arrival.clone());
         let uri = request.uri().clone();
-        let deadline = deadline(request.headers());
         let metrics = Arc::clone(&self.metrics);
         // A call of the driver's own services does not take the call path, which counts the others.
         let running = self.calls.are_own(uri.path()).then(|| arrival.begin());

@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -45,11 +47,25 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 /// [`ServeError`] when the server can't listen there.
 pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| Failure::Http { address, source }.into())
+    let bound = match TcpListener::bind(address).await {
+        Err(error) => match without_ipv6(address, &error) {
+            Some(address) => TcpListener::bind(address).await,
+            None => Err(error),
+        },
+        bound => bound,
+    };
+    bound.map_err(|source| Failure::Http { address, source }.into())
+}
+
+/// All addresses of a node without IPv6, if all addresses were asked for.
+fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
+    let has_none = error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error());
+    let is_all = address.ip() == Ipv6Addr::UNSPECIFIED;
+    (has_none && is_all).then(|| (Ipv4Addr::UNSPECIFIED, address.port()).into())
 }
 
 /// Serves until this future is dropped.
-pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, own: Option<OwnMetrics>, stop: Stop) {
+pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, own: Arc<[OwnMetrics]>, stop: Stop) {
     let most = (descriptors::limit() / PART).clamp(1, MAX_CONNECTIONS);
     let mut exchanges = Exchanges::new(most);
     loop {
@@ -64,8 +80,13 @@ pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, own: Option<Ow
             Ok((stream, peer)) => {
                 exchanges.make_room().await;
                 let about_health = Arc::new(AtomicBool::new(false));
-                let exchange =
-                    exchange(stream, Arc::clone(&core), own.clone(), stop.clone(), Arc::clone(&about_health));
+                let exchange = exchange(
+                    stream,
+                    Arc::clone(&core),
+                    Arc::clone(&own),
+                    stop.clone(),
+                    Arc::clone(&about_health),
+                );
                 exchanges.begin(peer.ip(), about_health, exchange);
             }
             Err(error) => {
@@ -76,7 +97,6 @@ pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, own: Option<Ow
     }
 }
 
-/// An open connection.
 struct Open {
     number: u64,
     since: Instant,
@@ -86,7 +106,6 @@ struct Open {
     task: AbortHandle,
 }
 
-/// The open connections.
 struct Exchanges {
     most: usize,
     begun: u64,
@@ -155,16 +174,16 @@ impl Exchanges {
 async fn exchange(
     stream: TcpStream,
     core: Arc<Core>,
-    own: Option<OwnMetrics>,
+    own: Arc<[OwnMetrics]>,
     stop: Stop,
     about_health: Arc<AtomicBool>,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
         let core = Arc::clone(&core);
-        let own = own.clone();
+        let own = Arc::clone(&own);
         let stop = stop.clone();
         about_health.store(["/healthz", "/readyz"].contains(&request.uri().path()), Relaxed);
-        async move { Ok::<_, Infallible>(answer(&request, &core, own.as_ref(), &stop).await) }
+        async move { Ok::<_, Infallible>(answer(&request, &core, &own, &stop).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -181,7 +200,7 @@ async fn exchange(
 async fn answer(
     request: &Request<Incoming>,
     core: &Core,
-    own: Option<&OwnMetrics>,
+    own: &[OwnMetrics],
     stop: &Stop,
 ) -> Response<Full<Bytes>> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
@@ -230,6 +249,15 @@ fn typed(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Resp
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_addresses_are_those_of_ipv4_where_there_is_no_ipv6() {
+        let none = io::Error::from(Errno::AFNOSUPPORT);
+        let all = "[::]:9808".parse().unwrap();
+        assert_eq!(without_ipv6(all, &none), Some("0.0.0.0:9808".parse().unwrap()));
+        assert_eq!(without_ipv6("[::1]:9808".parse().unwrap(), &none), None);
+        assert_eq!(without_ipv6(all, &io::Error::from(Errno::ADDRINUSE)), None);
+    }
 
     fn peer(last: u8) -> IpAddr {
         [10, 0, 0, last].into()

@@ -8,7 +8,7 @@ mod connections;
 mod descriptors;
 mod error;
 #[cfg(feature = "http")]
-mod exposition;
+pub(crate) mod exposition;
 mod extension;
 mod front;
 #[cfg(feature = "grpc-health")]
@@ -17,6 +17,7 @@ mod grpc_health;
 mod health;
 #[cfg(feature = "http")]
 mod http;
+pub(crate) mod local;
 #[cfg(feature = "http")]
 mod openmetrics;
 #[cfg(feature = "http")]
@@ -27,7 +28,7 @@ mod registration;
 mod services;
 mod settings;
 mod socket;
-mod stop;
+pub(crate) mod stop;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,11 +45,12 @@ pub(crate) use exposition::OwnMetrics;
 #[cfg(feature = "http")]
 pub use exposition::PluginMetrics;
 pub(crate) use extension::Extension;
+pub(crate) use local::LocalCalls;
 pub use registration::Registration;
 pub use services::CallService;
 pub(crate) use settings::Settings;
 pub use settings::SocketRemoval;
-pub(crate) use stop::Stop;
+pub(crate) use stop::{Ended, Stop};
 
 use crate::adapters::Adapter;
 use connections::{Connections, FAREWELL};
@@ -63,15 +65,6 @@ const WATCH: Duration = Duration::from_secs(1);
 #[cfg(all(feature = "mount", target_os = "linux"))]
 const TRIM_INTERVAL: Duration = Duration::from_secs(20);
 
-/// The state of a plugin after it was stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// None of its operations runs any more.
-    Idle,
-    /// The grace period is over, and driver methods still run.
-    Running,
-}
-
 /// Serves until `stop`, then lets running operations finish within the grace period. `at_start` runs once
 /// the plugin serves.
 pub(crate) async fn serve(
@@ -79,7 +72,7 @@ pub(crate) async fn serve(
     extension: Extension,
     settings: &Settings,
     endpoint: &Endpoint,
-    mut stop: Stop,
+    stop: Stop,
     at_start: Option<Box<dyn FnOnce() + Send>>,
 ) -> (Ended, Result<(), ServeError>) {
     let served = match Served::start(&adapter, extension, settings, endpoint, &stop).await {
@@ -94,7 +87,7 @@ pub(crate) async fn serve(
         trimming.spawn(trim_after_calls(adapter.clone()));
         trimming
     };
-    let result = served.until_stopped(&adapter, settings, &mut stop).await;
+    let result = served.until_stopped(&adapter, settings, &stop).await;
     tracing::info!("stopped");
     let ended = if adapter.0.path.running.list().is_some() { Ended::Running } else { Ended::Idle };
     (ended, result)
@@ -133,6 +126,7 @@ impl Served {
             registering.spawn(registrar.serve(Arc::clone(metrics), stop.clone()));
         }
         let most = descriptors::connection_limit(settings.max_connections);
+        settings.served.send_replace(Some(calls.service.clone()));
         let connections = Connections::new(calls, Arc::clone(metrics), most, stop.clone());
         tracing::info!(endpoint = %endpoint, max_connections = most, "serving");
         Ok(Self {
@@ -150,7 +144,7 @@ impl Served {
         mut self,
         adapter: &Adapter,
         settings: &Settings,
-        stop: &mut Stop,
+        stop: &Stop,
     ) -> Result<(), ServeError> {
         let mut result = self.accept(settings, stop).await;
         // From here on, new callers are refused. A failure of the server itself is a reason to stop too.
@@ -203,8 +197,12 @@ impl Served {
                         again = Socket::recreate(&self.path, settings.socket_mode, WATCH) => again,
                         () = stop.requested() => return Ok(()),
                     };
-                    let taken = |_| Failure::SocketTaken(self.path.clone());
-                    (self.socket, self.listener) = again.map_err(taken)?;
+                    (self.socket, self.listener) = match again {
+                        Err(error) if !error.is_socket_lost() => {
+                            return Err(Failure::SocketTaken(self.path.clone()).into());
+                        }
+                        again => again?,
+                    };
                 }
             }
         }
@@ -255,7 +253,12 @@ async fn serve_http(settings: &Settings, adapter: &Adapter, stop: &Stop) -> Resu
         // Port 0 means any port: this finds out which one it is.
         let address = listener.local_addr().unwrap_or(address);
         tracing::info!(%address, "serves health and metrics");
-        serving.spawn(http::serve(listener, adapter.0.clone(), settings.own_metrics.clone(), stop.clone()));
+        serving.spawn(http::serve(
+            listener,
+            adapter.0.clone(),
+            settings.own_metrics.clone().into(),
+            stop.clone(),
+        ));
     }
     Ok(serving)
 }

@@ -136,6 +136,10 @@ impl Registrar {
             };
             match again {
                 Ok(again) => (self.socket, self.listener) = again,
+                Err(error) if error.is_socket_lost() => {
+                    stop.request();
+                    return Err(error);
+                }
                 Err(error) => tracing::warn!("the kubelet can't find the plugin: {error}"),
             }
         }

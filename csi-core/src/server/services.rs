@@ -92,16 +92,7 @@ pub(super) struct Services(HashMap<&'static str, CallService>);
 
 impl Services {
     /// Adds the server that tonic generates for a service.
-    pub(super) fn add<S>(mut self, service: S) -> Self
-    where
-        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
-            + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Future: Send + 'static,
-    {
+    pub(super) fn add<S: Calls + NamedService + 'static>(mut self, service: S) -> Self {
         self.insert(S::NAME, CallService::new(service));
         self
     }

@@ -1,15 +1,14 @@
 //! How a plugin is served, apart from its services.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::Registration;
 #[cfg(feature = "http")]
 use super::exposition::OwnMetrics;
+use super::{CallService, Registration};
+use crate::choice::choice;
 use crate::error::{Error, Result};
 
 /// What is served apart from the plugin's services, and how.
@@ -24,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) registration: Option<Registration>,
     /// Whether the kubelet has reported that it registered the plugin of this process.
     pub(crate) registered: watch::Sender<bool>,
+    /// The calls of the socket, once the plugin serves.
+    pub(crate) served: watch::Sender<Option<CallService>>,
     /// The directories in which the driver keeps its own data.
     pub(crate) own_directories: Vec<PathBuf>,
     /// The directories in which the orchestrator keeps targets and staging directories, if they were set.
@@ -32,7 +33,7 @@ pub(crate) struct Settings {
     pub(crate) http_address: Option<std::net::SocketAddr>,
     /// The driver's own metrics.
     #[cfg(feature = "http")]
-    pub(crate) own_metrics: Option<OwnMetrics>,
+    pub(crate) own_metrics: Vec<OwnMetrics>,
 }
 
 impl Default for Settings {
@@ -44,12 +45,13 @@ impl Default for Settings {
             grace: Duration::from_secs(30),
             registration: None,
             registered: watch::Sender::new(false),
+            served: watch::Sender::new(None),
             own_directories: Vec::new(),
             volume_roots: None,
             #[cfg(feature = "http")]
             http_address: None,
             #[cfg(feature = "http")]
-            own_metrics: None,
+            own_metrics: Vec::new(),
         }
     }
 }
@@ -69,7 +71,8 @@ impl Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum SocketRemoval {
-    /// It creates the socket again within a second at the same path. Running calls are not affected.
+    /// It creates the socket again within a second at the same path. Running calls are not affected. In a container
+    /// whose directory for the socket was deleted on the node, it stops: only a new container sees another one.
     #[default]
     Recreate,
     /// It stops with [`ServeError`](crate::server::ServeError), so that its container
@@ -77,22 +80,4 @@ pub enum SocketRemoval {
     Stop,
 }
 
-impl fmt::Display for SocketRemoval {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Recreate => "recreate",
-            Self::Stop => "stop",
-        })
-    }
-}
-
-impl FromStr for SocketRemoval {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        [Self::Recreate, Self::Stop]
-            .into_iter()
-            .find(|removal| removal.to_string() == text)
-            .ok_or_else(|| Error::invalid("socket removal", format!("{text:?} is not one of recreate, stop")))
-    }
-}
+choice!(SocketRemoval of "socket removal": Recreate = "recreate", Stop = "stop");

@@ -4,10 +4,10 @@ use std::fs::{File, Metadata, Permissions};
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::net::SocketAddrUnix;
 use tokio::net::{UnixListener, UnixSocket};
 
 use super::{Failure, ServeError};
@@ -75,7 +75,7 @@ impl Socket {
     /// gone too, it is tried again after each period.
     ///
     /// # Errors
-    /// [`ServeError`] when another process has put something there.
+    /// [`ServeError`] when another process has put something there, or when only a new container can.
     pub(super) async fn recreate(
         path: &Path,
         mode: u32,
@@ -85,6 +85,9 @@ impl Socket {
         let mut failed = false;
         loop {
             match Self::bind(path, mode) {
+                Err(_) if is_in_deleted_directory(path) => {
+                    return Err(Failure::DirectoryDeleted(path.to_owned()).into());
+                }
                 Err(error) if path.symlink_metadata().is_err() => {
                     if !std::mem::replace(&mut failed, true) {
                         tracing::error!(
@@ -107,6 +110,13 @@ impl Drop for Socket {
             tracing::warn!(path = %self.path.display(), "can't remove the socket: {error}");
         }
     }
+}
+
+/// Whether the directory was deleted while it is mounted there, as in a container whose directory is deleted on the
+/// node. What is made in its place is not seen here.
+fn is_in_deleted_directory(path: &Path) -> bool {
+    let directory = path.parent().and_then(|parent| parent.metadata().ok());
+    directory.is_some_and(|directory| directory.nlink() == 0)
 }
 
 fn identity(metadata: &Metadata) -> (u64, u64) {
@@ -140,11 +150,50 @@ fn remove_stale_socket(path: &Path) -> Result<(), String> {
         }
         Ok(_) => {}
     }
-    match UnixStream::connect(path) {
+    match connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)
             .map_err(|error| format!("a dead process left it, and it can't be removed: {error}")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(format!("exists, and it is unknown whether a process listens on it: {error}")),
-        Ok(_) => Err("a live process listens on it; stop that one, or name another path".to_owned()),
+        // It would block if the process hangs and accepts nobody.
+        Err(error) if error.kind() != ErrorKind::WouldBlock => {
+            Err(format!("exists, and it is unknown whether a process listens on it: {error}"))
+        }
+        _ => Err("a live process listens on it; stop that one, or name another path".to_owned()),
+    }
+}
+
+/// Connects without waiting for the process that listens.
+fn connect(path: &Path) -> std::io::Result<()> {
+    let socket = UnixSocket::new_stream()?;
+    Ok(rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use rustix::net::{AddressFamily, SocketType};
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_accepts_nobody_is_alive() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("csi.sock");
+        let hung = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&hung, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&hung, 0).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let found = path.clone();
+        std::thread::spawn(move || {
+            while connect(&found).is_ok() {}
+            sender.send(remove_stale_socket(&found))
+        });
+        let refused =
+            receiver.recv_timeout(Duration::from_secs(60)).expect("it does not wait for the process");
+        assert!(refused.unwrap_err().contains("a live process listens"));
+        drop(hung);
+        remove_stale_socket(&path).unwrap();
+        assert!(!path.exists());
     }
 }

@@ -7,12 +7,20 @@ use tokio::sync::watch;
 
 use super::{Failure, ServeError};
 
+/// The state of a plugin after it was stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// None of its operations runs any more.
+    Idle,
+    /// The grace period is over, and driver methods still run.
+    Running,
+}
+
 /// Counts the stop requests: the first ends accepting, the second ends the waiting for operations.
 #[derive(Clone)]
 pub(crate) struct Stop {
     ask: watch::Sender<u8>,
     asked: watch::Receiver<u8>,
-    deadline: Option<tokio::time::Instant>,
 }
 
 impl Stop {
@@ -31,7 +39,7 @@ impl Stop {
                 sender.send_modify(|asked| *asked = asked.saturating_add(1));
             }
         });
-        Ok(Self { ask, asked, deadline: None })
+        Ok(Self { ask, asked })
     }
 
     /// Stops when the future `stop` completes.
@@ -44,7 +52,7 @@ impl Stop {
                 () = sender.closed() => {}
             }
         });
-        Self { ask, asked, deadline: None }
+        Self { ask, asked }
     }
 
     /// Requests a stop by the server itself.
@@ -65,12 +73,11 @@ impl Stop {
     }
 
     /// Completes when `grace` has passed since the first stop request, or at the second request.
-    pub(crate) async fn grace_period_end(&mut self, grace: Duration) {
+    pub(crate) async fn grace_period_end(&self, grace: Duration) {
         let mut asked = self.asked.clone();
         until(&mut asked, 1).await;
-        let deadline = *self.deadline.get_or_insert_with(|| tokio::time::Instant::now() + grace);
         tokio::select! {
-            () = tokio::time::sleep_until(deadline) => {}
+            () = tokio::time::sleep(grace) => {}
             () = until(&mut asked, 2) => {}
         }
     }
@@ -80,5 +87,23 @@ async fn until(asked: &mut watch::Receiver<u8>, times: u8) {
     if asked.wait_for(|asked| *asked >= times).await.is_err() {
         // All senders are gone, which is not a request.
         std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_grace_period_without_an_end_ends_at_the_second_request() {
+        let stop = Stop::when(ready(()));
+        stop.requested().await;
+        let mut end = std::pin::pin!(stop.grace_period_end(Duration::MAX));
+        let day = Duration::from_secs(24 * 3600);
+        assert!(tokio::time::timeout(day, end.as_mut()).await.is_err());
+        stop.ask.send_replace(2);
+        end.await;
     }
 }

@@ -13,11 +13,10 @@ use std::num::NonZeroU32;
 use std::pin::Pin;
 
 use async_trait::async_trait;
-use csi_proto::{Rpc, v1};
 use tokio_stream::Stream;
 
-use crate::call::StreamCall;
 use crate::call::request::request;
+use crate::call::{Reply, StreamCall};
 use crate::error::Result;
 use crate::types::{Secrets, SnapshotId};
 use ranges::Ranges;
@@ -119,7 +118,7 @@ impl fmt::Debug for BlockMetadata {
 
 request! {
     /// Which snapshot, and from which offset.
-    GetMetadataAllocatedRequest {
+    GetMetadataAllocatedRequest about snapshot_id {
         /// The snapshot.
         snapshot_id: SnapshotId,
         /// An offset in bytes; ranges that end before it are skipped.
@@ -133,7 +132,7 @@ request! {
 
 request! {
     /// Which two snapshots of one volume, and from which offset.
-    GetMetadataDeltaRequest {
+    GetMetadataDeltaRequest about target_snapshot_id {
         /// The snapshot to compare with.
         base_snapshot_id: SnapshotId,
         /// The snapshot to compare.
@@ -147,26 +146,20 @@ request! {
     }
 }
 
-/// Serves the ranges of an answer; the two RPCs differ in their messages and in their subject only.
+/// Serves the ranges of an answer; the two RPCs differ in their messages only.
 macro_rules! range_stream {
-    ($request:ident, $rpc:ident, $item:ident, $subject:ident) => {
+    ($($request:ident),+) => { $(
         impl StreamCall for $request {
-            const RPC: Rpc = Rpc::$rpc;
             type Answer = BlockMetadata;
             type Messages = Ranges;
-            type Item = v1::$item;
-
-            fn subject(&self) -> &str {
-                self.$subject.as_str()
-            }
 
             fn open(answer: BlockMetadata, request: &Self::Wire) -> Result<Ranges> {
                 Ranges::new(answer, request.starting_offset, request.max_results)
             }
 
-            async fn next(ranges: &mut Ranges) -> Result<Option<Self::Item>> {
+            async fn next(ranges: &mut Ranges) -> Result<Option<Reply<Self>>> {
                 let (block_metadata_type, volume_capacity_bytes) = ranges.facts();
-                let message = |block_metadata| Self::Item {
+                let message = |block_metadata| Reply::<Self> {
                     block_metadata_type,
                     volume_capacity_bytes,
                     block_metadata,
@@ -174,8 +167,7 @@ macro_rules! range_stream {
                 Ok(ranges.next().await?.map(message))
             }
         }
-    };
+    )+ };
 }
 
-range_stream!(GetMetadataAllocatedRequest, GetMetadataAllocated, GetMetadataAllocatedResponse, snapshot_id);
-range_stream!(GetMetadataDeltaRequest, GetMetadataDelta, GetMetadataDeltaResponse, target_snapshot_id);
+range_stream!(GetMetadataAllocatedRequest, GetMetadataDeltaRequest);

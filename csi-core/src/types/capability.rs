@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use csi_proto::{redact, v1};
+use csi_proto::{internal, v1};
 use v1::volume_capability::{AccessType as WireAccessType, access_mode::Mode};
 
 use super::id::{STRING_MAX, check_size};
@@ -31,7 +31,7 @@ pub enum AccessMode {
 
 impl AccessMode {
     /// All seven, in the order of their numbers.
-    pub const ALL: [AccessMode; 7] = [
+    pub(crate) const ALL: [AccessMode; 7] = [
         Self::SingleNodeWriter,
         Self::SingleNodeReaderOnly,
         Self::MultiNodeReaderOnly,
@@ -93,17 +93,12 @@ impl MountFlags {
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
-
-    /// Whether there are no flags.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 // spec: mount-flags.not-leaked
 impl fmt::Debug for MountFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        redact::MountFlags(&self.0).fmt(f)
+        internal::MountFlags(&self.0).fmt(f)
     }
 }
 
@@ -136,14 +131,9 @@ pub struct VolumeCapability {
 }
 
 impl VolumeCapability {
-    /// Whether the volume is used as a raw block device.
-    pub fn is_block(&self) -> bool {
-        self.access_type == AccessType::Block
-    }
-
-    /// Whether the volume is used as a mounted filesystem.
+    /// Whether the volume is used as a mounted filesystem, and not as a raw block device.
     pub fn is_mount(&self) -> bool {
-        !self.is_block()
+        self.access_type != AccessType::Block
     }
 
     /// The requested filesystem, if the volume is to be mounted and the caller named one.
@@ -152,6 +142,13 @@ impl VolumeCapability {
             AccessType::Mount { fs_type, .. } => fs_type.as_deref(),
             AccessType::Block => None,
         }
+    }
+
+    /// The smallest size in bytes of a device with the requested filesystem; 0 if the caller named none.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub fn min_device_size(&self) -> u64 {
+        let filesystem = self.fs_type().and_then(|name| name.parse().ok());
+        filesystem.map_or(0, csi_mount::Filesystem::min_size)
     }
 
     /// The group that is to own the volume's files, if the caller named one.
@@ -236,26 +233,12 @@ impl From<&VolumeCapability> for v1::VolumeCapability {
     }
 }
 
-/// At least one capability, as CreateVolume and ValidateVolumeCapabilities require: the volume must support
-/// all of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VolumeCapabilities(Vec<VolumeCapability>);
-
-impl VolumeCapabilities {
-    pub(crate) fn read(field: &str, wire: &[v1::VolumeCapability]) -> Result<Self> {
-        if wire.is_empty() {
-            return Err(Error::invalid(field, "is required and must not be empty"));
-        }
-        read_all(field, wire).map(Self)
+/// The capabilities of CreateVolume and ValidateVolumeCapabilities: at least one.
+pub(crate) fn read_required(field: &str, wire: &[v1::VolumeCapability]) -> Result<Vec<VolumeCapability>> {
+    if wire.is_empty() {
+        return Err(Error::invalid(field, "is required and must not be empty"));
     }
-}
-
-impl std::ops::Deref for VolumeCapabilities {
-    type Target = [VolumeCapability];
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
+    read_all(field, wire)
 }
 
 pub(crate) fn read_all(field: &str, wire: &[v1::VolumeCapability]) -> Result<Vec<VolumeCapability>> {
@@ -263,4 +246,23 @@ pub(crate) fn read_all(field: &str, wire: &[v1::VolumeCapability]) -> Result<Vec
         .enumerate()
         .map(|(at, capability)| VolumeCapability::read(&format!("{field}[{at}]"), capability))
         .collect()
+}
+
+#[cfg(all(test, feature = "mount", target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_filesystem_has_a_smallest_device() {
+        let smallest = |fs_type: &str| {
+            let mount =
+                v1::volume_capability::MountVolume { fs_type: fs_type.to_owned(), ..Default::default() };
+            let wire = v1::VolumeCapability {
+                access_type: Some(WireAccessType::Mount(mount)),
+                ..v1::VolumeCapability::mount(Mode::SingleNodeWriter)
+            };
+            VolumeCapability::read("", &wire).unwrap().min_device_size()
+        };
+        assert_eq!(["xfs", "ext4", "", "nfs"].map(smallest), [300 << 20, 1 << 20, 0, 0]);
+    }
 }

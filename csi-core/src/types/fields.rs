@@ -1,15 +1,14 @@
 //! Each kind of field of a typed request, read from the wire.
 
 use std::num::NonZeroU32;
+use std::path::{Component, PathBuf};
 
 use csi_proto::v1;
 
 use super::wire::{Field, Map, check_map};
 use super::{
-    AbsolutePath, CapacityRange, ContentSource, GroupSnapshotId, GroupSnapshotName, MutableParameters,
-    NodeId, Parameters, PublishContext, RequiredCapacity, Secrets, SnapshotId, SnapshotName, Token, Topology,
-    TopologyRequirement, VolumeCapabilities, VolumeCapability, VolumeContext, VolumeId, VolumeName,
-    VolumePath, capability,
+    CapacityRange, ContentSource, GroupSnapshotId, Name, NodeId, Parameters, PublishContext, Secrets,
+    SnapshotId, Token, Topology, TopologyRequirement, VolumeCapability, VolumeContext, VolumeId, capability,
 };
 use crate::error::{Error, Result};
 
@@ -33,18 +32,8 @@ macro_rules! optional_text {
     )+ };
 }
 
-required_text!(
-    VolumeId,
-    NodeId,
-    SnapshotId,
-    GroupSnapshotId,
-    VolumeName,
-    SnapshotName,
-    GroupSnapshotName,
-    AbsolutePath,
-    VolumePath
-);
-optional_text!(VolumeId, NodeId, SnapshotId, Token, AbsolutePath);
+required_text!(VolumeId, NodeId, SnapshotId, GroupSnapshotId, Name);
+optional_text!(VolumeId, NodeId, SnapshotId, Token);
 
 macro_rules! map {
     ($($type:ident),+) => { $(
@@ -57,7 +46,7 @@ macro_rules! map {
     )+ };
 }
 
-map!(Secrets, Parameters, MutableParameters, VolumeContext, PublishContext);
+map!(Secrets, Parameters, VolumeContext, PublishContext);
 
 macro_rules! message {
     ($($type:ident),+) => { $(
@@ -93,49 +82,29 @@ impl Field<Option<v1::CapacityRange>> for CapacityRange {
     }
 }
 
-impl Field<Option<v1::CapacityRange>> for RequiredCapacity {
-    fn read(field: &str, wire: &Option<v1::CapacityRange>) -> Result<Self> {
-        match wire {
-            Some(wire) => CapacityRange::read(field, wire).map(Self),
-            None => Err(Error::invalid(field, "is required")),
-        }
-    }
-}
-
-impl Field<Vec<v1::VolumeCapability>> for VolumeCapabilities {
-    fn read(field: &str, wire: &Vec<v1::VolumeCapability>) -> Result<Self> {
-        VolumeCapabilities::read(field, wire)
-    }
-}
-
 impl Field<Vec<v1::VolumeCapability>> for Vec<VolumeCapability> {
     fn read(field: &str, wire: &Vec<v1::VolumeCapability>) -> Result<Self> {
         capability::read_all(field, wire)
     }
 }
 
-macro_rules! required_ids {
-    ($($type:ident),+) => { $(
-        impl Field<Vec<String>> for Vec<$type> {
-            fn read(field: &str, wire: &Vec<String>) -> Result<Self> {
-                if wire.is_empty() {
-                    return Err(Error::invalid(field, "is required and must not be empty"));
-                }
-                wire.iter().enumerate().map(|(at, id)| $type::read(&format!("{field}[{at}]"), id.clone())).collect()
-            }
-        }
-    )+ };
+fn read_ids<T: Field<String>>(field: &str, wire: &[String]) -> Result<Vec<T>> {
+    wire.iter().enumerate().map(|(at, id)| T::read(&format!("{field}[{at}]"), id)).collect()
 }
 
-required_ids!(VolumeId);
+impl Field<Vec<String>> for Vec<VolumeId> {
+    fn read(field: &str, wire: &Vec<String>) -> Result<Self> {
+        if wire.is_empty() {
+            return Err(Error::invalid(field, "is required and must not be empty"));
+        }
+        read_ids(field, wire)
+    }
+}
 
 /// The members of a group. Whether they are required depends on the spec that is served.
 impl Field<Vec<String>> for Vec<SnapshotId> {
     fn read(field: &str, wire: &Vec<String>) -> Result<Self> {
-        wire.iter()
-            .enumerate()
-            .map(|(at, id)| SnapshotId::read(&format!("{field}[{at}]"), id.clone()))
-            .collect()
+        read_ids(field, wire)
     }
 }
 
@@ -158,5 +127,37 @@ impl Field<i32> for Option<NonZeroU32> {
 impl Field<i64> for u64 {
     fn read(field: &str, wire: &i64) -> Result<Self> {
         u64::try_from(*wire).map_err(|_| Error::invalid(field, format!("is {wire}, must not be negative")))
+    }
+}
+
+/// A path at which the caller believes a volume to be. It can be relative, and need not exist: a path
+/// without the volume is answered with NOT_FOUND, not refused as malformed.
+// spec: size-limits.paths
+pub(crate) fn volume_path(field: &str, wire: &str) -> Result<PathBuf> {
+    match wire {
+        "" => Err(Error::invalid(field, "is required and must not be empty")),
+        path if path.contains('\0') => Err(Error::invalid(field, "holds a NUL byte, which a path may not")),
+        path => Ok(path.into()),
+    }
+}
+
+/// Any other path is absolute, and without `..`.
+// spec: size-limits.paths, node.paths-absolute
+impl Field<String> for PathBuf {
+    fn read(field: &str, wire: &String) -> Result<Self> {
+        let path = volume_path(field, wire)?;
+        if !path.is_absolute() {
+            return Err(Error::invalid(field, format!("is {}, must be absolute", path.display())));
+        }
+        if path.components().any(|component| component == Component::ParentDir) {
+            return Err(Error::invalid(field, format!("is {}, must not hold ..", path.display())));
+        }
+        Ok(path)
+    }
+}
+
+impl Field<String> for Option<PathBuf> {
+    fn read(field: &str, wire: &String) -> Result<Self> {
+        if wire.is_empty() { Ok(None) } else { PathBuf::read(field, wire).map(Some) }
     }
 }

@@ -86,12 +86,6 @@ impl StorageHealthEntry {
     pub fn new(status: StorageHealthStatus, reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self { status, reason: reason.into(), message: message.into(), capability: None }
     }
-
-    /// Says that the problem affects only this kind of volumes.
-    #[must_use]
-    pub fn capability(self, capability: VolumeCapability) -> Self {
-        Self { capability: Some(capability), ..self }
-    }
 }
 
 impl VolumeHealthStatus {

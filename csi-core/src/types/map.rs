@@ -3,19 +3,16 @@
 use std::fmt;
 use std::ops::Deref;
 
-use csi_proto::redact;
+use csi_proto::internal::{ContextMap, SecretMap};
 use serde::de::DeserializeOwned;
 use zeroize::Zeroize;
 
 use super::values::{self, UnknownKeys};
-use super::wire::{Field, Map};
+use super::wire::{Field, KUBERNETES, Map, PROVISIONER};
 use crate::error::{Error, Result};
 
-/// Keys with this prefix belong to the orchestrator, not to the driver.
-const KUBERNETES: &str = "csi.storage.k8s.io/";
-
-/// The keys and values of one field of a request: what [`Parameters`], [`MutableParameters`], [`VolumeContext`],
-/// [`PublishContext`] and [`Secrets`] have in common.
+/// The keys and values of one field of a request: what [`Parameters`], [`VolumeContext`], [`PublishContext`] and
+/// [`Secrets`] have in common.
 ///
 /// `Debug` shows the keys only, and the memory of the values is set to zero when the map is dropped, because a map
 /// does not know whether its values are secrets.
@@ -102,7 +99,7 @@ impl Drop for StringMap {
 // spec: secrets.not-leaked
 impl fmt::Debug for StringMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        redact::SecretMap(&self.values).fmt(f)
+        SecretMap(&self.values).fmt(f)
     }
 }
 
@@ -161,20 +158,8 @@ impl Parameters {
 
     /// Returns what the orchestrator says about the claim, by key without its prefix: `pvc/name`,
     /// `pvc/namespace`, `pv/name`, if the orchestrator is configured to send it.
-    pub fn kubernetes(&self, key: &str) -> Option<&str> {
+    pub(crate) fn kubernetes(&self, key: &str) -> Option<&str> {
         self.kubernetes.get(&format!("{KUBERNETES}{key}")).map(String::as_str)
-    }
-}
-
-/// Parameters to change on an existing volume.
-#[derive(Clone, PartialEq, Eq)]
-pub struct MutableParameters {
-    map: StringMap,
-}
-
-impl MutableParameters {
-    pub(crate) fn read(field: &str, wire: &Map) -> Result<Self> {
-        Ok(Self { map: StringMap::new(field, split(wire).1) })
     }
 }
 
@@ -189,13 +174,14 @@ pub struct VolumeContext {
 impl VolumeContext {
     pub(crate) fn read(field: &str, wire: &Map) -> Result<Self> {
         let (kubernetes, mut values) = split(wire);
-        values.remove("storage.kubernetes.io/csiProvisionerIdentity");
+        values.remove(PROVISIONER);
         Ok(Self { map: StringMap::new(field, values), kubernetes })
     }
 
     /// Whether both contexts contain the same entries from CreateVolume. The orchestrator's additions do
     /// not count: the pod, its tokens, and the provisioner's identity differ from publish to publish.
-    pub fn is_of_same_volume(&self, other: &Self) -> bool {
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub(crate) fn is_of_same_volume(&self, other: &Self) -> bool {
         self.map.values == other.map.values
     }
 
@@ -254,7 +240,7 @@ macro_rules! deref {
     )+ };
 }
 
-deref!(Parameters, MutableParameters, VolumeContext, PublishContext, Secrets);
+deref!(Parameters, VolumeContext, PublishContext, Secrets);
 
 // spec: secrets.not-leaked
 impl fmt::Debug for Secrets {
@@ -267,13 +253,13 @@ macro_rules! context_debug {
     ($($type:ident),+) => { $(
         impl fmt::Debug for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                redact::ContextMap(&self.map.values).fmt(f)
+                ContextMap(&self.map.values).fmt(f)
             }
         }
     )+ };
 }
 
-context_debug!(Parameters, MutableParameters, VolumeContext, PublishContext);
+context_debug!(Parameters, VolumeContext, PublishContext);
 
 /// Separates the orchestrator's keys from the driver's.
 fn split(wire: &Map) -> (Map, Map) {

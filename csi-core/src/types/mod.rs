@@ -6,15 +6,14 @@
 //!
 //! It imports errors, ids, and the sets of offered capabilities, against which answers are checked.
 
-mod capability;
+pub(crate) mod capability;
 mod capacity;
-mod fields;
+pub(crate) mod fields;
 pub(crate) mod health;
 pub(crate) mod id;
 mod id_codec;
 mod map;
 mod offered;
-mod path;
 pub(crate) mod percent;
 pub(crate) mod place;
 mod snapshot;
@@ -24,17 +23,14 @@ mod values;
 pub(crate) mod volume;
 pub(crate) mod wire;
 
-pub use capability::{AccessMode, AccessType, MountFlags, VolumeCapabilities, VolumeCapability};
-pub use capacity::{CapacityRange, RequiredCapacity};
+pub use capability::{AccessMode, AccessType, MountFlags, VolumeCapability};
+pub use capacity::CapacityRange;
 pub use health::{
     StorageHealthEntry, StorageHealthStatus, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus,
 };
-pub use id::{
-    GroupSnapshotId, GroupSnapshotName, NodeId, SnapshotId, SnapshotName, Token, VolumeId, VolumeName,
-};
+pub use id::{GroupSnapshotId, Name, NodeId, SnapshotId, Token, VolumeId};
 pub use id_codec::{IdCodec, IdFields};
-pub use map::{MutableParameters, Parameters, PublishContext, Secrets, StringMap, VolumeContext};
-pub use path::{AbsolutePath, VolumePath};
+pub use map::{Parameters, PublishContext, Secrets, StringMap, VolumeContext};
 pub use place::Place;
 pub use snapshot::{Snapshot, VolumeGroupSnapshot};
 pub use topology::{Topology, TopologyRequirement};

@@ -78,13 +78,11 @@ impl<T> Place<T> {
             ).into()));
         }
         let room = |place: &&Self| place.available_bytes.is_none_or(|room| room >= bytes);
-        let count = allowed.len();
         let most = allowed.iter().filter_map(|place| place.available_bytes).max().unwrap_or_default();
         let fitting: Vec<_> = allowed.into_iter().filter(room).collect();
         if fitting.is_empty() {
             return Err(Error::LimitReached(format!(
-                "the volume needs {bytes} bytes, and none of the {count} places that are usable from where it has to be \
-                 has more than {most} left"
+                "the volume needs {bytes} bytes, and no place that its topology allows has more than {most} bytes left"
             ).into()));
         }
         Ok(fitting)

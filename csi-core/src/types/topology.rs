@@ -1,6 +1,6 @@
 //! Topologies of volumes and nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use csi_proto::v1;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ impl Topology {
     /// at most 63 characters, keys that are unique without regard to case.
     // spec: topology.keys, topology.values, topology.keys-without-case
     pub(crate) fn check(&self) -> Result<(), String> {
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for (key, value) in &self.0 {
             let (prefix, name) = split(key);
             if !is_label(name, "-_.") || name.contains('/') {
@@ -147,7 +147,9 @@ impl TopologyRequirement {
         if this.requisite.is_empty() && this.preferred.is_empty() {
             return Err(Error::invalid(field, "must have requisite or preferred when it is given"));
         }
-        let stray = this.preferred.iter().position(|one| !this.requisite.contains(one));
+        // Each list can have as many entries as the cluster has nodes.
+        let requisite: BTreeSet<&Topology> = this.requisite.iter().collect();
+        let stray = this.preferred.iter().position(|one| !requisite.contains(one));
         match stray {
             Some(at) if !this.requisite.is_empty() => {
                 Err(Error::invalid(format!("{field}.preferred[{at}]"), "is not one of requisite"))

@@ -147,7 +147,8 @@ fn refuse_unknown(map: &Map, known: &[&str], unknown: UnknownKeys) -> Result<(),
     for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
         let near = nearest(key, known.iter().copied());
         let advice = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        let reason = format!("is not a parameter of this driver; it knows: {}{advice}", known.join(", "));
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let reason = format!("is not a parameter of this driver; it knows: {known}{advice}");
         match unknown {
             // Sidecars add keys of their own to such a map, and none that looks like a key of the driver.
             UnknownKeys::Warned if near.is_none() => {
@@ -369,6 +370,8 @@ mod tests {
                 "{error}"
             );
         }
+        let error = check_keys("parameters", &map("x"), &[]).unwrap_err().to_string();
+        assert!(error.ends_with("it knows: none"), "{error}");
         // Nothing near: the sidecars' own keys are ignored where they are added.
         from_map::<Params>("parameters", &map("deletionPolicy"), UnknownKeys::Warned).unwrap();
         let error =

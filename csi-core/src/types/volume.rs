@@ -133,13 +133,6 @@ impl Volume {
         self
     }
 
-    /// Sets the filesystem.
-    #[must_use]
-    pub fn fs_type(mut self, fs_type: impl Into<String>) -> Self {
-        self.fs_type = Some(fs_type.into());
-        self
-    }
-
     /// Checks the spec's rules and returns the wire's form.
     // spec: create-volume.topology-needs-capability, create-volume.answers-an-id
     pub(crate) fn answer(self, offer: &Offer) -> Result<v1::Volume> {

@@ -2,7 +2,7 @@
 //! are in `fields.rs`.
 //!
 //! The type of a request's field states what the spec requires: `VolumeId` is required, `Option<NodeId>` is
-//! optional, `VolumeCapabilities` has at least one element.
+//! optional.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,11 @@ use crate::error::{Error, Result};
 pub(crate) const MAP_MAX: usize = 4096;
 /// The spec's limit for mount_flags, the total of all flags, in bytes.
 pub(crate) const FLAGS_MAX: usize = 4096;
+
+/// Keys with this prefix belong to the orchestrator, not to the driver.
+pub(super) const KUBERNETES: &str = "csi.storage.k8s.io/";
+/// The key that external-provisioner adds to a volume's context.
+pub(super) const PROVISIONER: &str = "storage.kubernetes.io/csiProvisionerIdentity";
 
 pub(crate) type Map = BTreeMap<String, String>;
 
@@ -30,7 +35,10 @@ pub(crate) fn check_total(field: &str, sizes: impl Iterator<Item = usize>, max: 
     }
 }
 
+/// The limit is for what the driver and its users choose. Kubernetes adds the pod and a token for each audience, of more
+/// than 1 KiB each.
 // spec: size-limits.map
 pub(crate) fn check_map(field: &str, map: &Map) -> Result<()> {
-    check_total(field, map.iter().map(|(key, value)| key.len() + value.len()), MAP_MAX)
+    let own = map.iter().filter(|(key, _)| !key.starts_with(KUBERNETES) && *key != PROVISIONER);
+    check_total(field, own.map(|(key, value)| key.len() + value.len()), MAP_MAX)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use csi_core::types::VolumeName;
+use csi_core::types::Name;
 use csi_core::{ControllerService, Expansion, NodeService, Plugin, VolumeId};
 use csi_proto::v1;
 use tonic::Code;
@@ -104,6 +104,16 @@ async fn a_panic_is_an_error_and_frees_the_volume() {
     served.call(delete("v")).await.expect("the server lives");
 }
 
+/// The framework asks for the id before the operation begins.
+#[tokio::test]
+async fn a_panic_over_a_volumes_id_is_an_error() {
+    let volume_id_of_name = |name: &Name| panic!("no id for {name}");
+    let driver = Arc::new(TestDriver { volume_id_of_name, ..TestDriver::default() });
+    let served = Served::start(plugin(&driver)).await;
+    let status = refused(served.call(create("v")).await, Code::Unavailable);
+    assert!(status.message().contains("the driver panicked"), "{status}");
+}
+
 #[tokio::test]
 async fn callers_that_joined_an_operation_get_its_panic_as_an_error() {
     let driver = Arc::new(TestDriver::gated());
@@ -182,7 +192,7 @@ async fn the_second_publish_waits_its_turn_where_one_target_is_allowed() {
 
 /// A driver whose volumes have their names as ids.
 fn named() -> Arc<TestDriver> {
-    let volume_id_of_name = |name: &VolumeName| VolumeId::new(name.as_str()).ok();
+    let volume_id_of_name = |name: &Name| VolumeId::new(name.as_str()).ok();
     Arc::new(TestDriver { volume_id_of_name, ..TestDriver::gated() })
 }
 

@@ -14,6 +14,7 @@ use csi_core::types::{
 };
 use csi_core::*;
 use csi_proto::v1;
+use prost::Message as _;
 use tonic::Code;
 
 use crate::common::Served;
@@ -246,7 +247,7 @@ async fn check(served: &Served, driver: &TestDriver, log: &Log, cases: Vec<Case>
         *driver.next_answer.lock().unwrap() = Some(answer);
         log.take();
         let (_, request) = samples().into_iter().find(|(sample, _)| *sample == rpc).unwrap();
-        let answer = rpcs::call(&served.client, rpc, request).await;
+        let answer = rpcs::call(&served.client, rpc, request.encode_to_vec()).await;
         let (code, message) = match &answer {
             Ok(_) => (Code::Ok, ""),
             Err(status) => (status.code(), status.message()),

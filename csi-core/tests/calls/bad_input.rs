@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use csi_core::VolumeCapability;
 use csi_proto::{RpcRequest, v1};
-use tonic::Code::{self, FailedPrecondition, InvalidArgument, NotFound, OutOfRange};
+use tonic::Code::{self, InvalidArgument, NotFound, OutOfRange};
 
 use crate::common::*;
 use crate::driver::{TestDriver, plugin, volume};
@@ -22,8 +22,8 @@ async fn check<R: RpcRequest>(served: &Served, valid: R, change: fn(&mut R), cod
     assert!(status.details().is_empty());
 }
 
-fn range(required_bytes: i64, limit_bytes: i64) -> Option<v1::CapacityRange> {
-    Some(v1::CapacityRange { required_bytes, limit_bytes })
+fn empty_range() -> Option<v1::CapacityRange> {
+    Some(v1::CapacityRange { required_bytes: 2, limit_bytes: 1 })
 }
 
 // spec: fields.invalid-is-invalid-argument, create-volume.all-capabilities
@@ -42,14 +42,7 @@ async fn what_contradicts_itself_is_named() {
     let second = "volume_capabilities[1]";
     check(served, create("v"), |r| r.volume_capabilities.push(block_capability(1)), InvalidArgument, second)
         .await;
-    check(served, create("v"), |r| r.capacity_range = range(0, 0), InvalidArgument, "capacity_range").await;
-    check(served, create("v"), |r| r.capacity_range = range(2, 1), OutOfRange, "capacity_range").await;
+    check(served, create("v"), |r| r.capacity_range = empty_range(), OutOfRange, "capacity_range").await;
     check(served, validate, |r| r.volume_id = "gone".into(), NotFound, "volume gone does not exist").await;
-    check(served, expand("v", 5), |r| r.capacity_range = range(0, 0), InvalidArgument, "capacity_range")
-        .await;
-    check(served, expand("v", 5), |r| r.capacity_range = range(2, 1), OutOfRange, "capacity_range").await;
-    let unstaged: fn(&mut v1::NodePublishVolumeRequest) = |r| r.staging_target_path.clear();
-    check(served, publish("v", "/target"), unstaged, FailedPrecondition, "staging_target_path").await;
-    let relative: fn(&mut v1::NodeGetVolumeStatsRequest) = |r| r.volume_path = "relative".into();
-    check(served, stats("v", "/target"), relative, NotFound, "volume v does not exist").await;
+    check(served, expand("v", 5), |r| r.capacity_range = empty_range(), OutOfRange, "capacity_range").await;
 }

@@ -159,6 +159,16 @@ async fn each_contradiction_is_refused_with_how_to_fix_it() {
             "unstaged_service()",
         ),
         (plugin().own_directory("data"), "the driver's directory data is not an absolute path", "give one"),
+        (
+            plugin().node(node()).own_directory("/var/lib"),
+            "the driver's directory /var/lib contains the volumes' paths",
+            "that only the driver uses",
+        ),
+        (
+            plugin().volume_roots(["/var/lib/kubelet", "k"]),
+            "the volume root k is not an absolute path",
+            "give one",
+        ),
     ];
     let count = cases.len();
     for (plugin, what, hint) in cases {

@@ -15,7 +15,6 @@ use csi_proto::v1::{self, VolumeCapability as Wire, volume_capability::access_mo
 use tonic::Code;
 
 const MIB: i64 = 1 << 20;
-const TARGET: &str = "/pods/1/mount";
 
 struct Dirs(PathBuf);
 
@@ -48,6 +47,15 @@ impl CreateDeleteVolume for Dirs {
     }
 }
 
+#[async_trait]
+impl ControllerExpandVolume for Dirs {
+    async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
+        let size = request.capacity_range.choose(0, 1 << 20)?;
+        let path = self.directory(&request.volume_id).await?;
+        grow_directory(request.host(), path, size).await.map(Expanded::complete)
+    }
+}
+
 fn create(name: &str, required_bytes: i64) -> v1::CreateVolumeRequest {
     v1::CreateVolumeRequest {
         name: name.to_owned(),
@@ -61,7 +69,10 @@ fn create(name: &str, required_bytes: i64) -> v1::CreateVolumeRequest {
 async fn a_size_is_enforced_measured_and_grown() {
     let directory = tempfile::tempdir().unwrap();
     let node = SimulatedNode::new();
-    node.create_dir("/pods/1");
+    let pods = directory.path().canonicalize().unwrap().join("pods");
+    std::fs::create_dir_all(pods.join("1")).unwrap();
+    node.create_dir(pods.join("1"));
+    let target = pods.join("1/mount");
     let dirs = Arc::new(Dirs(directory.path().canonicalize().unwrap().join("volumes")));
     let plugin = Plugin::new("dirs.csi.example.org", "1")
         .volume_expansion(Expansion::Online)
@@ -77,18 +88,21 @@ async fn a_size_is_enforced_measured_and_grown() {
     assert_eq!(smaller.code(), Code::AlreadyExists, "{smaller}");
 
     let mut volume = VolumeUse::new(made.volume_id, Wire::mount(Mode::SingleNodeWriter));
-    let targets = [Target::new(TARGET)];
+    let targets = [Target::new(&target)];
     volume.attach_stage_publish(&client, &targets).await.unwrap();
-    let write = |mebibytes: usize| node.write(format!("{TARGET}/file"), vec![1; mebibytes << 20]);
+    let write = |mebibytes: usize| node.write(target.join("file"), vec![1; mebibytes << 20]);
     write(2).unwrap();
     let full = write(5).unwrap_err();
     assert_eq!(full.kind(), std::io::ErrorKind::QuotaExceeded, "{full}");
-    let stats = client.call(volume.node_get_volume_stats(TARGET.as_ref())).await.unwrap().usage;
+    let stats = client.call(volume.node_get_volume_stats(&target)).await.unwrap().usage;
     let [bytes, inodes] = stats.as_slice() else { panic!("{stats:?}") };
     assert_eq!((bytes.total, bytes.used, bytes.available), (4 * MIB, 2 * MIB + 4096, 2 * MIB - 4096));
     assert_eq!((inodes.total, inodes.used, inodes.available), (1024, 2, 1022));
 
-    let grow = |size: i64| volume.node_expand_volume(TARGET.as_ref(), size);
+    // The kubelet's directory can be a symbolic link.
+    std::os::unix::fs::symlink(&pods, directory.path().join("link")).unwrap();
+    let linked = directory.path().join("link/1/mount");
+    let grow = |size: i64| volume.node_expand_volume(&linked, size);
     assert_eq!(client.call(grow(8 * MIB - 1)).await.unwrap().capacity_bytes, 8 * MIB);
     assert_eq!(client.call(grow(MIB)).await.unwrap().capacity_bytes, 8 * MIB, "it never shrinks");
     write(5).unwrap();
@@ -98,6 +112,24 @@ async fn a_size_is_enforced_measured_and_grown() {
     volume.unpublish_unstage_detach(&client, &targets).await.unwrap();
     client.call(volume.delete_volume()).await.unwrap();
     assert_eq!(client.call(create("v", MIB)).await.unwrap().volume.unwrap().capacity_bytes, MIB, "a new one");
+}
+
+#[tokio::test]
+async fn the_controller_grows_a_volume_that_exists() {
+    let directory = tempfile::tempdir().unwrap();
+    let dirs = Arc::new(Dirs(directory.path().canonicalize().unwrap().join("volumes")));
+    let controller = ControllerService::new(dirs).create_delete_volume().expand_volume(Expansion::Online);
+    let plugin = Plugin::new("dirs.csi.example.org", "1").controller(controller);
+    let client = serve(plugin.host(SimulatedNode::new()), &directory).await;
+    let grow = v1::ControllerExpandVolumeRequest {
+        volume_id: "v".to_owned(),
+        capacity_range: Some(v1::CapacityRange { required_bytes: 8 * MIB, limit_bytes: 0 }),
+        ..Default::default()
+    };
+    let missing = client.call(grow.clone()).await.unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound, "{missing}");
+    client.call(create("v", 4 * MIB)).await.unwrap();
+    assert_eq!(client.call(grow).await.unwrap().capacity_bytes, 8 * MIB);
 }
 
 #[tokio::test]

@@ -1,8 +1,10 @@
 //! Fields, modes and values that a caller is allowed to send only if a capability is offered. Without the
 //! capability they are refused, and the message names them.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use csi_core::client::VolumeUse;
 use csi_core::{ControllerService, Expansion, NodeService, Plugin};
 use csi_proto::v1;
 use tonic::{Code, Status};
@@ -46,34 +48,22 @@ async fn newer_modes_need_single_node_multi_writer() {
         let mut request = create("v");
         request.volume_capabilities = vec![mount_capability(1), mount_capability(mode)];
         named(served.call(request).await, "volume_capabilities[1].access_mode.mode");
-        let request = v1::ControllerPublishVolumeRequest {
-            volume_id: "v".into(),
-            node_id: "n".into(),
-            volume_capability: Some(block_capability(mode)),
-            ..Default::default()
-        };
-        named(served.call(request).await, "volume_capability.access_mode.mode");
-        let mut request = expand("v", 5);
-        request.volume_capability = Some(mount_capability(mode));
-        named(served.call(request).await, "volume_capability.access_mode.mode");
         let request = v1::GetCapacityRequest {
             volume_capabilities: vec![mount_capability(mode)],
             ..Default::default()
         };
         named(served.call(request).await, "volume_capabilities[0].access_mode.mode");
-        let mut request = stage("v");
-        request.volume_capability = Some(mount_capability(mode));
-        named(served.call(request).await, "volume_capability.access_mode.mode");
-        let mut request = publish("v", "/target");
-        request.volume_capability = Some(mount_capability(mode));
-        named(served.call(request).await, "volume_capability.access_mode.mode");
-        let request = v1::NodeExpandVolumeRequest {
-            volume_id: "v".into(),
-            volume_path: "/target".into(),
-            volume_capability: Some(mount_capability(mode)),
-            ..Default::default()
-        };
-        named(served.call(request).await, "volume_capability.access_mode.mode");
+        let volume = VolumeUse::new("v", mount_capability(mode)).attached_to("n").staged_at(staging("v"));
+        let target = Path::new("/target");
+        for answer in [
+            served.call(volume.controller_publish_volume()).await.map(drop),
+            served.call(volume.controller_expand_volume(5)).await.map(drop),
+            served.call(volume.node_stage_volume()).await.map(drop),
+            served.call(volume.node_publish_volume(target)).await.map(drop),
+            served.call(volume.node_expand_volume(target, 5)).await.map(drop),
+        ] {
+            named(answer, "volume_capability.access_mode.mode");
+        }
     }
 }
 
@@ -105,21 +95,14 @@ async fn fields_need_their_capability() {
         ..Default::default()
     };
     named(served.call(request).await, "accessibility_requirements");
-    let request = v1::ControllerPublishVolumeRequest {
-        volume_id: "v".into(),
-        node_id: "n".into(),
-        volume_capability: Some(mount_capability(1)),
-        readonly: true,
-        ..Default::default()
-    };
+    let volume = VolumeUse::new("v", mount_capability(1)).attached_to("n");
+    let request = v1::ControllerPublishVolumeRequest { readonly: true, ..volume.controller_publish_volume() };
     named(served.call(request).await, "readonly");
     let grouped = mount_with(1, MountVolume { volume_mount_group: "1000".into(), ..Default::default() });
-    let mut request = stage("v");
-    request.volume_capability = Some(grouped.clone());
-    named(served.call(request).await, "volume_capability.mount.volume_mount_group");
-    let mut request = publish("v", "/target");
-    request.volume_capability = Some(grouped);
-    named(served.call(request).await, "volume_capability.mount.volume_mount_group");
+    let volume = VolumeUse::new("v", grouped).staged_at(staging("v"));
+    let group = "volume_capability.mount.volume_mount_group";
+    named(served.call(volume.node_stage_volume()).await, group);
+    named(served.call(volume.node_publish_volume(Path::new("/target"))).await, group);
 }
 
 // spec: topology.keys, topology.values, topology.preferred-is-requisite, topology.one-list-is-given

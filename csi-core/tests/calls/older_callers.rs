@@ -34,7 +34,7 @@ fn ward() -> Arc<TestDriver> {
         })
     });
     driver.node_get_volume_health.answers(move |request| {
-        assert_eq!(request.volume_publish_path.unwrap().to_string(), "/target");
+        assert_eq!(request.volume_publish_path.unwrap(), std::path::Path::new("/target"));
         health(request.volume_id)
     });
     driver

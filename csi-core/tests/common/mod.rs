@@ -121,31 +121,25 @@ pub fn staging(volume_id: &str) -> String {
     format!("/staging/{volume_id}")
 }
 
+/// A volume that is mounted by one writer.
+fn used(volume_id: &str) -> VolumeUse {
+    VolumeUse::new(volume_id, mount_capability(1)).staged_at(staging(volume_id))
+}
+
 pub fn stage(volume_id: &str) -> v1::NodeStageVolumeRequest {
-    v1::NodeStageVolumeRequest {
-        volume_id: volume_id.to_owned(),
-        staging_target_path: staging(volume_id),
-        volume_capability: Some(mount_capability(1)),
-        ..Default::default()
-    }
+    used(volume_id).node_stage_volume()
 }
 
 pub fn publish(volume_id: &str, target: &str) -> v1::NodePublishVolumeRequest {
-    v1::NodePublishVolumeRequest {
-        volume_id: volume_id.to_owned(),
-        staging_target_path: staging(volume_id),
-        target_path: target.to_owned(),
-        volume_capability: Some(mount_capability(1)),
-        ..Default::default()
-    }
+    used(volume_id).node_publish_volume(target.as_ref())
 }
 
 pub fn unstage(volume_id: &str) -> v1::NodeUnstageVolumeRequest {
-    (&stage(volume_id)).into()
+    used(volume_id).node_unstage_volume()
 }
 
 pub fn unpublish(volume_id: &str, target: &str) -> v1::NodeUnpublishVolumeRequest {
-    (&publish(volume_id, target)).into()
+    used(volume_id).node_unpublish_volume(target.as_ref())
 }
 
 pub fn stats(volume_id: &str, volume_path: &str) -> v1::NodeGetVolumeStatsRequest {
@@ -157,9 +151,5 @@ pub fn stats(volume_id: &str, volume_path: &str) -> v1::NodeGetVolumeStatsReques
 }
 
 pub fn expand(volume_id: &str, required_bytes: i64) -> v1::ControllerExpandVolumeRequest {
-    v1::ControllerExpandVolumeRequest {
-        volume_id: volume_id.to_owned(),
-        capacity_range: Some(v1::CapacityRange { required_bytes, limit_bytes: 0 }),
-        ..Default::default()
-    }
+    used(volume_id).controller_expand_volume(required_bytes)
 }

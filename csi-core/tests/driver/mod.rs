@@ -64,7 +64,7 @@ macro_rules! driver {
             $($(pub $field: Method<$request, $answer>,)+)+
             pub lookup: Method<VolumeId, Option<Volume>>,
             pub supports: fn(&VolumeCapability) -> bool,
-            pub volume_id_of_name: fn(&VolumeName) -> Option<VolumeId>,
+            pub volume_id_of_name: fn(&Name) -> Option<VolumeId>,
             pub probe: Method<(), Readiness>,
             pub node_get_info: Method<(), NodeInfo>,
             pub node_publish_volume: Method<NodePublishVolumeRequest, ()>,
@@ -220,7 +220,7 @@ impl Controller for TestDriver {
         (self.supports)(capability)
     }
 
-    fn volume_id_of_name(&self, name: &VolumeName) -> Option<VolumeId> {
+    fn volume_id_of_name(&self, name: &Name) -> Option<VolumeId> {
         (self.volume_id_of_name)(name)
     }
 }

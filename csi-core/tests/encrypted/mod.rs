@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use csi_core::client::VolumeUse;
 use csi_core::*;
-use csi_mount::{Filesystem, LoopDevice, LoopOptions, Luks, LuksPbkdf};
+use csi_mount::internal::LoopDevice;
+use csi_mount::{Filesystem, LoopOptions, Luks, LuksPbkdf};
 use csi_proto::v1;
 use tonic::Status;
 use v1::volume_capability::{AccessType, BlockVolume};
@@ -26,9 +27,6 @@ impl Images {
 
 #[async_trait]
 impl BlockDevices for Images {
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::new("n")
-    }
     async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
         let image = self.0.join(volume.volume_id.as_str());
         Ok(LoopDevice::attach_or_find(image, &LoopOptions::new())?.path().to_owned())

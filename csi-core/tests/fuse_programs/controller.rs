@@ -1,6 +1,6 @@
 //! The driver's controller: a volume is a directory of the program's storage.
 
-use csi_core::mount::Target;
+use csi_core::mount::internal::mount_state;
 use csi_core::*;
 
 use super::Vendor;
@@ -31,7 +31,7 @@ impl CreateDeleteVolume for Vendor {
         let id = request.volume_id.as_str();
         let mounted = self.mounted.lock().unwrap().get(id).cloned();
         if let Some(path) = mounted
-            && Target::new(path)?.state()?.mount_point().is_some()
+            && mount_state(path)?.mount_point().is_some()
         {
             return Err(Error::InUse(format!("volume {id} is staged").into()));
         }

@@ -6,8 +6,9 @@ use std::fs::File;
 use std::ops::Deref;
 use std::path::Path;
 
+use csi_mount::internal::LoopDevice;
 use csi_mount::testing::private_mount_namespace;
-use csi_mount::{LoopDevice, LoopOptions, Mount, Target};
+use csi_mount::{LoopOptions, Mount, Target};
 
 /// Runs the test on a runtime whose threads are in the namespace.
 pub(crate) fn on_tmpfs(test: impl AsyncFnOnce(&Path) + Send) {

@@ -2,6 +2,7 @@
 //! It is in no log, at no level, in no format.
 
 use csi_core::client::Client;
+use prost::Message as _;
 
 use crate::program::Program;
 use crate::rpcs::samples::{CANARY, samples};
@@ -12,7 +13,7 @@ async fn call_all(client: &Client) -> (usize, usize) {
     let mut successes = 0;
     for (rpc, request) in samples() {
         calls += 1;
-        match crate::rpcs::call(client, rpc, request).await {
+        match crate::rpcs::call(client, rpc, request.encode_to_vec()).await {
             Ok(_) => successes += 1,
             Err(status) => assert!(!format!("{status:?}").contains(CANARY), "{rpc}: {status:?}"),
         }

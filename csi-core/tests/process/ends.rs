@@ -9,7 +9,7 @@ use tonic::Status;
 use crate::common::{PATIENCE, eventually, stage};
 use crate::program::Program;
 use crate::program::files::HANGS;
-use crate::raw::{Raw, Travel, head, kubelet_again, kubelet_get_info};
+use crate::raw::{Raw, head, kubelet_again, kubelet_get_info};
 
 // spec: process.long-running, process.logs-to-standard-streams
 #[tokio::test]
@@ -38,12 +38,12 @@ async fn a_refusal_is_status_1_with_the_kubelets_words() {
     let socket = registry.path().join("flags.csi.example.org-reg.sock");
     eventually("it registers", || socket.exists()).await;
     let mut kubelet = Raw::open(&socket).await;
-    kubelet.call(&kubelet_get_info(), Travel::Whole, &[]).await.unwrap();
+    kubelet.call(&kubelet_get_info(), &[]).await.unwrap();
     // The kubelet repeats its error in each step that it made, so it can be long.
     let error = format!("no such node today: {}", "the node id is another one; ".repeat(20));
     let status = RegistrationStatus { plugin_registered: false, error };
     let block = kubelet_again("/pluginregistration.Registration/NotifyRegistrationStatus");
-    kubelet.call(&block, Travel::Whole, &status.encode_to_vec()).await.expect("it has its answer");
+    kubelet.call(&block, &status.encode_to_vec()).await.expect("it has its answer");
     let status = program.ended().await;
     assert_eq!(status.code(), Some(1));
     let shown = program.termination_message();

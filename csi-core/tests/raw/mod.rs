@@ -2,33 +2,26 @@
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 use std::path::Path;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
-
-use crate::common::PATIENCE;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
-const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
-const PADDED: u8 = 8;
+/// Indexed fields: the method and the scheme.
+pub const POST: u8 = 0x83;
+pub const HTTP: u8 = 0x86;
+/// A server that never answers fails a test, and does not let it hang.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub type Header = (Vec<u8>, Vec<u8>);
-
-/// How a header block is sent.
-#[derive(Debug, Clone, Copy)]
-pub enum Travel {
-    Whole,
-    Padded,
-    /// Split over four frames.
-    Continued,
-}
 
 pub struct Raw {
     stream: UnixStream,
@@ -65,24 +58,10 @@ impl Raw {
 
     /// Makes a unary call with this header block and message. Returns the answer's message, or an error
     /// that says what ended the call.
-    pub async fn call(&mut self, block: &[u8], travel: Travel, message: &[u8]) -> Result<Vec<u8>, String> {
+    pub async fn call(&mut self, block: &[u8], message: &[u8]) -> Result<Vec<u8>, String> {
         let stream = self.next;
         self.next += 2;
-        match travel {
-            Travel::Whole => self.send(HEADERS, END_HEADERS, stream, block).await,
-            Travel::Padded => {
-                let padded = [&[7], block, &[0; 7]].concat();
-                self.send(HEADERS, END_HEADERS | PADDED, stream, &padded).await;
-            }
-            Travel::Continued => {
-                let parts: Vec<_> = block.chunks(block.len().div_ceil(4)).collect();
-                for (nth, part) in parts.iter().enumerate() {
-                    let kind = if nth == 0 { HEADERS } else { CONTINUATION };
-                    let flags = if nth + 1 == parts.len() { END_HEADERS } else { 0 };
-                    self.send(kind, flags, stream, part).await;
-                }
-            }
-        }
+        self.send(HEADERS, END_HEADERS, stream, block).await;
         let data = [&[0], &(message.len() as u32).to_be_bytes()[..], message].concat();
         self.send(DATA, END_STREAM, stream, &data).await;
         timeout(PATIENCE, self.answer(stream)).await.expect("an answer in time")
@@ -103,10 +82,24 @@ impl Raw {
 
     /// Begins a call and does not send its message.
     pub async fn begin(&mut self, block: &[u8]) {
-        let mut block = block.to_vec();
-        tail(&mut block);
-        self.send(HEADERS, END_HEADERS, self.next, &block).await;
+        self.send(HEADERS, END_HEADERS, self.next, block).await;
         self.next += 2;
+    }
+
+    /// Begins this many calls and gives each up, all of it in one write.
+    pub async fn give_up(&mut self, block: &[u8], calls: u32) {
+        let mut bytes = Vec::new();
+        for _ in 0..calls {
+            let stream = self.next.to_be_bytes();
+            for (kind, flags, payload) in [(HEADERS, END_HEADERS, block), (RST_STREAM, 0, &[0, 0, 0, 8])] {
+                bytes.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
+                bytes.extend_from_slice(&[kind, flags]);
+                bytes.extend_from_slice(&stream);
+                bytes.extend_from_slice(payload);
+            }
+            self.next += 2;
+        }
+        self.stream.write_all(&bytes).await.unwrap();
     }
 
     async fn answer(&mut self, stream: u32) -> Result<Vec<u8>, String> {
@@ -143,28 +136,24 @@ fn value(headers: &[Header], name: &str) -> String {
 /// A literal field without Huffman code, not added to the table.
 pub fn plain(block: &mut Vec<u8>, name: &str, value: &str) {
     block.push(0);
-    text(block, name.as_bytes(), false);
-    text(block, value.as_bytes(), false);
+    for text in [name, value] {
+        block.push(text.len() as u8);
+        block.extend_from_slice(text.as_bytes());
+    }
 }
 
-/// A string; `coded` says that the bytes are already in Huffman code.
-pub fn text(block: &mut Vec<u8>, bytes: &[u8], coded: bool) {
-    assert!(bytes.len() < 127);
-    block.push(bytes.len() as u8 | if coded { 0x80 } else { 0 });
-    block.extend_from_slice(bytes);
-}
-
-/// The fields before the authority: method, scheme and path.
+/// The header block of a call, without an authority.
 pub fn head(path: &str) -> Vec<u8> {
-    let mut block = vec![0x83, 0x86];
-    plain(&mut block, ":path", path);
-    block
+    head_after(&[POST, HTTP], path)
 }
 
-/// The fields after the authority.
-pub fn tail(block: &mut Vec<u8>) {
-    plain(block, "content-type", "application/grpc");
-    plain(block, "te", "trailers");
+/// The header block of a call, with other pseudo-header fields before its path.
+pub fn head_after(first: &[u8], path: &str) -> Vec<u8> {
+    let mut block = first.to_vec();
+    plain(&mut block, ":path", path);
+    plain(&mut block, "content-type", "application/grpc");
+    plain(&mut block, "te", "trailers");
+    block
 }
 
 /// The header block of GetInfo as the kubelet 1.36.2 sends it. The authority is percent-encoded, in Huffman
@@ -180,8 +169,5 @@ pub fn kubelet_get_info() -> Vec<u8> {
 
 /// A later call of the kubelet on the same connection: the authority is a reference to the table.
 pub fn kubelet_again(path: &str) -> Vec<u8> {
-    let mut block = head(path);
-    block.push(0x80 | (62 + 5));
-    tail(&mut block);
-    block
+    head_after(&[POST, HTTP, 0x80 | (62 + 5)], path)
 }

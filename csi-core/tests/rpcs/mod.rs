@@ -6,7 +6,7 @@ pub mod walk;
 
 use csi_core::client::Client;
 use csi_core::{Rpc, Service};
-use csi_proto::raw::RawCodec;
+use csi_proto::internal::RawCodec;
 use tonic::{Request, Status};
 
 /// The RPC's answer to these bytes. For a stream, its first message, or no bytes if it has none.

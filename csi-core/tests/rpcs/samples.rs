@@ -1,314 +1,107 @@
-//! A valid request for every RPC, with every field set. Two requests where a field is a choice (oneof).
-
-use std::collections::BTreeMap;
+//! A valid request for every RPC, made from the descriptor, with every field set. Two requests where a field is a
+//! choice.
 
 use csi_core::Rpc;
-use csi_proto::v1;
-use prost::Message;
-use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
+use csi_proto::internal::TOKENS_KEY;
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value,
+};
 
 /// The text that must not appear in any log or status.
 pub const CANARY: &str = "canary-5f2b";
 
-fn map(key: &str, value: &str) -> BTreeMap<String, String> {
-    BTreeMap::from([(key.to_owned(), value.to_owned())])
-}
+/// Fields of which a message has one (a oneof, or two lists of which one is given): those of the first request of an
+/// RPC, and those of the second.
+const CHOICES: [[&str; 3]; 2] = [["mount", "snapshot", "requisite"], ["block", "volume", "preferred"]];
 
-pub fn secrets() -> BTreeMap<String, String> {
-    map("password", CANARY)
-}
-
-fn context() -> BTreeMap<String, String> {
-    let mut context = map("made", "here");
-    context.insert(csi_proto::redact::TOKENS_KEY.to_owned(), format!(r#"{{"aud":{{"token":"{CANARY}"}}}}"#));
-    context
-}
-
-fn mount() -> v1::VolumeCapability {
-    let mount = MountVolume {
-        fs_type: "ext4".to_owned(),
-        mount_flags: vec!["noatime".to_owned(), format!("password={CANARY}"), format!("{CANARY} {CANARY}")],
-        volume_mount_group: "1000".to_owned(),
+fn texts(field: &str) -> Vec<String> {
+    let text = match field {
+        "volume_id" | "source_volume_id" => "v",
+        "node_id" => "n",
+        "name" => "new",
+        "snapshot_id" | "base_snapshot_id" | "snapshot_ids" => "s",
+        "group_snapshot_id" => "g",
+        "starting_token" | "target_snapshot_id" => "t",
+        "staging_target_path" => "/staging",
+        "target_path" | "volume_path" | "volume_publish_path" => "/target",
+        "fs_type" => "ext4",
+        "volume_mount_group" => "1000",
+        "source_volume_ids" => return vec!["v".to_owned(), "w".to_owned()],
+        "mount_flags" => {
+            return vec!["noatime".to_owned(), format!("password={CANARY}"), format!("{CANARY} {CANARY}")];
+        }
+        other => panic!("say what a {other} is"),
     };
-    v1::VolumeCapability {
-        access_mode: Some(AccessMode { mode: 7 }),
-        access_type: Some(AccessType::Mount(mount)),
+    vec![text.to_owned()]
+}
+
+fn pairs(field: &str) -> Vec<(&'static str, String)> {
+    let pair = match field {
+        "secrets" => ("password", CANARY),
+        "parameters" => ("pool", "fast"),
+        "mutable_parameters" => ("iops", "9"),
+        "publish_context" => ("device", "sdx"),
+        "segments" => ("zone", "a"),
+        "volume_context" => {
+            let tokens = format!(r#"{{"aud":{{"token":"{CANARY}"}}}}"#);
+            return vec![("made", "here".to_owned()), (TOKENS_KEY, tokens)];
+        }
+        other => panic!("say what is in {other}"),
+    };
+    vec![(pair.0, pair.1.to_owned())]
+}
+
+fn number(field: &str) -> i32 {
+    match field {
+        "max_entries" | "max_results" => 2,
+        "starting_offset" | "required_bytes" => 5,
+        "limit_bytes" => 50,
+        "mode" => 7,
+        other => panic!("say which number {other} is"),
     }
 }
 
-fn block() -> v1::VolumeCapability {
-    let access_type = Some(AccessType::Block(BlockVolume {}));
-    v1::VolumeCapability { access_mode: Some(AccessMode { mode: 1 }), access_type }
-}
-
-fn topology() -> v1::Topology {
-    v1::Topology { segments: map("zone", "a") }
-}
-
-fn range() -> Option<v1::CapacityRange> {
-    Some(v1::CapacityRange { required_bytes: 5, limit_bytes: 50 })
-}
-
-fn volume_id() -> String {
-    "v".to_owned()
-}
-
-/// Each RPC with a valid request, encoded.
-pub fn samples() -> Vec<(Rpc, Vec<u8>)> {
-    let requisite = v1::TopologyRequirement { requisite: vec![topology()], preferred: vec![] };
-    let preferred = v1::TopologyRequirement { requisite: vec![], preferred: vec![topology()] };
-    let snapshot = Type::Snapshot(SnapshotSource { snapshot_id: "s".into() });
-    let clone = Type::Volume(VolumeSource { volume_id: "origin".into() });
-    let create = |capability, source, requirements| v1::CreateVolumeRequest {
-        name: "v".into(),
-        capacity_range: range(),
-        volume_capabilities: vec![capability],
-        parameters: map("pool", "fast"),
-        secrets: secrets(),
-        volume_content_source: Some(v1::VolumeContentSource { r#type: Some(source) }),
-        accessibility_requirements: Some(requirements),
-        mutable_parameters: map("iops", "9"),
+fn value(field: &FieldDescriptor, choice: &[&str]) -> Value {
+    let name = field.name();
+    if field.is_map() {
+        let pairs = pairs(name).into_iter();
+        return Value::Map(
+            pairs.map(|(key, text)| (MapKey::String(key.to_owned()), Value::String(text))).collect(),
+        );
+    }
+    let mut values: Vec<Value> = match field.kind() {
+        Kind::String => texts(name).into_iter().map(Value::String).collect(),
+        Kind::Bool => vec![Value::Bool(true)],
+        Kind::Int32 => vec![Value::I32(number(name))],
+        Kind::Int64 => vec![Value::I64(number(name).into())],
+        Kind::Enum(_) => vec![Value::EnumNumber(number(name))],
+        Kind::Message(message) => vec![Value::Message(sample(message, choice))],
+        kind => panic!("say what a {kind:?} is"),
     };
-    vec![
-        (Rpc::GetPluginInfo, vec![]),
-        (Rpc::GetPluginCapabilities, vec![]),
-        (Rpc::Probe, vec![]),
-        (Rpc::CreateVolume, create(mount(), snapshot, requisite.clone()).encode_to_vec()),
-        (Rpc::CreateVolume, create(block(), clone, preferred).encode_to_vec()),
-        (
-            Rpc::DeleteVolume,
-            v1::DeleteVolumeRequest { volume_id: volume_id(), secrets: secrets() }.encode_to_vec(),
-        ),
-        (
-            Rpc::ControllerPublishVolume,
-            v1::ControllerPublishVolumeRequest {
-                volume_id: volume_id(),
-                node_id: "n".into(),
-                volume_capability: Some(mount()),
-                readonly: true,
-                secrets: secrets(),
-                volume_context: context(),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::ControllerUnpublishVolume,
-            v1::ControllerUnpublishVolumeRequest {
-                volume_id: volume_id(),
-                node_id: "n".into(),
-                secrets: secrets(),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::ValidateVolumeCapabilities,
-            v1::ValidateVolumeCapabilitiesRequest {
-                volume_id: volume_id(),
-                volume_context: context(),
-                volume_capabilities: vec![mount()],
-                parameters: map("pool", "fast"),
-                secrets: secrets(),
-                mutable_parameters: map("iops", "9"),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::ListVolumes,
-            v1::ListVolumesRequest { max_entries: 2, starting_token: "t".into() }.encode_to_vec(),
-        ),
-        (
-            Rpc::ControllerListVolumeHealth,
-            v1::ControllerListVolumeHealthRequest {
-                max_entries: 2,
-                starting_token: "t".into(),
-                secrets: secrets(),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::ControllerGetVolumeHealth,
-            v1::ControllerGetVolumeHealthRequest { volume_id: volume_id(), secrets: secrets() }
-                .encode_to_vec(),
-        ),
-        (
-            Rpc::GetCapacity,
-            v1::GetCapacityRequest {
-                volume_capabilities: vec![mount()],
-                parameters: map("pool", "fast"),
-                accessible_topology: Some(topology()),
-            }
-            .encode_to_vec(),
-        ),
-        (Rpc::ControllerGetCapabilities, vec![]),
-        (
-            Rpc::CreateSnapshot,
-            v1::CreateSnapshotRequest {
-                source_volume_id: volume_id(),
-                name: "s".into(),
-                secrets: secrets(),
-                parameters: map("pool", "fast"),
-                accessibility_requirements: Some(requisite),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::DeleteSnapshot,
-            v1::DeleteSnapshotRequest { snapshot_id: "s".into(), secrets: secrets() }.encode_to_vec(),
-        ),
-        (
-            Rpc::ListSnapshots,
-            v1::ListSnapshotsRequest {
-                max_entries: 2,
-                starting_token: "t".into(),
-                source_volume_id: volume_id(),
-                snapshot_id: "s".into(),
-                secrets: secrets(),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::GetSnapshot,
-            v1::GetSnapshotRequest { snapshot_id: "s".into(), secrets: secrets() }.encode_to_vec(),
-        ),
-        (
-            Rpc::ControllerExpandVolume,
-            v1::ControllerExpandVolumeRequest {
-                volume_id: volume_id(),
-                capacity_range: range(),
-                secrets: secrets(),
-                volume_capability: Some(mount()),
-            }
-            .encode_to_vec(),
-        ),
-        (Rpc::ControllerGetVolume, v1::ControllerGetVolumeRequest { volume_id: volume_id() }.encode_to_vec()),
-        (
-            Rpc::ControllerModifyVolume,
-            v1::ControllerModifyVolumeRequest {
-                volume_id: volume_id(),
-                secrets: secrets(),
-                mutable_parameters: map("iops", "9"),
-            }
-            .encode_to_vec(),
-        ),
-        (Rpc::GroupControllerGetCapabilities, vec![]),
-        (
-            Rpc::CreateVolumeGroupSnapshot,
-            v1::CreateVolumeGroupSnapshotRequest {
-                name: "g".into(),
-                source_volume_ids: vec![volume_id(), "w".into()],
-                secrets: secrets(),
-                parameters: map("pool", "fast"),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::DeleteVolumeGroupSnapshot,
-            v1::DeleteVolumeGroupSnapshotRequest {
-                group_snapshot_id: "g".into(),
-                snapshot_ids: vec!["s".into()],
-                secrets: secrets(),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::GetVolumeGroupSnapshot,
-            v1::GetVolumeGroupSnapshotRequest {
-                group_snapshot_id: "g".into(),
-                snapshot_ids: vec!["s".into()],
-                secrets: secrets(),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::GetMetadataAllocated,
-            v1::GetMetadataAllocatedRequest {
-                snapshot_id: "s".into(),
-                starting_offset: 5,
-                max_results: 2,
-                secrets: secrets(),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::GetMetadataDelta,
-            v1::GetMetadataDeltaRequest {
-                base_snapshot_id: "s".into(),
-                target_snapshot_id: "t".into(),
-                starting_offset: 5,
-                max_results: 2,
-                secrets: secrets(),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::NodeStageVolume,
-            v1::NodeStageVolumeRequest {
-                volume_id: volume_id(),
-                publish_context: map("device", "sdx"),
-                staging_target_path: "/staging".into(),
-                volume_capability: Some(mount()),
-                secrets: secrets(),
-                volume_context: context(),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::NodeUnstageVolume,
-            v1::NodeUnstageVolumeRequest { volume_id: volume_id(), staging_target_path: "/staging".into() }
-                .encode_to_vec(),
-        ),
-        (
-            Rpc::NodePublishVolume,
-            v1::NodePublishVolumeRequest {
-                volume_id: volume_id(),
-                publish_context: map("device", "sdx"),
-                staging_target_path: "/staging".into(),
-                target_path: "/target".into(),
-                volume_capability: Some(mount()),
-                readonly: true,
-                secrets: secrets(),
-                volume_context: context(),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::NodeUnpublishVolume,
-            v1::NodeUnpublishVolumeRequest { volume_id: volume_id(), target_path: "/target".into() }
-                .encode_to_vec(),
-        ),
-        (
-            Rpc::NodeGetVolumeStats,
-            v1::NodeGetVolumeStatsRequest {
-                volume_id: volume_id(),
-                volume_path: "/target".into(),
-                staging_target_path: "/staging".into(),
-            }
-            .encode_to_vec(),
-        ),
-        (
-            Rpc::NodeGetVolumeHealth,
-            v1::NodeGetVolumeHealthRequest {
-                volume_id: volume_id(),
-                volume_publish_path: "/target".into(),
-                staging_target_path: "/staging".into(),
-            }
-            .encode_to_vec(),
-        ),
-        (Rpc::NodeGetStorageHealth, v1::NodeGetStorageHealthRequest { secrets: secrets() }.encode_to_vec()),
-        (
-            Rpc::NodeExpandVolume,
-            v1::NodeExpandVolumeRequest {
-                volume_id: volume_id(),
-                volume_path: "/target".into(),
-                capacity_range: range(),
-                staging_target_path: "/staging".into(),
-                volume_capability: Some(mount()),
-                secrets: secrets(),
-            }
-            .encode_to_vec(),
-        ),
-        (Rpc::NodeGetCapabilities, vec![]),
-        (Rpc::NodeGetInfo, vec![]),
-    ]
+    if field.is_list() { Value::List(values) } else { values.remove(0) }
+}
+
+fn sample(message: MessageDescriptor, choice: &[&str]) -> DynamicMessage {
+    let mut sample = DynamicMessage::new(message.clone());
+    for field in message.fields() {
+        if choice.contains(&field.name()) || !CHOICES.as_flattened().contains(&field.name()) {
+            sample.set_field(&field, value(&field, choice));
+        }
+    }
+    sample
+}
+
+/// Each RPC with a valid request.
+pub fn samples() -> Vec<(Rpc, DynamicMessage)> {
+    let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).unwrap();
+    let mut samples = Vec::new();
+    for rpc in Rpc::ALL {
+        let service = pool.get_service_by_name(&format!("csi.v1.{}", rpc.service())).unwrap();
+        let method = service.methods().find(|method| method.name() == rpc.name()).unwrap();
+        let [first, second] = CHOICES.map(|choice| sample(method.input(), &choice));
+        let has_choice = second != first;
+        samples.push((*rpc, first));
+        samples.extend(has_choice.then_some((*rpc, second)));
+    }
+    samples
 }

@@ -21,6 +21,7 @@ async fn waits_for_a_plugin_that_is_not_there_yet() {
     let endpoint: Endpoint = format!("{}/a socket", directory.path().display()).parse().unwrap();
     let client = Client::new(&endpoint);
     let error = client.ready(Duration::from_millis(200)).await.unwrap_err().to_string();
+    assert_eq!(error.matches("No such file").count(), 1, "a cause is named once: {error}");
     assert!(error.contains("a socket"), "{error}");
 
     let driver = Arc::new(TestDriver::default());
@@ -36,6 +37,14 @@ async fn waits_for_a_plugin_that_is_not_there_yet() {
     let info = client.call(v1::NodeGetInfoRequest {}).await.unwrap();
     assert_eq!(info.node_id, "node-1");
     serving.abort();
+}
+
+#[tokio::test]
+async fn a_time_limit_can_have_no_end() {
+    let served = Served::start(plugin(&Arc::new(TestDriver::default()))).await;
+    let client = Client::new(&served.endpoint).deadline(Duration::MAX);
+    client.ready(Duration::MAX).await.unwrap();
+    client.call(v1::NodeGetInfoRequest {}).await.unwrap();
 }
 
 // spec: probe.unhealthy
@@ -59,7 +68,7 @@ async fn a_deadline_ends_the_wait_and_not_the_work() {
     // The request's own deadline has priority over the client's.
     let mut patient = tonic::Request::new(stage("v"));
     patient.set_timeout(Duration::from_secs(60));
-    let retry = tokio::spawn(async move { hurried.node().node_stage_volume(patient).await });
+    let retry = tokio::spawn(async move { hurried.call::<v1::NodeStageVolumeRequest>(patient).await });
     // This is longer than the client's deadline, which does not apply to this request.
     tokio::time::sleep(Duration::from_millis(100)).await;
     driver.release(2);

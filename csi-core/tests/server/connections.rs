@@ -24,9 +24,8 @@ async fn idle_connections_give_way_and_those_with_calls_do_not() {
     let served = Served::start(plugin(&driver).max_connections(8)).await;
     // A sidecar, which connects first and is idle afterwards.
     let mut sidecar = Raw::open(served.endpoint.path()).await;
-    let mut probe = head("/csi.v1.Identity/Probe");
-    tail(&mut probe);
-    sidecar.call(&probe, Travel::Whole, &[]).await.unwrap();
+    let probe = head("/csi.v1.Identity/Probe");
+    sidecar.call(&probe, &[]).await.unwrap();
     // A call that runs during the whole test.
     let running = served.begin(stage("v"));
     driver.until_begun(1).await;
@@ -39,11 +38,11 @@ async fn idle_connections_give_way_and_those_with_calls_do_not() {
         // Each caller leaves its connection open.
         silent.push(Raw::open(served.endpoint.path()).await);
         let caller = silent.last_mut().unwrap();
-        let answer = timeout(PATIENCE, caller.call(&probe, Travel::Whole, &[])).await.expect("in time");
+        let answer = timeout(PATIENCE, caller.call(&probe, &[])).await.expect("in time");
         answer.expect("a caller is served while others are silent");
     }
     let _callers = (new_caller(&served).await, new_caller(&served).await);
-    sidecar.call(&probe, Travel::Whole, &[]).await.expect("the oldest caller keeps its connection");
+    sidecar.call(&probe, &[]).await.expect("the oldest caller keeps its connection");
     // A connection that does not acknowledge the GOAWAY is closed after one second.
     let open = timeout(PATIENCE, async {
         while silent.iter_mut().map(|connection| usize::from(connection.is_open())).sum::<usize>() > 8 {
@@ -82,4 +81,16 @@ async fn a_new_caller_waits_while_all_connections_have_calls() {
     for call in calls {
         call.await.unwrap().expect("no call is cut off to make room");
     }
+}
+
+/// A sidecar has a hundred workers with one deadline. A driver that was stopped for longer reads the calls and their
+/// end at once, and a sidecar that loses its connection ends.
+#[tokio::test]
+async fn calls_that_are_given_up_together_cost_no_connection() {
+    let served = Served::start(plugin(&Arc::default())).await;
+    let mut sidecar = Raw::open(served.endpoint.path()).await;
+    let probe = head("/csi.v1.Identity/Probe");
+    sidecar.call(&probe, &[]).await.unwrap();
+    sidecar.give_up(&probe, 300).await;
+    sidecar.call(&probe, &[]).await.expect("the connection stays");
 }

@@ -128,7 +128,7 @@ async fn a_layer_s_refusal_keeps_its_code_and_reaches_no_driver() {
     assert_eq!(driver.begun.load(Ordering::SeqCst), 0);
     let mut request = Request::new(v1::ProbeRequest {});
     request.metadata_mut().insert("tenant", "a".parse().unwrap());
-    served.client.identity().probe(request).await.unwrap();
+    served.client.call::<v1::ProbeRequest>(request).await.unwrap();
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-async fn ask(address: SocketAddr, request: &str) -> (u16, String) {
+pub(super) async fn ask(address: SocketAddr, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.expect("somebody listens");
     let head = format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -47,7 +47,7 @@ async fn ask(address: SocketAddr, request: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-async fn served_with_http(plugin: Plugin) -> (Served, SocketAddr) {
+pub(super) async fn served_with_http(plugin: Plugin) -> (Served, SocketAddr) {
     let address = free_address();
     (Served::start(plugin.http(address)).await, address)
 }

@@ -7,11 +7,11 @@ mod driver;
 #[path = "../raw/mod.rs"]
 mod raw;
 
-mod authority;
 mod client;
 mod connections;
 mod extension;
 mod http;
+mod local;
 mod reflection;
 mod refused_below;
 mod registration;

@@ -3,22 +3,14 @@
 use std::sync::Arc;
 
 use csi_proto::v1;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;
 
+use super::http::{ask, served_with_http};
 use crate::common::*;
 use crate::driver::{TestDriver, plugin};
 use crate::raw::*;
 
 const UNPUBLISH: &str = "/csi.v1.Node/NodeUnpublishVolume";
-
-async fn metrics(address: std::net::SocketAddr) -> String {
-    let mut stream = tokio::net::TcpStream::connect(address).await.expect("somebody listens");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.unwrap();
-    text
-}
 
 fn counted(metrics: &str, method: &str, code: &str) -> u64 {
     let name = format!("grpc_status_code=\"{code}\",method_name=\"/csi.v1.{method}\"}} ");
@@ -28,8 +20,7 @@ fn counted(metrics: &str, method: &str, code: &str) -> u64 {
 
 #[tokio::test]
 async fn what_is_refused_below_the_path_of_calls_has_the_right_code_and_is_counted() {
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let served = Served::start(plugin(&Arc::default()).http(address)).await;
+    let (served, address) = served_with_http(plugin(&Arc::default())).await;
 
     // The provisioner and the resizer read OUT_OF_RANGE as a problem with the volume's size.
     let mut request = create("v");
@@ -41,17 +32,28 @@ async fn what_is_refused_below_the_path_of_calls_has_the_right_code_and_is_count
         let path = served.endpoint.path().to_owned();
         async move {
             let mut raw = Raw::open(&path).await;
-            let mut block = head(UNPUBLISH);
-            tail(&mut block);
-            raw.call(&block, Travel::Whole, message).await.unwrap_err()
+            raw.call(&head(UNPUBLISH), message).await.unwrap_err()
         }
     };
     let why = call(&[0xff; 8]).await;
     assert!(why.starts_with(&format!("status {}: ", Code::InvalidArgument as i32)), "{why}");
 
-    let metrics = metrics(address).await;
+    let (_, metrics) = ask(address, "GET /metrics").await;
     assert_eq!(counted(&metrics, "Controller/CreateVolume", "ResourceExhausted"), 1, "{metrics}");
     assert_eq!(counted(&metrics, "Node/NodeUnpublishVolume", "InvalidArgument"), 1, "{metrics}");
+}
+
+/// A newer sidecar calls what this spec does not have.
+// spec: errors.message
+#[tokio::test]
+async fn a_method_that_no_service_has_is_named() {
+    let served = Served::start(plugin(&Arc::default())).await;
+    for path in ["/csi.v1.Controller/ControllerFreezeVolume", "/csi.v2.Node/NodeGetInfo"] {
+        let mut raw = Raw::open(served.endpoint.path()).await;
+        let why = raw.call(&head(path), &[]).await.unwrap_err();
+        let due = format!("status {}: this plugin has no method {path}", Code::Unimplemented as i32);
+        assert_eq!(why.replace("%20", " "), due);
+    }
 }
 
 /// A call that reaches the call path keeps its code: only refusals by gRPC's own layer get another code.
@@ -72,14 +74,15 @@ async fn what_reaches_the_path_of_calls_keeps_its_code() {
 #[tokio::test]
 async fn a_deadline_is_kept_for_the_caller() {
     let driver = Arc::new(TestDriver::gated());
-    let served = Served::start(plugin(&driver)).await;
+    let (served, address) = served_with_http(plugin(&driver)).await;
     let mut raw = Raw::open(served.endpoint.path()).await;
     let mut block = head("/csi.v1.Node/NodeStageVolume");
     plain(&mut block, "grpc-timeout", "500m");
-    tail(&mut block);
     let message = prost::Message::encode_to_vec(&stage("v"));
-    let why = raw.call(&block, Travel::Whole, &message).await.unwrap_err();
+    let why = raw.call(&block, &message).await.unwrap_err();
     assert!(why.starts_with(&format!("status {}: ", Code::DeadlineExceeded as i32)), "{why}");
+    let (_, metrics) = ask(address, "GET /metrics").await;
+    assert_eq!(counted(&metrics, "Node/NodeStageVolume", "DeadlineExceeded"), 1, "{metrics}");
     driver.release(1);
     let done = || driver.done.load(std::sync::atomic::Ordering::SeqCst) == 1;
     eventually("it goes on", done).await;

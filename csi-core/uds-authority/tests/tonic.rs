@@ -1,9 +1,12 @@
 //! A tonic server whose caller names a socket's path as the authority, as grpc-go does.
 
-use std::io;
-use std::path::Path;
+#[path = "../../tests/raw/mod.rs"]
+mod raw;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use std::io;
+
+use raw::{HTTP, POST, Raw, head_after, plain};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -11,66 +14,17 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use uds_authority::RepairedStream;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-/// The first stream of a client.
-const STREAM: u8 = 1;
-
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(payload.len()).unwrap();
-    let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, stream];
-    frame.extend_from_slice(payload);
-    frame
+/// A call of the health service.
+fn block(authority: &str) -> Vec<u8> {
+    let mut first = vec![POST, HTTP];
+    plain(&mut first, ":authority", authority);
+    head_after(&first, "/grpc.health.v1.Health/Check")
 }
 
-/// A header whose name and value are written out (RFC 7541, section 6.2.2).
-fn header(name: &str, value: &str) -> Vec<u8> {
-    let mut header = vec![0];
-    for text in [name, value] {
-        header.push(u8::try_from(text.len()).unwrap());
-        header.extend_from_slice(text.as_bytes());
-    }
-    header
-}
-
-/// Asks the health service, and returns the first frame of the answer that has data or resets the stream.
-async fn check(socket: &Path, authority: &str) -> (u8, Vec<u8>) {
-    let mut stream = UnixStream::connect(socket).await.unwrap();
-    let block = [
-        header(":method", "POST"),
-        header(":scheme", "http"),
-        header(":path", "/grpc.health.v1.Health/Check"),
-        header(":authority", authority),
-        header("content-type", "application/grpc"),
-        header("te", "trailers"),
-    ];
-    let sent = [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        frame(SETTINGS, 0, 0, &[]),
-        frame(HEADERS, END_HEADERS, STREAM, &block.concat()),
-        frame(DATA, END_STREAM, STREAM, &[0; 5]),
-    ];
-    stream.write_all(&sent.concat()).await.unwrap();
-    loop {
-        let mut head = [0; 9];
-        stream.read_exact(&mut head).await.unwrap();
-        let mut payload = vec![0; usize::from(head[2])];
-        stream.read_exact(&mut payload).await.unwrap();
-        let is_answer = matches!(head[3], DATA | RST_STREAM);
-        if is_answer && head[8] == STREAM {
-            return (head[3], payload);
-        }
-    }
-}
-
-/// Serves the health service on a socket, with each connection as `wrap` returns it.
-async fn answer<S>(authority: &str, wrap: fn(UnixStream) -> S) -> (u8, Vec<u8>)
+/// Serves the health service on a socket, with each connection as `wrap` returns it, and makes a call.
+async fn answer<S>(block: &[u8], wrap: fn(UnixStream) -> S) -> Result<Vec<u8>, String>
 where
-    S: Connected + tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    S: Connected + AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("app.sock");
@@ -81,23 +35,31 @@ where
     let server = Server::builder().add_service(health).serve_with_incoming(connections);
     tokio::select! {
         ended = server => panic!("the server ended: {ended:?}"),
-        answer = check(&socket, authority) => answer,
+        answer = async { Raw::open(&socket).await.call(block, &[]).await } => answer,
     }
 }
 
 #[tokio::test]
 async fn a_bare_path_is_answered() {
-    // A length-prefixed message with the status SERVING.
-    let serving = (DATA, vec![0, 0, 0, 0, 2, 8, 1]);
+    // A message with the status SERVING.
+    let serving = Ok(vec![8, 1]);
     for authority in ["%2Frun%2Fapp.sock", "/run/app.sock", "", "localhost"] {
-        assert_eq!(answer(authority, RepairedStream::new).await, serving, "{authority:?}");
+        assert_eq!(answer(&block(authority), RepairedStream::new).await, serving, "{authority:?}");
     }
 }
 
 #[tokio::test]
 async fn without_the_repair_the_stream_is_reset() {
-    let protocol_error = (RST_STREAM, vec![0, 0, 0, 1]);
+    let protocol_error = Err("RST_STREAM [0, 0, 0, 1]".to_owned());
     for authority in ["%2Frun%2Fapp.sock", "/run/app.sock", ""] {
-        assert_eq!(answer(authority, |stream| stream).await, protocol_error, "{authority:?}");
+        assert_eq!(answer(&block(authority), |stream| stream).await, protocol_error, "{authority:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_malformed_is_refused_by_the_server_itself() {
+    for bad in [&[0x80_u8][..], &[0x80 | 70], &[0x41, 0x81, 0x00], &[0x3f, 0xff, 0xff, 0xff, 0xff, 0x7f]] {
+        let refused = answer(bad, RepairedStream::new).await.unwrap_err();
+        assert!(refused.starts_with("GOAWAY "), "{bad:x?}: {refused}");
     }
 }

@@ -27,14 +27,13 @@ const LOCK_TIME_LIMIT: Duration = Duration::from_secs(2);
 ///
 /// The path is resolved once, when the device is opened. Whatever the path names later, this stays the same
 /// device. An operation that opens the device again (an exclusive open, the lock) opens the node that the
-/// path led to, and checks that it is still the same device, as [`verify`](Self::verify) does.
+/// path led to, and checks that it is still the same device.
 ///
 /// ```no_run
-/// use csi_mount::{BlockDevice, DeviceUse};
+/// use csi_mount::BlockDevice;
 ///
 /// let device = BlockDevice::open("/dev/disk/by-id/virtio-vol-1")?;
 /// println!("{} {} bytes", device.number(), device.size()?);
-/// assert_eq!(device.in_use()?, DeviceUse::Free);
 /// # Ok::<(), csi_mount::Error>(())
 /// ```
 #[derive(Debug)]
@@ -45,7 +44,7 @@ pub struct BlockDevice {
     sequence: Option<u64>,
 }
 
-/// Whether a device is held exclusively: see [`BlockDevice::in_use`].
+/// Whether a device is held exclusively: see [`Devices::in_use`](crate::Devices::in_use).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceUse {
     /// Nobody holds it: no mount in any namespace, no device mapper, no RAID.
@@ -103,12 +102,7 @@ impl BlockDevice {
     }
 
     /// Opens the device with this number, through the node that the kernel names for it.
-    ///
-    /// # Errors
-    ///
-    /// As for [`open`](Self::open), and [`WrongDevice`](ErrorKind::WrongDevice) if the node in `/dev` is of
-    /// another device.
-    pub fn from_number(number: DeviceNumber) -> Result<Self> {
+    pub(crate) fn from_number(number: DeviceNumber) -> Result<Self> {
         let sys = PathBuf::from(format!("/sys/dev/block/{number}/uevent"));
         let events = fs::read_to_string(&sys)
             .map_err(|error| Error::os("find the node of a block device in", &sys, error))?;
@@ -146,10 +140,8 @@ impl BlockDevice {
         self.number
     }
 
-    /// The number that no other disk gets until the next boot (`BLKGETDISKSEQ`), unlike the device's number. None
-    /// before Linux 5.15.
-    #[doc(alias = "BLKGETDISKSEQ")]
-    pub fn disk_sequence(&self) -> Option<u64> {
+    /// See [`Devices::disk_sequence`](crate::Devices::disk_sequence).
+    pub(crate) fn disk_sequence(&self) -> Option<u64> {
         self.sequence
     }
 
@@ -164,24 +156,13 @@ impl BlockDevice {
     }
 
     /// Returns whether the device refuses writes (`BLKROGET`).
-    ///
-    /// # Errors
-    ///
-    /// As for [`size`](Self::size).
-    pub fn is_read_only(&self) -> Result<bool> {
+    pub(crate) fn is_read_only(&self) -> Result<bool> {
         ioctl::is_read_only(self.as_fd())
             .map_err(|error| Error::os("find out whether the device is read-only:", &self.path, error))
     }
 
-    /// Returns whether a mount in any namespace, or another user in the kernel, holds the device.
-    ///
-    /// It tests this with an exclusive open (`O_EXCL`). The process's own mount table is not enough: a
-    /// mount in another mount namespace holds the device too. Opens without `O_EXCL` don't count.
-    ///
-    /// # Errors
-    ///
-    /// As for [`verify`](Self::verify).
-    pub fn in_use(&self) -> Result<DeviceUse> {
+    /// See [`Devices::in_use`](crate::Devices::in_use).
+    pub(crate) fn in_use(&self) -> Result<DeviceUse> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
         // Nothing of this process can be used inside, so the comparison is made outside.
         let opened = with_own_descriptors(|| -> io::Result<_> {
@@ -199,51 +180,26 @@ impl BlockDevice {
     ///
     /// It compares the number and, from Linux 5.15, the disk's sequence number. This detects another disk
     /// that got the number of one that was removed.
-    ///
-    /// # Errors
-    ///
-    /// [`WrongDevice`](ErrorKind::WrongDevice) if it leads to another device,
-    /// [`NotFound`](ErrorKind::NotFound) if it leads nowhere.
-    pub fn verify(&self) -> Result<()> {
+    pub(crate) fn verify(&self) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())
             .map_err(|error| Error::os(OPEN, &self.path, error))?;
         self.same(&File::from(file))
     }
 
-    /// Returns the identity that the disk reports, from sysfs; for a partition that of its disk.
-    ///
-    /// # Errors
-    ///
-    /// [`NotFound`](ErrorKind::NotFound) if the device went away.
-    pub fn identity(&self) -> Result<DeviceIdentity> {
+    /// The identity that the disk reports, from sysfs; for a partition that of its disk.
+    pub(crate) fn identity(&self) -> Result<DeviceIdentity> {
         Sysfs::system().identity(self.number())
     }
 
     /// Returns the names of the devices that are built on this one (`dm-0`, `md0`). If there are any, this
     /// one is in use.
-    ///
-    /// # Errors
-    ///
-    /// [`NotFound`](ErrorKind::NotFound) if the device went away.
-    pub fn holders(&self) -> Result<Vec<String>> {
+    pub(crate) fn holders(&self) -> Result<Vec<String>> {
         Sysfs::system().holders(self.number())
     }
 
-    /// Makes a SCSI or NVMe disk, or every path of a multipath device, report its size again, for example
-    /// after an expansion.
-    ///
-    /// The multipath daemon must be informed separately (`multipathd resize map`). The call can wait for a
-    /// disk that does not answer.
-    ///
-    /// # Errors
-    ///
-    /// [`NotFound`](ErrorKind::NotFound) if the device went away,
-    /// [`PermissionDenied`](ErrorKind::PermissionDenied) or [`ReadOnly`](ErrorKind::ReadOnly) if sysfs
-    /// can't be written, as in a container that is not privileged,
-    /// [`Unresponsive`](ErrorKind::Unresponsive) if a path of SCSI is in standby or unavailable (ALUA). The
-    /// kernel would give such a path the size 0.
-    pub fn rescan(&self) -> Result<Rescan> {
+    /// See [`Devices::rescan`](crate::Devices::rescan).
+    pub(crate) fn rescan(&self) -> Result<Rescan> {
         Sysfs::system().rescan(self.number())
     }
 
@@ -266,10 +222,6 @@ impl BlockDevice {
 
     /// Takes the device's lock, which `udev` and the util-linux programs respect, until the guard is
     /// dropped.
-    ///
-    /// # Errors
-    ///
-    /// [`Busy`](ErrorKind::Busy) if another program holds it.
     pub(crate) fn lock(&self) -> Result<DeviceLock<'_>> {
         // A second open file, so that dropping the guard cannot release a lock that another guard holds.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;

@@ -81,12 +81,6 @@ impl<'d> ExclusiveDevice<'d> {
         }
     }
 
-    /// Fills an [`AlignedBuffer`]'s bytes with what is at this place.
-    #[cfg(feature = "lvm")]
-    pub(crate) fn read(&self, bytes: &mut [u8], place: u64) -> Result<()> {
-        self.file.read_exact_at(bytes, place).map_err(|error| self.failed(error))
-    }
-
     #[cfg(feature = "lvm")]
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -97,7 +91,6 @@ impl<'d> ExclusiveDevice<'d> {
         self.file.write_all_at(bytes, place).map_err(|error| self.failed(error))
     }
 
-    /// Makes a range zero.
     pub(crate) fn zero(&self, range: &Range<u64>, buffer: &mut AlignedBuffer) -> Result<()> {
         for piece in pieces(range.clone()) {
             let zeros = buffer.first(length_of(&piece));

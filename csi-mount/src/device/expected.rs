@@ -17,11 +17,11 @@ use crate::sys::ids::DeviceNumber;
 /// [`Devices::wait`](crate::Devices::wait), which in its tests waits on a simulated node.
 ///
 /// ```no_run
-/// use csi_mount::ExpectedDevice;
+/// use csi_mount::{ExpectedDevice, Host};
 /// use std::time::Duration;
 ///
 /// let expected = ExpectedDevice::new().serial("pvc-1").min_size(1 << 30).wait_limit(Duration::from_secs(60));
-/// let device = expected.wait_at("/dev/disk/by-id/virtio-pvc-1")?;
+/// let device = Host::kernel().devices().wait_at(&expected, "/dev/disk/by-id/virtio-pvc-1".as_ref())?;
 ///
 /// let by_lun = ExpectedDevice::new().lun(3).by_path("pci-0000:00:04.0-scsi-0:0:0:3");
 /// # Ok::<(), csi_mount::Error>(())

@@ -119,7 +119,7 @@ impl Mapping {
 
     /// Where the device inside is published raw: such a mapping belongs to its user.
     #[cfg(feature = "luks")]
-    pub(crate) fn published_at(&self) -> Result<Option<crate::MountPlace>> {
+    pub(crate) fn published_at(&self) -> Result<Option<crate::device::mount_places::MountPlace>> {
         crate::device::mount_places::bound_at(self.number)
     }
 

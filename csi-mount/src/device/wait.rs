@@ -11,6 +11,7 @@ use crate::device::block_device::BlockDevice;
 use crate::device::expected::ExpectedDevice;
 use crate::device::sysfs::{DeviceIdentity, Sysfs};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys::deadline::deadline;
 use crate::sys::ids::DeviceNumber;
 
 const WAIT: &str = "wait for block device";
@@ -21,23 +22,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(5
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 impl ExpectedDevice {
-    /// Waits until the disk at this path exists, has a size and is the expected one, and opens it.
-    ///
-    /// If the path leads to another disk or nowhere, the disk with the wanted properties is searched in
-    /// sysfs, and that one is used: a stale link does no harm. The checks repeat at growing intervals of up
-    /// to half a second. udev is not needed.
-    ///
-    /// # Errors
-    ///
-    /// After [`wait_limit`](Self::wait_limit), the last problem: [`NotFound`](ErrorKind::NotFound);
-    /// [`WrongDevice`](ErrorKind::WrongDevice) if the path leads to another disk;
-    /// [`OutOfRange`](ErrorKind::OutOfRange) if the disk is too small.
-    ///
-    /// At once, what waiting can't fix: [`WrongDevice`](ErrorKind::WrongDevice) if the path is a device's
-    /// node, not a link, and the device has another serial number, name or place;
-    /// [`Unsupported`](ErrorKind::Unsupported) if the kernel has no driver for the node's number; and other
-    /// errors of [`BlockDevice::open`].
-    pub fn wait_at(&self, path: impl AsRef<Path>) -> Result<BlockDevice> {
+    /// See [`Devices::wait_at`](crate::Devices::wait_at).
+    pub(crate) fn wait_at(&self, path: impl AsRef<Path>) -> Result<BlockDevice> {
         self.wait_in(&KernelDisks::new(), Some(path.as_ref()))
     }
 
@@ -48,7 +34,7 @@ impl ExpectedDevice {
     ///
     /// As for [`wait_at`](Self::wait_at), and [`InvalidInput`](ErrorKind::InvalidInput) if nothing
     /// identifies the disk.
-    pub fn wait(&self) -> Result<BlockDevice> {
+    pub(crate) fn wait(&self) -> Result<BlockDevice> {
         self.wait_in(&KernelDisks::new(), None)
     }
 
@@ -58,7 +44,7 @@ impl ExpectedDevice {
             return Err(Error::new(ErrorKind::InvalidInput, WAIT, reason));
         }
         let limit = self.limit.unwrap_or(WAIT_LIMIT);
-        let end = Instant::now() + limit;
+        let end = deadline(limit);
         let mut pause = PAUSES[0];
         loop {
             let Unfit { error, is_final } = match self.find_once(disks, path) {
@@ -96,7 +82,7 @@ impl ExpectedDevice {
         match self.find_in(disks)? {
             Some(disk) => {
                 let error = unfit.error;
-                let found = S::path(&disk).display();
+                let found = disk.path().display();
                 tracing::info!(%error, %found, "the disk was found at another path");
                 Ok(disk)
             }
@@ -105,15 +91,8 @@ impl ExpectedDevice {
         }
     }
 
-    /// Finds the disk in sysfs; none if it does not exist yet.
-    ///
-    /// For a disk with several paths this is the multipath device. While that does not exist, several paths
-    /// are an error, and a single path is the disk.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`BlockDevice::from_number`], and [`OutOfRange`](ErrorKind::OutOfRange) if it is too small.
-    pub fn find(&self) -> Result<Option<BlockDevice>> {
+    /// See [`Devices::find`](crate::Devices::find).
+    pub(crate) fn find(&self) -> Result<Option<BlockDevice>> {
         self.find_in(&KernelDisks::new())
     }
 
@@ -145,9 +124,9 @@ impl ExpectedDevice {
                 ErrorKind::OutOfRange => "check whether its driver knows its new size, and rescan it",
                 _ => ATTACH,
             };
-            Err(Unfit { error: Error::new(kind, WAIT, reason).at(S::path(&disk)).hint(hint), is_final })
+            Err(Unfit { error: Error::new(kind, WAIT, reason).at(disk.path()).hint(hint), is_final })
         };
-        let number = S::number(&disk);
+        let number = disk.number();
         if let Some(wanted) = self.number.filter(|wanted| *wanted != number) {
             // A node can be replaced: whoever makes it can be late.
             return refuse(ErrorKind::WrongDevice, format!("it is {number}, not {wanted}"), false);
@@ -161,7 +140,7 @@ impl ExpectedDevice {
                 return refuse(ErrorKind::WrongDevice, format!("its {what} is {is}, not {wanted}"), is_final);
             }
         }
-        match S::size(&disk)? {
+        match disk.size()? {
             0 => refuse(ErrorKind::NotFound, "it has no size yet".to_owned(), false),
             size if size < self.min_size => {
                 refuse(ErrorKind::OutOfRange, format!("it has {size} bytes, not {}", self.min_size), false)
@@ -191,7 +170,7 @@ impl From<Error> for Unfit {
 
 /// Where a disk is looked up: the kernel, or the disks of a test.
 pub(crate) trait DiskSource {
-    type Disk;
+    type Disk: AnyDisk;
 
     /// All disks, each with what it reports about itself.
     fn disks(&self) -> Result<Vec<(DeviceNumber, DeviceIdentity)>>;
@@ -200,11 +179,13 @@ pub(crate) trait DiskSource {
     fn open_number(&self, number: DeviceNumber) -> Result<Self::Disk>;
     /// Whether the path is a symbolic link, which can be changed to lead to another disk.
     fn is_link(&self, path: &Path) -> bool;
+}
 
-    fn number(disk: &Self::Disk) -> DeviceNumber;
-    fn path(disk: &Self::Disk) -> &Path;
+pub(crate) trait AnyDisk {
+    fn number(&self) -> DeviceNumber;
+    fn path(&self) -> &Path;
     /// In bytes.
-    fn size(disk: &Self::Disk) -> Result<u64>;
+    fn size(&self) -> Result<u64>;
 }
 
 struct KernelDisks {
@@ -239,17 +220,19 @@ impl DiskSource for KernelDisks {
     fn is_link(&self, path: &Path) -> bool {
         path.is_symlink()
     }
+}
 
-    fn number(disk: &BlockDevice) -> DeviceNumber {
-        disk.number()
+impl AnyDisk for BlockDevice {
+    fn number(&self) -> DeviceNumber {
+        self.number()
     }
 
-    fn path(disk: &BlockDevice) -> &Path {
-        disk.path()
+    fn path(&self) -> &Path {
+        self.path()
     }
 
-    fn size(disk: &BlockDevice) -> Result<u64> {
-        disk.size()
+    fn size(&self) -> Result<u64> {
+        self.size()
     }
 }
 

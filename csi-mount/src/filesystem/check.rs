@@ -93,16 +93,6 @@ pub enum CheckReport {
 /// The limits are [`CheckLimits`], whose default is meant for a server, or a [`Duration`] for the time alone.
 /// A check can be cut short by a limit, by the kernel when memory runs out, or by a crash. It never counts
 /// as clean then, and the next call repeats it: `e2fsck` clears the flag that requires a check last.
-///
-/// # Errors
-///
-/// - [`Damaged`](ErrorKind::Damaged): there are errors that this policy does not repair.
-/// - [`Busy`](ErrorKind::Busy): the device is mounted in any namespace, published raw for writing, or
-///   otherwise used ([`BlockDevice::users`]). It was not checked.
-/// - [`Unsupported`](ErrorKind::Unsupported): preen of XFS or btrfs.
-/// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
-///   [`Unresponsive`](ErrorKind::Unresponsive): the program is missing, fails, or exceeds its time limit.
-/// - [`OutOfMemory`](ErrorKind::OutOfMemory): the program needs more memory than its limit.
 pub fn check(
     device: &BlockDevice,
     filesystem: Filesystem,
@@ -123,15 +113,24 @@ pub fn check(
     users::refuse(device, CHECK, Tolerated::Readers)?;
     let tool = Tool { program, package: filesystem.package() };
     let output = run_within(tool, arguments, device, limits.into())?;
+    let failed = || tool.failed(device.path(), &output);
     match verdict(filesystem, output.status.code()) {
         Verdict::Clean => Ok(CheckReport::Clean),
         Verdict::Repaired => Ok(CheckReport::Repaired),
-        Verdict::Damaged => Err(tool
-            .failed(device.path(), &output)
-            .with_kind(ErrorKind::Damaged)
-            .hint(format!("unmount it everywhere, copy the device, and repair it with {program}"))),
-        Verdict::Failed => Err(tool.failed(device.path(), &output)),
+        Verdict::Damaged => Err(damaged(failed(), program)),
+        Verdict::Failed if output.text.contains("unsupported feature") => Err(failed()
+            .with_kind(ErrorKind::Unsupported)
+            .hint(format!("install a newer {} on the node", tool.package))),
+        // The superblock is wrong.
+        Verdict::Failed if output.text.contains("alternate superblock") => Err(damaged(failed(), program)),
+        Verdict::Failed => Err(failed()),
     }
+}
+
+fn damaged(failed: Error, program: &str) -> Error {
+    failed
+        .with_kind(ErrorKind::Damaged)
+        .hint(format!("unmount it everywhere, copy the device, and repair it with {program}"))
 }
 
 /// Runs a program on the filesystem of an open device, within these limits. The program gets the

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::device::block_device::BlockDevice;
 use crate::device::users::{self, Tolerated};
@@ -59,18 +60,8 @@ impl Grown {
 /// Grows a mounted filesystem to its device's size, through the filesystem's own ioctl.
 ///
 /// `mounted_at` is any directory of the mounted filesystem; the mount must be writable. The kernel must
-/// already know the device's new size ([`LoopDevice::refresh_size`](crate::LoopDevice::refresh_size), a
+/// already know the device's new size (`LoopDevice::refresh_size`, a
 /// SCSI rescan).
-///
-/// # Errors
-///
-/// - [`PermissionDenied`](ErrorKind::PermissionDenied): ext4 without `CAP_SYS_RESOURCE`; [`grow_unmounted`]
-///   does not need it.
-/// - [`WrongDevice`](ErrorKind::WrongDevice): another device is mounted there.
-/// - [`ReadOnly`](ErrorKind::ReadOnly): the mount is read-only.
-/// - [`OutOfRange`](ErrorKind::OutOfRange): btrfs on a device of less than 256 MiB; the kernel does not
-///   resize to that.
-/// - [`Unsupported`](ErrorKind::Unsupported): btrfs on several devices.
 pub fn grow_mounted(
     device: &BlockDevice,
     filesystem: Filesystem,
@@ -118,7 +109,7 @@ impl Mounted<'_> {
 
     fn xfs(&self) -> Result<Grown> {
         self.verify_device()?;
-        let failed = |error: nix::Error| Error::os(GROW, self.at, error);
+        let failed = |error: Errno| Error::os(GROW, self.at, error);
         let before = ioctl::xfs_geometry(self.directory.as_fd()).map_err(failed)?;
         let block = u64::from(before.block_size.max(1));
         let blocks = self.device.size()? / block;
@@ -135,7 +126,7 @@ impl Mounted<'_> {
         if number != self.device.number() {
             return Err(self.wrong_device(number));
         }
-        let failed = |error: nix::Error| Error::os(GROW, self.at, error);
+        let failed = |error: Errno| Error::os(GROW, self.at, error);
         let block = self.block_size()?;
         let size = self.device.size()? / block * block;
         if size > before.total_bytes {
@@ -179,7 +170,7 @@ impl Mounted<'_> {
 fn btrfs_device(directory: &OwnedFd, at: &Path) -> Result<BtrfsDevice> {
     const ASK: &str = "find the device under";
     let info = ioctl::btrfs_info(directory.as_fd()).map_err(|error| match error {
-        nix::Error::ENOTTY => {
+        Errno::NOTTY => {
             let reason = "the filesystem is not on a known block device";
             Error::new(ErrorKind::Unsupported, ASK, reason).at(at)
         }
@@ -194,7 +185,7 @@ fn btrfs_device(directory: &OwnedFd, at: &Path) -> Result<BtrfsDevice> {
     for id in 1..=info.max_id {
         match ioctl::btrfs_device(directory.as_fd(), id) {
             Ok(device) => return Ok(device),
-            Err(nix::Error::ENODEV) => {}
+            Err(Errno::NODEV) => {}
             Err(error) => return Err(Error::os(ASK, at, error)),
         }
     }
@@ -217,12 +208,6 @@ fn node_number(path: &Path) -> Result<DeviceNumber> {
 /// It runs `e2fsck -f -p`, which `resize2fs` requires, and then `resize2fs`. The memory limit holds for both
 /// programs, the time limit for the check. `resize2fs` always has six hours: if it is killed earlier, the
 /// filesystem needs a repair.
-///
-/// # Errors
-///
-/// - [`Unsupported`](ErrorKind::Unsupported): XFS and btrfs, which grow only while mounted.
-/// - [`Busy`](ErrorKind::Busy): the device is mounted, in any namespace.
-/// - [`Damaged`](ErrorKind::Damaged), and the errors of programs, as for [`check()`](crate::check()).
 pub fn grow_unmounted(
     device: &BlockDevice,
     filesystem: Filesystem,
@@ -245,10 +230,18 @@ pub fn grow_unmounted(
     check(device, filesystem, CheckPolicy::Preen, limits)?;
     let limits = limits.time(RESIZE_TIME_LIMIT);
     let output = run_within(TOOL, &[], device, limits)?;
-    if !output.status.success() {
-        return Err(TOOL.failed(device.path(), &output));
+    let after = on_disk(device, filesystem)?;
+    if output.status.success() {
+        return Ok(Grown::between(from, after.size.unwrap_or(from)));
     }
-    Ok(Grown::between(from, on_disk(device, filesystem)?.size.unwrap_or(from)))
+    let failed = TOOL.failed(device.path(), &output);
+    // `resize2fs` sets this mark before its first change, and takes it back after the last one.
+    if after.has_errors || after.size != before.size {
+        return Err(failed);
+    }
+    Err(failed
+        .with_kind(ErrorKind::Unsupported)
+        .hint("the filesystem is unchanged, and can be used as it is"))
 }
 
 /// Reads the superblock past the page cache.

@@ -11,12 +11,11 @@ use crate::filesystem::probe::blocks;
 
 /// A kernel version, to the precision that features depend on: 6.18.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
 pub struct KernelVersion {
     /// The first number.
-    pub major: u16,
+    pub(crate) major: u16,
     /// The second number.
-    pub minor: u16,
+    pub(crate) minor: u16,
 }
 
 impl KernelVersion {
@@ -199,6 +198,43 @@ pub(crate) fn unknown_features(
         .then(|| format!("the filesystem uses {}, and the kernel is only {kernel}", names.join(", ")))
 }
 
+/// What the filesystem on a device has that not every kernel of any version can mount, and what the kernel needs for
+/// it; none if there is no such thing. ext4 and XFS then return only `EINVAL` or `ENOSYS`.
+pub(crate) fn optional_support(device: &BlockDevice, filesystem: Filesystem, writes: bool) -> Option<String> {
+    let place = if filesystem == Btrfs { 64 * 1024 } else { 0 };
+    let found = blocks(device, std::iter::once(place)).ok()?;
+    let page = u64::try_from(rustix::param::page_size()).ok()?;
+    let (what, needed) = optional_part(&found.first()?.1, filesystem, writes, page)?;
+    Some(format!("the filesystem has {what}, for which the kernel needs {needed}"))
+}
+
+fn optional_part(
+    block: &[u8],
+    filesystem: Filesystem,
+    writes: bool,
+    page: u64,
+) -> Option<(String, &'static str)> {
+    const CASEFOLD: u32 = 0x2_0000;
+    const QUOTA: u32 = 0x100 | 0x2000;
+    let bytes =
+        |at: usize| block.get(at..).and_then(|bytes| bytes.first_chunk::<4>()).copied().unwrap_or_default();
+    let block_size = match filesystem {
+        Ext4 => 1024_u64.checked_shl(u32::from_le_bytes(bytes(1024 + 24))).unwrap_or_default(),
+        Xfs => u32::from_be_bytes(bytes(4)).into(),
+        Btrfs => u32::from_le_bytes(bytes(0x90)).into(),
+    };
+    let has = |at: usize, bits: u32| filesystem == Ext4 && u32::from_le_bytes(bytes(1024 + at)) & bits != 0;
+    if block_size > page {
+        Some((format!("blocks of {block_size} bytes"), "pages of this size"))
+    } else if has(0x60, CASEFOLD) {
+        Some(("casefold".to_owned(), "CONFIG_UNICODE"))
+    } else if writes && has(0x64, QUOTA) {
+        Some(("quotas".to_owned(), "CONFIG_QFMT_V2"))
+    } else {
+        None
+    }
+}
+
 /// The features in a superblock's block that keep this kernel from mounting it.
 fn newer_features(block: &[u8], filesystem: Filesystem, kernel: KernelVersion) -> Vec<String> {
     // The places of the read-only compatible and the incompatible features. Only XFS is big-endian.
@@ -279,6 +315,42 @@ mod tests {
             (Btrfs, block(0xb4, 8u32.to_le_bytes()), v(5, 15), &["block-group-tree (Linux 6.1)"]),
         ] {
             assert_eq!(newer_features(&block, filesystem, kernel), expected, "{filesystem} {kernel}");
+        }
+    }
+
+    #[test]
+    fn what_a_kernel_can_be_built_without_is_named() {
+        let block = |places: &[(usize, [u8; 4])]| {
+            let mut block = vec![0; 4096];
+            for (at, bytes) in places {
+                block[*at..at + 4].copy_from_slice(bytes);
+            }
+            block
+        };
+        let ext4 = |at: usize, word: u32| block(&[(1024 + at, word.to_le_bytes())]);
+        for (filesystem, block, writes, expected) in [
+            (Ext4, ext4(24, 2), true, None),
+            (Ext4, ext4(24, 6), false, Some(("blocks of 65536 bytes", "pages of this size"))),
+            (Ext4, ext4(24, u32::MAX), false, None),
+            (Ext4, ext4(0x60, 0x2_0000), false, Some(("casefold", "CONFIG_UNICODE"))),
+            (Ext4, ext4(0x64, 0x100), true, Some(("quotas", "CONFIG_QFMT_V2"))),
+            (Ext4, ext4(0x64, 0x2000), false, None),
+            (
+                Xfs,
+                block(&[(4, 0x1_0000_u32.to_be_bytes())]),
+                true,
+                Some(("blocks of 65536 bytes", "pages of this size")),
+            ),
+            (
+                Btrfs,
+                block(&[(0x90, 0x4000_u32.to_le_bytes())]),
+                true,
+                Some(("blocks of 16384 bytes", "pages of this size")),
+            ),
+        ] {
+            let found = optional_part(&block, filesystem, writes, 4096);
+            let found = found.as_ref().map(|(what, needed)| (&**what, *needed));
+            assert_eq!(found, expected, "{filesystem}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind};
 use crate::filesystem::tool::Tool;
 
-/// A filesystem that [`Format`](crate::Format) makes and the flows mount.
+/// A filesystem that the steps of volumes make, check, grow and mount.
 ///
 /// There is no default: a caller that gets an empty name from its orchestrator chooses one itself. Any
 /// other content on a device is recognized by the prober and kept. ext3 is not made: ext4 does all that it
@@ -69,7 +69,7 @@ impl Filesystem {
 
     /// Finds its [`tools`](Self::tools) on `PATH` and in the system's directories, and returns their paths.
     ///
-    /// Use it to check for them before a driver or program starts. [`preflight`](crate::preflight())
+    /// Use it to check for them before a driver or program starts. [`Mounts::preflight`](crate::Mounts::preflight)
     /// looks for them too.
     ///
     /// # Errors

@@ -8,8 +8,7 @@ use crate::device::block_device::{BlockDevice, DeviceAccess, DeviceUse};
 use crate::device::expected::ExpectedDevice;
 use crate::device::loop_device::node::LoopPath;
 use crate::device::loop_device::{LoopDevice, LoopOptions};
-use crate::device::sysfs::{DeviceIdentity, Rescan};
-use crate::device::users::DeviceUser;
+use crate::device::sysfs::Rescan;
 use crate::error::Result;
 use crate::filesystem::grow::Grown;
 use crate::flow::block::{self, MountCopies, StagePlan, Staged, VolumeUsage};
@@ -26,7 +25,13 @@ steps! {
     /// What a node plugin does with block devices before they are a volume.
     Devices as devices;
 
-    /// Waits for the disk with these properties, and returns the path of its node; see [`ExpectedDevice::wait`].
+    /// Waits for the disk with these properties, wherever its node is, and returns the path of the node. It waits as
+    /// [`wait_at`](Self::wait_at) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait_at`](Self::wait_at), and [`InvalidInput`](crate::ErrorKind::InvalidInput) if nothing
+    /// identifies the disk.
     ///
     /// ```
     /// use csi_mount::testing::SimulatedNode;
@@ -47,19 +52,36 @@ steps! {
         Ok(expected.wait()?.path().to_owned())
     }
 
-    /// Waits for the disk at this path; see [`ExpectedDevice::wait_at`].
+    /// Waits until the disk at this path exists, has a size and is the expected one, and returns the path of its node.
+    ///
+    /// If the path leads to another disk or nowhere, the disk with the wanted properties is searched in
+    /// sysfs, and that one is used: a stale link does no harm. The checks repeat at growing intervals of up
+    /// to half a second. udev is not needed.
+    ///
+    /// # Errors
+    ///
+    /// After [`wait_limit`](ExpectedDevice::wait_limit), the last problem: [`NotFound`](crate::ErrorKind::NotFound);
+    /// [`WrongDevice`](crate::ErrorKind::WrongDevice) if the path leads to another disk;
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) if the disk is too small.
+    ///
+    /// At once, what waiting can't fix: [`WrongDevice`](crate::ErrorKind::WrongDevice) if the path is a device's
+    /// node, not a link, and the device has another serial number, name or place;
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) if the kernel has no driver for the node's number; and other
+    /// errors of [`BlockDevice::open`].
     pub fn wait_at(expected: &ExpectedDevice, path: &Path) -> Result<PathBuf> {
         Ok(expected.wait_at(path)?.path().to_owned())
     }
 
-    /// The disk with these properties, if it exists now; see [`ExpectedDevice::find`].
+    /// Finds the disk in sysfs; none if it does not exist yet.
+    ///
+    /// For a disk with several paths this is the multipath device. While that does not exist, several paths
+    /// are an error, and a single path is the disk.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`BlockDevice::open`], and [`OutOfRange`](crate::ErrorKind::OutOfRange) if it is too small.
     pub fn find(expected: &ExpectedDevice) -> Result<Option<PathBuf>> {
         Ok(expected.find()?.map(|device| device.path().to_owned()))
-    }
-
-    /// What a disk reports about itself; see [`BlockDevice::identity`].
-    pub fn identity(device: &Path) -> Result<DeviceIdentity> {
-        BlockDevice::open(device)?.identity()
     }
 
     /// The size of a block device in bytes; see [`BlockDevice::size`].
@@ -67,7 +89,19 @@ steps! {
         BlockDevice::open(device)?.size()
     }
 
-    /// Makes a disk report its size again; see [`BlockDevice::rescan`].
+    /// Makes a SCSI or NVMe disk, or every path of a multipath device, report its size again, for example
+    /// after an expansion.
+    ///
+    /// The multipath daemon must be informed separately (`multipathd resize map`). The call can wait for a
+    /// disk that does not answer.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if the device went away,
+    /// [`PermissionDenied`](crate::ErrorKind::PermissionDenied) or [`ReadOnly`](crate::ErrorKind::ReadOnly) if sysfs
+    /// can't be written, as in a container that is not privileged,
+    /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if a path of SCSI is in standby or unavailable (ALUA). The
+    /// kernel would give such a path the size 0.
     pub fn rescan(device: &Path) -> Result<Rescan> {
         BlockDevice::open(device)?.rescan()
     }
@@ -77,41 +111,108 @@ steps! {
         Ok(BlockDevice::open(device)?.number())
     }
 
-    /// Whether a block device is in use; see [`BlockDevice::in_use`].
+    /// Returns whether a mount in any namespace, or another user in the kernel, holds the device.
+    ///
+    /// It tests this with an exclusive open (`O_EXCL`). The process's own mount table is not enough: a
+    /// mount in another mount namespace holds the device too. Opens without `O_EXCL` don't count.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongDevice`](crate::ErrorKind::WrongDevice) if the path leads to another device meanwhile,
+    /// [`NotFound`](crate::ErrorKind::NotFound) if it leads nowhere.
     pub fn in_use(device: &Path) -> Result<DeviceUse> {
         BlockDevice::open(device)?.in_use()
     }
 
-    /// The users of a block device; see [`BlockDevice::users`].
-    pub fn users(device: &Path) -> Result<Vec<DeviceUser>> {
-        BlockDevice::open(device)?.users()
+    /// Returns the users of the device that are visible from here, each as text for a message: `it is mounted at
+    /// /mnt`, `the device dm-0 is built on it`. None if nothing uses it.
+    ///
+    /// The device's partitions count as the device; for a partition, so does its part of the disk. The
+    /// sources are: an exclusive open (`O_EXCL`), `holders` in sysfs, `/proc/swaps`, all attached loop
+    /// devices, and mount tables: that of the caller's mount namespace and those of all namespaces of
+    /// processes in `/proc`. The mount tables show filesystems on the device and bound nodes of it. Opens
+    /// without `O_EXCL` do not count.
+    ///
+    /// A raw publication in a mount namespace that `/proc` does not show is not found, because a bound node
+    /// does not hold the device. (A driver without `hostPID` sees only its own namespace.) A filesystem
+    /// mounted there does hold the device, and its user is said to be unknown.
+    ///
+    /// ```no_run
+    /// let device = std::path::Path::new("/dev/vdb");
+    /// for user in csi_mount::Host::kernel().devices().users(device)? {
+    ///     println!("{}: {user}", device.display());
+    /// }
+    /// # Ok::<(), csi_mount::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`in_use`](Self::in_use), and [`Unresponsive`](crate::ErrorKind::Unresponsive) if a loop device that
+    /// could be over this device does not answer.
+    pub fn users(device: &Path) -> Result<Vec<String>> {
+        Ok(BlockDevice::open(device)?.users()?.iter().map(ToString::to_string).collect())
     }
 
-    /// The number that no other disk gets until the next boot; see [`BlockDevice::disk_sequence`].
+    /// The number that no other disk gets until the next boot (`BLKGETDISKSEQ`), unlike the device's number. None
+    /// before Linux 5.15.
     pub fn disk_sequence(device: &Path) -> Result<Option<u64>> {
         Ok(BlockDevice::open(device)?.disk_sequence())
     }
 
-    /// Attaches a loop device to a file, or finds the one that is attached; see
-    /// [`LoopDevice::attach_or_find`].
+    /// Returns the loop device that is attached to this file with the same access, or attaches a new one.
+    ///
+    /// A device that was detached while a program had it open is waited for until it is gone, for up to 10
+    /// seconds. Several processes can call this at the same time and get the same device: the file's lock
+    /// (`flock`) is held during the call. Options other than access apply only to a new device.
+    ///
+    /// # Errors
+    ///
+    /// - [`NotFound`](crate::ErrorKind::NotFound): the file does not exist.
+    /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): it is neither a file nor a block device, or is a file
+    ///   of less than 512 bytes, or the sector size is invalid.
+    /// - [`ReadOnly`](crate::ErrorKind::ReadOnly): write access is requested, and it can't be written to.
+    /// - [`PermissionDenied`](crate::ErrorKind::PermissionDenied): no `CAP_SYS_ADMIN`.
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported): the kernel has no loop devices.
+    /// - [`Busy`](crate::ErrorKind::Busy): another program holds the file's lock, or does not close the detached
+    ///   device.
     pub fn loop_attach(backing: &Path, options: &LoopOptions) -> Result<LoopPath> {
         let device = LoopDevice::attach_or_find(backing, options)?;
         Ok(LoopPath::new(device.path(), device.number()))
     }
 
-    /// The loop devices over a file or device; see [`LoopDevice::find`].
+    /// Returns every loop device that is attached to this file or block device, found by the file itself
+    /// and not by its name.
+    ///
+    /// A file that was renamed is found under its new name. A file that was deleted is found under its old
+    /// name.
+    ///
+    /// # Errors
+    ///
+    /// [`Io`](crate::ErrorKind::Io) if the kernel's list can't be read. Devices that go away in the meantime are
+    /// left out. So is a loop device over a file on a filesystem that does not answer, unless that file
+    /// could be this one: then [`Unresponsive`](crate::ErrorKind::Unresponsive).
     pub fn loop_devices(backing: &Path) -> Result<Vec<LoopPath>> {
         let found = LoopDevice::find(backing)?;
         Ok(found.iter().map(|device| LoopPath::new(device.path(), device.number())).collect())
     }
 
-    /// Makes the loop devices over a file or device read its size again; see
-    /// [`LoopDevice::refresh_size`].
+    /// Reads the backing file's size again, after the file grew.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if the device was detached in the meantime.
     pub fn loop_refresh(backing: &Path) -> Result<()> {
         LoopDevice::find(backing)?.iter().try_for_each(LoopDevice::refresh_size)
     }
 
-    /// Detaches the loop devices over a file, and returns their number; see [`LoopDevice::detach_all`].
+    /// Detaches every loop device that is attached to this file or block device, and returns how many there
+    /// were.
+    ///
+    /// # Errors
+    ///
+    /// As for [`loop_devices`](Self::loop_devices), and [`Busy`](crate::ErrorKind::Busy) if a device is mounted in
+    /// any namespace, or otherwise held: it and the devices after it stay attached. Also
+    /// [`Busy`](crate::ErrorKind::Busy) if another program keeps it open; it goes away when that program closes it.
     pub fn loop_detach(backing: &Path) -> Result<usize> {
         LoopDevice::detach_all(backing)
     }
@@ -164,8 +265,8 @@ steps! {
     /// is blank.
     ///
     /// It waits for the device ([`StagePlan::wait_for_device`], [`StagePlan::expect`]). Existing content is
-    /// kept. The device is formatted only if it is [`Blank`](crate::Probe::Blank), or holds nothing but an
-    /// interrupted format of this crate ([`Interrupted`](crate::Probe::Interrupted)). It is mounted only if it
+    /// kept. The device is formatted only if it is proven blank, or holds nothing but an
+    /// interrupted format of this crate. It is mounted only if it
     /// holds the filesystem of the plan. An ext4 with errors is checked first ([`StagePlan::check`]). A volume
     /// that is known to have content is never formatted ([`StagePlan::never_format`]). A filesystem smaller
     /// than its device grows: ext4 before it is mounted, XFS and btrfs after. The XFS clone of a mounted
@@ -189,7 +290,7 @@ steps! {
     /// - [`AlreadyMounted`](crate::ErrorKind::AlreadyMounted): another device is mounted there, or the same
     ///   with other options.
     /// - [`Busy`](crate::ErrorKind::Busy): the device is published raw for writing, or a loop device or another
-    ///   device is over it ([`BlockDevice::users`]); or the disk is already mounted
+    ///   device is over it ([`Devices::users`]); or the disk is already mounted
     ///   through another of its devices (XFS, btrfs); or its UUID is to be changed and it is used anywhere.
     /// - [`ReadOnly`](crate::ErrorKind::ReadOnly): the device refuses writes and the plan needs them; or the
     ///   device is blank, or the log of its filesystem must be replayed, and the plan allows no writes; or it
@@ -208,9 +309,10 @@ steps! {
     ///   [`Busy`](crate::ErrorKind::Busy) if the mapping, or a device that had its number before, is published
     ///   raw; [`Unsupported`](crate::ErrorKind::Unsupported) without a device mapper; and those of
     ///   `Luks::format`.
-    /// - Those of [`BlockDevice::open`], [`Format::run`](crate::Format::run),
-    ///   [`grow_unmounted`](crate::grow_unmounted), [`grow_mounted`](crate::grow_mounted) and
-    ///   [`Mount::at`](crate::Mount::at).
+    /// - [`MissingTool`](crate::ErrorKind::MissingTool), [`ToolFailed`](crate::ErrorKind::ToolFailed),
+    ///   [`Unresponsive`](crate::ErrorKind::Unresponsive), [`OutOfMemory`](crate::ErrorKind::OutOfMemory): a program
+    ///   of the filesystem is missing, fails, or exceeds a limit.
+    /// - Those of [`BlockDevice::open`], [`expand`](Self::expand) and [`Mount::at`](crate::Mount::at).
     pub fn stage(device: &Path, staging: &OwnedPath, plan: &StagePlan) -> Result<Staged> {
         block::stage(device, &staging.target()?, plan)
     }
@@ -284,7 +386,7 @@ steps! {
     ///
     /// # Errors
     /// - [`Busy`](crate::ErrorKind::Busy): the staged filesystem is in use, or the device, or the one inside an
-    ///   encrypted one, has another user ([`BlockDevice::users`]): it is mounted
+    ///   encrypted one, has another user ([`Devices::users`]): it is mounted
     ///   elsewhere, is still published raw, or another device is built on it. The message names up to three
     ///   users. A frozen filesystem is Busy too, and stays mounted.
     /// - [`WrongDevice`](crate::ErrorKind::WrongDevice): a device other than the given one is mounted there; it
@@ -336,7 +438,7 @@ steps! {
     /// somebody holds the device, or if the target file is not empty.
     /// [`AlreadyMounted`](crate::ErrorKind::AlreadyMounted) if another device is bound there, or the same one
     /// with other access. Those of [`BlockDevice::open`],
-    /// [`LoopDevice::attach`], [`Bind::at`](crate::Bind::at) and
+    /// [`Devices::loop_attach`], [`Bind::at`](crate::Bind::at) and
     /// [`Target::create_file`](crate::Target::create_file).
     pub fn publish_device(device: &Path, target: &OwnedPath, access: DeviceAccess) -> Result<Outcome> {
         block::publish_device(device, &target.target()?, access)
@@ -356,7 +458,7 @@ steps! {
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted there,
     /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the filesystem does not answer, and those of
-    /// [`stats`](crate::stats()).
+    /// [`Mounts::stats`](crate::Mounts::stats).
     pub fn usage(path: &Path) -> Result<(VolumeUsage, Option<DeviceNumber>)> {
         block::usage(path)
     }
@@ -380,10 +482,11 @@ steps! {
     ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted there.
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) for a filesystem other than ext4, XFS and btrfs. Those of
-    /// [`grow_mounted`](crate::grow_mounted): for ext4 without `CAP_SYS_RESOURCE` it is
-    /// [`PermissionDenied`](crate::ErrorKind::PermissionDenied), and the filesystem grows the next time it is
-    /// staged. With the feature `luks`, [`WrongKey`](crate::ErrorKind::WrongKey) if the volume is inside an
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) for a filesystem other than ext4, XFS and btrfs. [`PermissionDenied`](crate::ErrorKind::PermissionDenied) for
+    /// ext4 without `CAP_SYS_RESOURCE`: the filesystem grows the next time it is staged.
+    /// [`ReadOnly`](crate::ErrorKind::ReadOnly) if the mount is read-only.
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for btrfs on a device of less than 256 MiB, to which the kernel does
+    /// not resize. With the feature `luks`, [`WrongKey`](crate::ErrorKind::WrongKey) if the volume is inside an
     /// encrypted device that has grown: see `expand_encrypted`.
     pub fn expand(path: &Path) -> Result<Grown> {
         block::expand(path)

@@ -16,7 +16,7 @@ use crate::mounting::unmount::unmount;
 use crate::place::target::{Removed, Target};
 use crate::quota::{self, DirectoryLimit};
 use crate::sys::attributes::MountAttributes;
-use crate::tree::group::{GroupChange, GroupOutcome};
+use crate::tree::group::{self, GroupChange, GroupOutcome};
 
 steps! {
     /// The steps of volumes that are directories, and those on the directories of any volume.
@@ -36,39 +36,77 @@ steps! {
         Ok(identity(one)? == identity(other)?)
     }
 
-    /// Gives a volume's files to a group; see [`set_volume_ownership`](crate::set_volume_ownership).
+    /// Gives a directory and everything in it to a group, with the permissions that the kubelet sets for
+    /// `fsGroup`.
+    ///
+    /// The group can read and write files and enter directories, and new files in them belong to the group.
+    ///
+    /// The walk uses open directories from the root on and never leaves its mount. Symbolic links get the group
+    /// themselves and are not followed, and mounts below are left alone, even if another process swaps them in
+    /// meanwhile. The memory grows only with the depth of the tree, and few directories are open. After an
+    /// interruption the next call continues: the root is changed last, and files that are right are not written
+    /// again.
+    ///
+    /// A file that can't be changed does not keep the volume from being used, as with the kubelet: the log names
+    /// the first such file and says how many there are. Only the root must have the group.
+    ///
+    /// The time grows with the number of files; [`IdMap`](crate::IdMap) takes no time per file. See
+    /// `fchownat(2)`.
+    ///
+    /// # Errors
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported): the filesystem has a server or daemon, which decides about owners and can
+    ///   hang.
+    /// - [`ReadOnly`](crate::ErrorKind::ReadOnly): the mount is read-only.
+    /// - [`NotFound`](crate::ErrorKind::NotFound): the directory does not exist.
+    /// - [`Busy`](crate::ErrorKind::Busy): a directory was moved away during the walk. The next call continues.
     pub fn set_volume_ownership(root: &Path, group: u32, change: GroupChange) -> Result<GroupOutcome> {
-        crate::set_volume_ownership(root, group, change)
+        group::set_volume_ownership(root, group, change)
     }
 
-    /// Sets the permissions of a directory; see [`set_permissions`](crate::set_permissions).
+    /// Sets the permissions of a directory, with setuid, setgid and sticky (`0o2770`), if it has others. What is
+    /// in it stays as it is.
+    ///
+    /// A child process asks the filesystem, and is killed at a time limit of 30 seconds: the server or daemon of
+    /// a filesystem might not answer. See `chmod(2)`.
+    ///
+    /// # Errors
+    /// - [`PermissionDenied`](crate::ErrorKind::PermissionDenied),
+    ///   [`Unsupported`](crate::ErrorKind::Unsupported): the server or daemon does not let this process change
+    ///   them, or nobody.
+    /// - [`ReadOnly`](crate::ErrorKind::ReadOnly): the mount is read-only.
+    /// - [`Unresponsive`](crate::ErrorKind::Unresponsive): no answer in time.
+    /// - [`NotFound`](crate::ErrorKind::NotFound): the directory does not exist.
     pub fn set_permissions(directory: &Path, mode: u32) -> Result<()> {
-        crate::set_permissions(directory, mode)
+        group::set_permissions(directory, mode)
     }
 
     /// Makes a directory that can hold so much and no more, and returns its limit. A directory that has a limit stays as
     /// it is, and its limit is returned.
     ///
-    /// The limit is that of a project (project quotas of ext4, Linux 4.5, and XFS): a write above it fails with `EDQUOT`
-    /// or, on XFS, `ENOSPC`, and `statfs(2)` in the directory shows it. It is no reservation: the filesystem can be full
-    /// before. Files can neither be linked nor renamed into the directory from outside (`EXDEV`).
+    /// On ext4 (Linux 4.5) and XFS the limit is that of a project (project quotas): a write above it fails with `EDQUOT`
+    /// or, on XFS, `ENOSPC`, and `statfs(2)` in the directory shows it. On btrfs the directory is a subvolume, and the
+    /// limit that of its quota group, of full or simple quotas: a write above it fails with `EDQUOT`, `statfs(2)` shows
+    /// the whole filesystem, and [`inodes`](DirectoryLimit::inodes) can't be limited. A limit is no reservation: the
+    /// filesystem can be full before. Files can neither be linked nor renamed into the directory from outside (`EXDEV`).
     ///
     /// A process with `CAP_SYS_RESOURCE`, as in a privileged container, is not bound by limits on ext4. Outside a user
     /// namespace the owner of a file can give it to another project (`FS_IOC_FSSETXATTR`); a pod is held to its limit
-    /// against its will only with `hostUsers: false`.
+    /// against its will only with `hostUsers: false`. On btrfs any pod can make a subvolume in its volume, which has no
+    /// limit.
     ///
     /// The directory gets the mode 0777 minus the umask. Its project id, from 0x40000000 upwards, is one that nothing on
     /// the filesystem has (`quotactl(2)`, `ioctl_xfs_fsgetxattr(2)`). The limit is on the disk when the call returns. A
     /// call that was interrupted is continued by the next one. Before Linux 5.14 (`quotactl_fd(2)`) the node of the
-    /// filesystem's device is needed.
+    /// filesystem's device is needed, but for btrfs.
     ///
     /// # Errors
     /// - [`Unsupported`](crate::ErrorKind::Unsupported): the filesystem enforces no limits; the error says how to
-    ///   change that. Nothing is made. Also for a directory with files and without a limit.
+    ///   change that. Nothing is made. Also for a directory with files and without a limit, on btrfs for one that is no
+    ///   subvolume, and for another number of inodes than that of [`DirectoryLimit::new`].
     /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): a limit of 0.
     /// - [`NotFound`](crate::ErrorKind::NotFound): the parent directory does not exist.
-    /// - [`Busy`](crate::ErrorKind::Busy): something is mounted there, or another process keeps the lock of the parent
-    ///   directory for a minute.
+    /// - [`Busy`](crate::ErrorKind::Busy): something is mounted there, another process keeps the lock of the parent
+    ///   directory for a minute, or a btrfs has to count again before it enforces limits.
     pub fn create(path: &Path, limit: DirectoryLimit) -> Result<DirectoryLimit> {
         quota::create(path, limit)
     }
@@ -100,7 +138,8 @@ steps! {
     /// What a directory with a limit uses of it, as the quota counts it. `None` if it has no limit, or its filesystem does
     /// not enforce limits now.
     ///
-    /// Before Linux 6.13 `statfs(2)` there says that more is free than the filesystem has.
+    /// Before Linux 6.13 `statfs(2)` there says that more is free than the filesystem has. On btrfs the usage is that of
+    /// the last commit, which is at most 30 seconds ago (mount option `commit`), and has no inodes.
     pub fn usage(path: &Path) -> Result<Option<Stats>> {
         quota::usage(path)
     }

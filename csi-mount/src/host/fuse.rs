@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::{OwnedPath, steps};
 use crate::error::Result;
 use crate::flow::fuse::{self, FuseDaemon};
+use crate::flow::shared;
 use crate::mounting::attach::Outcome;
-use crate::mounting::unmount::Unmounted;
+use crate::mounting::unmount::{UNMOUNT_TIME_LIMIT, Unmounted};
 use crate::place::target::Removed;
 use crate::sys::attributes::MountAttributes;
 
@@ -62,7 +63,7 @@ steps! {
     /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the daemon is gone or does not answer: stage it
     /// again.
     pub fn publish(staging: &Path, target: &OwnedPath, attributes: MountAttributes) -> Result<Outcome> {
-        fuse::publish(staging, &target.target()?, attributes)
+        shared::publish(staging, &target.target()?, attributes)
     }
 
     /// Undoes [`publish`](Self::publish), also when the daemon hangs or is gone, and removes the directory.
@@ -70,7 +71,7 @@ steps! {
     /// # Errors
     /// [`Busy`](crate::ErrorKind::Busy) while something uses it.
     pub fn unpublish(target: &OwnedPath) -> Result<Removed> {
-        fuse::unpublish(&target.target()?)
+        shared::unpublish(&target.target()?, UNMOUNT_TIME_LIMIT)
     }
 
     /// Undoes [`stage`](Self::stage): unmounts, by force if the daemon does not answer, and waits up to

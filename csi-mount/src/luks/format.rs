@@ -26,20 +26,7 @@ impl Luks {
     /// memory. They are copied under the device's lock, over zeros only, the first sector last. A run that
     /// is killed can be started again ([`Probe::Interrupted`]). The content is not written: it reads as
     /// noise.
-    ///
-    /// # Errors
-    ///
-    /// - [`InvalidInput`](ErrorKind::InvalidInput): the sector size or the cost is invalid.
-    /// - [`NotBlank`](ErrorKind::NotBlank), [`Unreadable`](ErrorKind::Unreadable),
-    ///   [`WrongDevice`](ErrorKind::WrongDevice): the device changed since the proof. It was not written
-    ///   to.
-    /// - [`Busy`](ErrorKind::Busy): the device is in use, or locked by another program.
-    /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes.
-    /// - [`OutOfRange`](ErrorKind::OutOfRange): the device has less than 17 MiB.
-    /// - [`OutOfMemory`](ErrorKind::OutOfMemory), [`MissingTool`](ErrorKind::MissingTool),
-    ///   [`ToolFailed`](ErrorKind::ToolFailed), [`Unresponsive`](ErrorKind::Unresponsive): `cryptsetup`
-    ///   exceeds its memory limit, is missing, fails, or exceeds its time limit.
-    pub fn format(&self, proof: BlankProof<'_>, key: &LuksKey) -> Result<()> {
+    pub(crate) fn format(&self, proof: BlankProof<'_>, key: &LuksKey) -> Result<()> {
         let device = proof.device();
         let mut arguments = self.format_line(device)?;
         CRYPTSETUP.find()?;

@@ -23,14 +23,14 @@ use crate::filesystem::tool::INPUT;
 pub struct LuksKey(Arc<Zeroizing<Vec<u8>>>);
 
 impl LuksKey {
-    /// The maximum length of a key in bytes: 4096, which every pipe can hold.
-    pub const MAX: usize = INPUT;
+    /// The maximum length in bytes: 4096, which every pipe can hold.
+    const MAX: usize = INPUT;
 
     /// A key of these bytes. It takes over their memory.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if there are none, or more than [`MAX`](Self::MAX).
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if there are none, or more than 4096 bytes.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
         let secret = Zeroizing::new(bytes.into());
         let refuse = |reason: String| Err(Error::new(ErrorKind::InvalidInput, "read a LUKS key", reason));

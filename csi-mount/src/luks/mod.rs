@@ -32,18 +32,14 @@ pub(crate) use crate::device::mapping::LUKS_HEADER as HEADER;
 /// needs the host's `/dev`. udev is neither needed nor waited for.
 ///
 /// ```no_run
-/// use csi_mount::{BlockDevice, Luks, LuksKey, LuksPbkdf, Probe};
+/// use csi_mount::flow::block::StagePlan;
+/// use csi_mount::{Filesystem, Luks, LuksKey, LuksPbkdf};
 ///
-/// let device = BlockDevice::open("/dev/vdb")?;
 /// let key = LuksKey::new(std::env::var("KEY").unwrap_or_default())?;
 /// let luks = Luks::new().pbkdf(LuksPbkdf::Argon2id { memory: 32 << 20, iterations: 4 });
-/// if let Probe::Blank(proof) = device.probe() {
-///     luks.format(proof, &key)?;
-/// }
+/// let plan = StagePlan::new(Filesystem::Ext4).encrypted(luks, key);
 /// # Ok::<(), csi_mount::Error>(())
 /// ```
-///
-/// [`StagePlan::encrypted`](crate::flow::block::StagePlan::encrypted) does this and the rest for a volume.
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct Luks {

@@ -27,7 +27,7 @@ impl VolumeGroup {
     /// - [`ErrorKind::WrongDevice`]: the device is not the volume.
     /// - Those of [`create`](Self::create) for lvm itself.
     pub fn activate(&self, volume: &str) -> Result<BlockDevice> {
-        let name = LvmName::volume(volume);
+        let name = LvmName::Volume(volume.into());
         let group = &*self.0;
         let turn = group.lvm.turn(ACTIVATE)?;
         let report = group.read()?;
@@ -43,7 +43,7 @@ impl VolumeGroup {
     pub fn device(&self, volume: &str) -> Result<Option<BlockDevice>> {
         let group = &*self.0;
         let report = group.read()?;
-        let ours = report.find(group, &LvmName::volume(volume)).filter(|ours| ours.found.is_active);
+        let ours = report.find(group, &LvmName::Volume(volume.into())).filter(|ours| ours.found.is_active);
         ours.map(|ours| group.device(&ours)).transpose()
     }
 
@@ -52,7 +52,7 @@ impl VolumeGroup {
     /// # Errors
     /// [`ErrorKind::Busy`] if it is in use; otherwise those of [`activate`](Self::activate).
     pub fn deactivate(&self, volume: &str) -> Result<()> {
-        let name = LvmName::volume(volume);
+        let name = LvmName::Volume(volume.into());
         let group = &*self.0;
         let turn = group.lvm.turn(DEACTIVATE)?;
         let report = group.read()?;

@@ -26,16 +26,15 @@ pub struct LvmCapacity {
 impl VolumeGroup {
     /// How much more fits with this layout: for GetCapacity.
     ///
-    /// Of a thin pool that is broken, or has more than 80 % of its data or 70 % of its metadata in use, nothing is
-    /// available.
+    /// Of a thin pool that does not exist, is broken, does not zero new blocks, or has more than 80 % of its data or 70 %
+    /// of its metadata in use, nothing is available.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); [`ErrorKind::NotFound`] if there is no such thin pool;
-    /// [`ErrorKind::Unsupported`] if the pool does not zero new blocks.
+    /// Those of [`open`](Self::open).
     pub fn capacity(&self, layout: &LvmLayout) -> Result<LvmCapacity> {
         let report = self.0.read()?;
         let available = match report.room(&self.0, layout) {
-            Err(error) if error.kind() == ErrorKind::NoSpace => 0,
+            Err(error) if [ErrorKind::NoSpace, ErrorKind::Unsupported].contains(&error.kind()) => 0,
             room => room?,
         };
         Ok(LvmCapacity { available, maximum: available, minimum: report.extent })
@@ -91,12 +90,13 @@ impl Report {
     /// How many bytes the volumes of a thin pool can still get.
     ///
     /// # Errors
-    /// Those of [`VolumeGroup::capacity`], and [`ErrorKind::NoSpace`] if the pool must not get any.
+    /// [`ErrorKind::NoSpace`] if there is no such pool, or it must not get any; [`ErrorKind::Unsupported`] if it does not
+    /// zero new blocks.
     pub(super) fn room_in_pool(&self, group: &str, options: &LvmOptions, pool: &str) -> Result<u64> {
         let error = |kind, reason: String| Error::new(kind, ROOM, reason).at(group);
         let found = self.volumes.iter().find(|found| found.name == pool);
         let Some((found, Kind::Pool(facts))) = found.map(|found| (found, &found.kind)) else {
-            return Err(error(ErrorKind::NotFound, format!("it has no thin pool {pool}")));
+            return Err(error(ErrorKind::NoSpace, format!("it has no thin pool {pool}")));
         };
         if !facts.zeroes {
             let reason =

@@ -1,4 +1,8 @@
 //! lvm2's commands: one at a time for a volume group, and none that changes something is ever killed.
+//!
+//! A command outlives a process that is killed. Until it has lvm's own lock, the next process would not see what it is
+//! about to do. So each process locks the volume group, by a byte of the device mapper's control device, and each
+//! command has this open file as its standard input: the lock ends with the last of them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -7,16 +11,24 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::tool::{self, Bounds, Output, ToolInput};
+use crate::sys::deadline::deadline;
+use crate::sys::descriptor::byte_lock;
 use crate::sys::descriptor_copies;
 
 const LVM: &str = "lvm";
+const CONTROL: &str = "/dev/mapper/control";
+/// Between two tries to lock it.
+const POLL: Duration = Duration::from_millis(20);
 /// How much a report can print: 2 KiB for each of 30,000 volumes.
 const LONGEST_REPORT: usize = 64 << 20;
 /// How much of a command's messages an error has.
@@ -26,10 +38,13 @@ const LONGEST_TEXT: usize = 8 << 10;
 const NO_WARNINGS: (&str, &str) = ("LVM_SUPPRESS_FD_WARNINGS", "1");
 /// Without it lvm waits on a semaphore for a udev that is not in this container's IPC namespace.
 const NO_UDEV: (&str, &str) = ("DM_DISABLE_UDEV", "1");
-/// Reports have nothing but JSON on their standard output, and times in seconds, whatever `lvm.conf` says.
-const ONLY_JSON: &str = "log{report_command_log=0}report{time_format=\"%s\"}";
-/// Also starts no `dmeventd` in this container.
-const NO_DAEMON: &str = "log{report_command_log=0}report{time_format=\"%s\"}activation{monitoring=0}";
+/// Whatever `lvm.conf` says: reports have nothing but JSON on their standard output, with all fields, as the parser of
+/// reports knows them, and times in seconds; and lvm discards nothing that was proven to read as zeros.
+const SETTINGS: &str = "log{report_command_log=0 command_names=0 prefix=\"  \"}\
+     report{time_format=\"%s\" binary_values_as_numeric=0 list_item_separator=\",\" compact_output=0 prefixes=0}\
+     devices{issue_discards=0}";
+/// In this container: starts no `dmeventd` either.
+const NO_DAEMON: &str = "activation{monitoring=0}";
 
 /// How lvm is run.
 #[derive(Debug)]
@@ -37,6 +52,9 @@ pub(super) struct Lvm {
     program: PathBuf,
     /// The words before lvm's own arguments.
     words: Vec<OsString>,
+    group: String,
+    /// What is locked.
+    control: PathBuf,
     is_on_host: bool,
     time_limit: Duration,
     turns: Arc<Turns>,
@@ -51,15 +69,28 @@ struct Turns {
 
 /// The right to change the volume group. A command that runs on in the background has it too.
 #[derive(Debug, Clone)]
-pub(super) struct Turn(#[expect(dead_code, reason = "it is dropped")] Arc<HeldTurn>);
+pub(super) struct Turn(Arc<HeldTurn>);
 
 #[derive(Debug)]
-struct HeldTurn(Arc<Turns>);
+struct HeldTurn {
+    turns: Arc<Turns>,
+    /// Locked against other processes. None without a device mapper, where no command can have begun.
+    control: Option<File>,
+}
 
 impl Drop for HeldTurn {
     fn drop(&mut self) {
-        *self.0.lock() = None;
-        self.0.ended.notify_all();
+        self.control = None;
+        *self.turns.lock() = None;
+        self.turns.ended.notify_all();
+    }
+}
+
+impl Turn {
+    /// The standard input of a command, by which it has the lock too.
+    fn stdin(&self) -> io::Result<Stdio> {
+        let control = self.0.control.as_ref().map(File::try_clone).transpose()?;
+        Ok(control.map_or_else(Stdio::null, Stdio::from))
     }
 }
 
@@ -71,7 +102,7 @@ impl Turns {
 
 impl Lvm {
     /// Finds lvm, or the program that starts it on the host.
-    pub(super) fn find(launcher: &[String], time_limit: Duration) -> Result<Self> {
+    pub(super) fn find(group: &str, launcher: &[String], time_limit: Duration) -> Result<Self> {
         let (program, words) = match launcher.split_first() {
             None => (tool::find(LVM, Some("lvm2"))?, Vec::new()),
             Some((program, words)) => {
@@ -80,7 +111,15 @@ impl Lvm {
             }
         };
         let is_on_host = !launcher.is_empty();
-        Ok(Self { program, words, is_on_host, time_limit, turns: Arc::default() })
+        Ok(Self {
+            program,
+            words,
+            group: group.to_owned(),
+            control: CONTROL.into(),
+            is_on_host,
+            time_limit,
+            turns: Arc::default(),
+        })
     }
 
     /// Waits until nothing else changes the volume group.
@@ -89,6 +128,7 @@ impl Lvm {
     /// [`ErrorKind::Pending`] at the time limit.
     pub(super) fn turn(&self, work: &'static str) -> Result<Turn> {
         let turns = &self.turns;
+        let end = deadline(self.time_limit);
         let is_taken = |work: &mut Option<&'static str>| work.is_some();
         let waited = turns.ended.wait_timeout_while(turns.lock(), self.time_limit, is_taken);
         let (mut at_work, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +136,28 @@ impl Lvm {
             return Err(self.pending(work, &format!("another operation ({other})")));
         }
         *at_work = Some(work);
-        Ok(Turn(Arc::new(HeldTurn(Arc::clone(turns)))))
+        drop(at_work);
+        let mut held = HeldTurn { turns: Arc::clone(turns), control: None };
+        held.control = self.lock_control(work, end)?;
+        Ok(Turn(Arc::new(held)))
+    }
+
+    /// Keeps other processes away from the volume group.
+    fn lock_control(&self, work: &'static str, end: Instant) -> Result<Option<File>> {
+        let failed = |error| Error::os(work, &self.control, error);
+        let control = match File::options().read(true).write(true).open(&self.control) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(failed)?,
+        };
+        let lock = byte_lock(self.group.as_bytes(), libc::F_WRLCK);
+        loop {
+            match fcntl(&control, FcntlArg::F_OFD_SETLK(&lock)) {
+                Ok(_) => return Ok(Some(control)),
+                Err(Errno::EAGAIN) if Instant::now() < end => thread::sleep(POLL),
+                Err(Errno::EAGAIN) => return Err(self.pending(work, "a command of another process")),
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
     }
 
     /// Runs a command that changes something. At the time limit it runs on.
@@ -111,12 +172,14 @@ impl Lvm {
         let streams = output.try_clone().and_then(|copy| Ok((copy, output.try_clone()?)));
         let (stdout, stderr) = streams.map_err(|error| Error::os("run", LVM, error))?;
         // A file and no pipe: a command that outlives this process would be killed when it writes to it.
-        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
+        command.stdout(stdout).stderr(stderr).process_group(0);
+        command.stdin(turn.stdin().map_err(|error| Error::os("run", LVM, error))?);
         tracing::debug!(command = ?arguments, "lvm");
         let (sender, receiver) = mpsc::channel();
         let held = turn.clone();
         let run = move || {
             let ended = descriptor_copies::spawn(&mut command).and_then(|mut child| child.wait());
+            drop(command);
             drop(held);
             // The caller can have given up.
             drop(sender.send(ended));
@@ -155,8 +218,8 @@ impl Lvm {
     }
 
     fn words(&self, name: &str, options: &[String]) -> impl Iterator<Item = OsString> {
-        let settings = if self.is_on_host { ONLY_JSON } else { NO_DAEMON };
-        let fixed = [name.into(), "--config".into(), settings.into()];
+        let more = if self.is_on_host { "" } else { NO_DAEMON };
+        let fixed = [name.into(), "--config".into(), [SETTINGS, more].concat().into()];
         self.words.iter().cloned().chain(fixed).chain(options.iter().map(OsString::from))
     }
 
@@ -191,7 +254,8 @@ mod tests {
 
     /// `sh -c SCRIPT lvm NAME --config … ARGUMENTS` in place of lvm.
     fn lvm(script: &str, limit: Duration) -> Lvm {
-        Lvm::find(&["sh", "-c", script].map(str::to_owned), limit).unwrap()
+        let found = Lvm::find("group", &["sh", "-c", script].map(str::to_owned), limit).unwrap();
+        Lvm { control: "/no/such/device".into(), ..found }
     }
 
     fn words(words: &[&str]) -> Vec<String> {
@@ -209,6 +273,27 @@ mod tests {
         assert!(text.ends_with("lvm lvcreate ended with exit status: 5: lvcreate --yes C | why"), "{text}");
         assert_eq!(lvm.report(&["fullreport", "x", "0"]).unwrap(), b"fullreport x C\n");
         assert_eq!(lvm.report(&["fullreport", "x", "1"]).unwrap_err().kind(), ErrorKind::ToolFailed);
+    }
+
+    /// With other values of these, reports have another form, or an erased volume's extents are discarded, after which
+    /// a disk can return old data.
+    #[test]
+    fn what_an_administrator_has_in_lvm_conf_changes_no_report_and_no_erase() {
+        let lvm = lvm("echo \"$2 $3\"", Duration::from_secs(60));
+        let given = String::from_utf8(lvm.report(&["fullreport"]).unwrap()).unwrap();
+        for setting in [
+            "report_command_log=0",
+            "command_names=0",
+            "prefix=\"  \"",
+            "time_format=\"%s\"",
+            "binary_values_as_numeric=0",
+            "list_item_separator=\",\"",
+            "compact_output=0",
+            "prefixes=0",
+            "issue_discards=0",
+        ] {
+            assert!(given.starts_with("--config ") && given.contains(setting), "{setting} in {given}");
+        }
     }
 
     /// The command waits for a file that the test makes.
@@ -232,5 +317,31 @@ mod tests {
             assert!(Instant::now() < end, "the turn never ends");
         }
         assert_eq!(std::fs::read_to_string(path("done")).unwrap(), "done\n");
+    }
+
+    /// Its process was killed, so nobody else has its turn.
+    #[test]
+    fn the_next_process_waits_for_a_command_of_the_one_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let control = directory.path().join("control");
+        File::create(&control).unwrap();
+        let go = directory.path().join("go").display().to_string();
+        let lvm = |group: &str| {
+            let script = "until test -e $4; do test -d ${4%/go} && sleep 0.01 || exit; done";
+            let launcher = ["sh", "-c", script].map(str::to_owned);
+            let found = Lvm::find(group, &launcher, Duration::from_millis(50)).unwrap();
+            Lvm { control: control.clone(), ..found }
+        };
+        let first = lvm("group");
+        let turn = first.turn("first").unwrap();
+        let mut command = first.command("lvcreate", std::slice::from_ref(&go));
+        let mut child = command.stdin(turn.stdin().unwrap()).spawn().unwrap();
+        drop((command, turn));
+        let error = lvm("group").turn("second").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Pending, "{error}");
+        lvm("another group").turn("third").unwrap();
+        std::fs::write(go, "").unwrap();
+        child.wait().unwrap();
+        lvm("group").turn("second").unwrap();
     }
 }

@@ -56,6 +56,11 @@ impl LvmRequest {
         self
     }
 
+    /// What the volume is a copy of.
+    pub fn source_name(&self) -> Option<&LvmName> {
+        self.source.as_ref()
+    }
+
     /// What [`VolumeGroup::delete`] does with the data of a thick volume: [`EraseMode::Zero`] unless set. It is recorded
     /// with the volume.
     pub fn erase(mut self, mode: EraseMode) -> Self {
@@ -73,25 +78,25 @@ impl LvmRequest {
 }
 
 impl VolumeGroup {
-    /// Creates a volume. One that exists with this name is returned if it has the requested size, source and kind of
-    /// layout.
+    /// Creates a volume. One that exists with this name is returned if it has the requested size, source, layout and,
+    /// if it is thick, erase mode.
     ///
     /// A thin volume reads as zeros by its pool's own rule. A thick one is checked as [`erase`](crate::erase::erase)
     /// does it, and erased if anything else than zeros is found: that can take hours in a volume group whose disks
     /// were not erased before. The volume is not active afterwards.
     ///
     /// # Errors
-    /// - [`ErrorKind::AlreadyExists`]: the volume exists with another size, source or layout.
+    /// - [`ErrorKind::AlreadyExists`]: the volume exists, and differs.
     /// - [`ErrorKind::Pending`]: the volume of this name is being created or erased.
-    /// - [`ErrorKind::NoSpace`]: it does not fit; see [`capacity`](Self::capacity).
+    /// - [`ErrorKind::NoSpace`]: it does not fit, or there is no such thin pool; see [`capacity`](Self::capacity).
     /// - [`ErrorKind::OutOfRange`]: no size in whole extents is within the limit, or the source is larger than it.
-    /// - [`ErrorKind::NotFound`]: there is no such source, or no such thin pool.
+    /// - [`ErrorKind::NotFound`]: there is no such source.
     /// - [`ErrorKind::Unsupported`]: the source is not in this thin pool or has another header, or the pool does not
     ///   zero new blocks.
     /// - [`ErrorKind::ToolFailed`]: lvm failed. Nothing exists, or a repeated call finishes it.
     /// - Those of [`open`](Self::open).
     pub fn create(&self, request: &LvmRequest) -> Result<LvmVolume> {
-        let name = LvmName::volume(&request.name);
+        let name = LvmName::Volume(request.name.clone());
         name.check()?;
         let group = &*self.0;
         let turn = group.lvm.turn(CREATE)?;
@@ -178,13 +183,13 @@ impl VolumeGroup {
         // The volume group is free for others while the device is read and written.
         drop(turn);
         let mut stored = made.record.clone();
-        if stored.erased > 0 || !erase::reads_as_zeros(&device)? {
+        if stored.erased.is_some() || erase::nonzero_place(&device)?.is_some() {
             stored = self.erase_contents(&device, made, EraseMode::Zero, &|| true)?;
         }
         drop(device);
         let turn = group.lvm.turn(CREATE)?;
         group.deactivate(&turn, &made.found.uuid)?;
-        let record = Record { state: LvmState::Ready, erased: 0, ..stored.clone() };
+        let record = Record { state: LvmState::Ready, erased: None, ..stored.clone() };
         // By its UUID: if the volume was deleted meanwhile, nothing is changed.
         group.set_record(&turn, &Ours { found: made.found, record: stored }, &record)?;
         Ok(turn)
@@ -197,9 +202,9 @@ impl VolumeGroup {
     /// [`ErrorKind::AlreadyExists`] if the snapshot exists with another source; [`ErrorKind::NotFound`] if there is no
     /// such volume; [`ErrorKind::Unsupported`] if it is thick; otherwise those of [`create`](Self::create).
     pub fn snapshot(&self, name: &str, volume: &str) -> Result<LvmVolume> {
-        let name = LvmName::snapshot(name);
+        let name = LvmName::Snapshot(name.into());
         name.check()?;
-        let source_name = LvmName::volume(volume);
+        let source_name = LvmName::Volume(volume.into());
         let group = &*self.0;
         let turn = group.lvm.turn(SNAPSHOT)?;
         let report = group.read()?;
@@ -230,29 +235,29 @@ impl VolumeGroup {
         Ok(made.volume())
     }
 
-    /// Grows a volume to at least this size, also while it is in use. A volume that has it already is returned as it
-    /// is; none ever shrinks.
+    /// Grows a volume to at least this size and at most the limit, also while it is in use. A volume that has the size
+    /// already is returned as it is, whatever the limit; none ever shrinks.
     ///
     /// The new part of a thick volume is first a logical volume of its own, which is read and erased as
     /// [`create`](Self::create) does it; only then the volume gets it. The filesystem is grown afterwards, by
-    /// [`grow_mounted`](crate::grow_mounted).
+    /// [`BlockVolumes::expand`](crate::BlockVolumes::expand).
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such volume; [`ErrorKind::Pending`] if it is not ready; otherwise those of
     /// [`create`](Self::create).
-    pub fn grow(&self, volume: &str, bytes: u64) -> Result<LvmVolume> {
-        let name = LvmName::volume(volume);
+    pub fn grow(&self, volume: &str, bytes: u64, limit: Option<u64>) -> Result<LvmVolume> {
+        let name = LvmName::Volume(volume.into());
         let group = &*self.0;
         let turn = group.lvm.turn(GROW)?;
         let report = group.read()?;
         let ours = report.find(group, &name).ok_or_else(|| group.missing(GROW, &name))?;
         group.require_ready(GROW, &ours)?;
-        let wanted = bytes.checked_add(ours.record.header).and_then(|bytes| report.round_up(bytes));
-        let wanted =
-            wanted.ok_or_else(|| group.error(ErrorKind::OutOfRange, GROW, format!("{bytes} bytes")))?;
-        if wanted <= ours.found.bytes {
+        let least = bytes.saturating_add(ours.record.header);
+        if least <= ours.found.bytes {
             return Ok(ours.volume());
         }
+        let limit = limit.map(|limit| limit.saturating_add(ours.record.header));
+        let wanted = group.round_up(GROW, &report, least, limit)?;
         if ours.is_thin() {
             let more = wanted - ours.found.bytes;
             group.require_room(GROW, &report, &name, &ours.volume().layout, more)?;
@@ -322,7 +327,7 @@ impl Group {
             arguments.extend(["--addtag".to_owned(), tag]);
         }
         arguments.extend(options);
-        self.lvm.change(turn, &arguments)
+        self.make(turn, &arguments, |report| report.find(self, &record.name).is_some())
     }
 
     /// The options for a linear logical volume. What is on it is this driver's to look at: lvm wipes only the signatures
@@ -364,7 +369,32 @@ impl Group {
         let volume = format!("{}/{}", self.name, ours.found.name);
         let mut arguments = words(&["lvextend", "--yes", "--extents", &size, &volume]);
         arguments.extend_from_slice(extents);
-        self.lvm.change(turn, &arguments)
+        let has_size = |now: Ours<'_>| now.found.bytes >= bytes;
+        self.make(turn, &arguments, |report| report.find(self, &ours.record.name).is_some_and(has_size))
+    }
+
+    /// Runs a command that makes something. If it fails because a command of a process that is gone was faster, and came
+    /// after the group was read, that is no failure. The callers read the group again and judge what they find.
+    fn make(&self, turn: &Turn, arguments: &[String], is_made: impl FnOnce(&Report) -> bool) -> Result<()> {
+        self.lvm.change(turn, arguments).or_else(|error| match self.read() {
+            Ok(report) if error.kind() == ErrorKind::ToolFailed && is_made(&report) => Ok(()),
+            _ => Err(error),
+        })
+    }
+
+    /// The size in whole extents, which is within the limit.
+    fn round_up(
+        &self,
+        operation: &'static str,
+        report: &Report,
+        bytes: u64,
+        limit: Option<u64>,
+    ) -> Result<u64> {
+        let rounded = report.round_up(bytes).filter(|rounded| limit.is_none_or(|limit| *rounded <= limit));
+        rounded.ok_or_else(|| {
+            let reason = format!("{bytes} bytes in extents of {} are more than the limit", report.extent);
+            self.error(ErrorKind::OutOfRange, operation, reason)
+        })
     }
 }
 
@@ -374,11 +404,7 @@ fn size(group: &Group, report: &Report, request: &LvmRequest) -> Result<u64> {
     let asked = request.bytes.saturating_add(request.header);
     let least = asked.max(source.map_or(0, |source| source.found.bytes));
     let limit = request.limit.map(|limit| limit.saturating_add(request.header));
-    let rounded = report.round_up(least).filter(|rounded| limit.is_none_or(|limit| *rounded <= limit));
-    rounded.ok_or_else(|| {
-        let reason = format!("{least} bytes in extents of {} are more than the limit", report.extent);
-        group.error(ErrorKind::OutOfRange, CREATE, reason)
-    })
+    group.round_up(CREATE, report, least, limit)
 }
 
 /// The source of a copy, which shares its blocks and so has to be in the same thin pool.
@@ -406,14 +432,6 @@ fn source_of<'r>(
 
 /// Compares a volume that exists with a request for it.
 fn judge(group: &Group, report: &Report, made: &Ours<'_>, request: &LvmRequest) -> Result<()> {
-    let wants_pool = match &request.layout {
-        LvmLayout::Thin(pool) => Some(pool),
-        LvmLayout::Thick | LvmLayout::ThickOn(_) => None,
-    };
-    let pool = match &made.found.kind {
-        Kind::Thin { pool } => Some(pool),
-        _ => None,
-    };
     // A copy that is not finished can still grow.
     let is_unfinished_copy = made.record.state == LvmState::Creating && made.is_thin();
     let bytes = made.bytes();
@@ -422,8 +440,10 @@ fn judge(group: &Group, report: &Report, made: &Ours<'_>, request: &LvmRequest) 
         format!("with another size ({bytes} bytes)")
     } else if made.record.source != request.source {
         "with another source".to_owned()
-    } else if pool != wants_pool {
+    } else if made.volume().layout != request.layout {
         "with another layout".to_owned()
+    } else if made.record.erase != request.erase && !made.is_thin() {
+        format!("with another erase mode ({})", made.record.erase)
     } else if made.record.header != request.header {
         format!("with another header ({} bytes)", made.record.header)
     } else {

@@ -59,7 +59,7 @@ impl VolumeGroup {
         }
         let mut record = ours.record.clone();
         record.state = LvmState::Erasing;
-        record.erased = 0;
+        record.erased = Some(0);
         group.set_record(&turn, &ours, &record)?;
         self.wake_eraser();
         Ok(LvmDeletion::Erasing)
@@ -104,24 +104,29 @@ impl VolumeGroup {
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Record> {
         let group = &*self.0;
-        let mut options = EraseOptions::new().start_at(ours.record.erased.min(ours.found.bytes));
+        let from = ours.record.erased.unwrap_or(0);
+        let mut options = EraseOptions::new().start_at(from.min(ours.found.bytes));
         if let Some(rate) = group.options.erase_rate {
             options = options.bytes_per_second(rate);
         }
         let mut stored = ours.record.clone();
         let store = |offset: u64, stored: &mut Record| {
             let turn = group.lvm.turn(DELETE)?;
-            let new = Record { erased: offset, ..stored.clone() };
+            let new = Record { erased: Some(offset), ..stored.clone() };
             group.set_record(&turn, &Ours { found: ours.found, record: stored.clone() }, &new)?;
             *stored = new;
             Ok(())
         };
+        if stored.erased.is_none() {
+            // Once a part is erased, a sample of the rest could miss what was found before.
+            store(0, &mut stored)?;
+        }
         let erased = erase(device, mode, options, |offset| {
             if !goes_on() {
                 let reason = "the erase is stopped, and goes on later";
                 return Err(group.error(ErrorKind::Pending, DELETE, reason));
             }
-            if offset < stored.erased + STORED_STEP {
+            if offset < stored.erased.unwrap_or(0) + STORED_STEP {
                 return Ok(());
             }
             store(offset, &mut stored)

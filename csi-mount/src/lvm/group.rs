@@ -85,7 +85,8 @@ impl LvmOptions {
         self
     }
 
-    /// Limits the bandwidth of an erase; see [`EraseOptions`](crate::erase::EraseOptions::bytes_per_second).
+    /// Limits the bandwidth of an erase in bytes per second, so that other volumes on the same disk stay usable. A
+    /// value below 1 MiB counts as 1 MiB.
     pub fn erase_rate(mut self, bytes_per_second: u64) -> Self {
         self.erase_rate = Some(bytes_per_second);
         self
@@ -167,7 +168,7 @@ impl VolumeGroup {
             let reason = format!("{name:?} is no name of a volume group");
             return Err(Error::new(ErrorKind::InvalidInput, OPEN, reason));
         }
-        let lvm = Lvm::find(&options.launcher, options.time_limit)?;
+        let lvm = Lvm::find(name, &options.launcher, options.time_limit)?;
         let report = read(name, options.uuid.as_deref(), &options, &lvm)?;
         let group = Group {
             name: name.to_owned(),
@@ -210,7 +211,7 @@ impl VolumeGroup {
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such volume; otherwise those of [`create`](Self::create) for lvm itself.
     pub fn set_staged(&self, volume: &str) -> Result<()> {
-        let name = LvmName::volume(volume);
+        let name = LvmName::Volume(volume.into());
         let group = &*self.0;
         let turn = group.lvm.turn(RECORD)?;
         let report = group.read()?;
@@ -349,7 +350,10 @@ fn read(name: &str, uuid: Option<&str>, options: &LvmOptions, lvm: &Lvm) -> Resu
         ErrorKind::ToolFailed => error
             .with_kind(ErrorKind::Unreadable)
             .at(name)
-            .hint("look at `vgs` and `pvs` on the node: the volume group or its disks are missing"),
+            .hint(
+                "look at `vgs` and `pvs` on the node: the volume group or its disks are missing, or this process can't \
+                 run the host's lvm (hostPID, privileged)",
+            ),
         _ => error.at(name),
     })?;
     let report = Report::parse(&printed).map_err(|error| error.at(name))?;
@@ -361,9 +365,10 @@ pub(super) fn judge(report: &Report, uuid: Option<&str>, options: &LvmOptions) -
     if let Some(expected) = uuid.filter(|expected| **expected != *report.uuid) {
         let reason = format!("its UUID is {} and not {expected}", report.uuid);
         let error = Error::new(ErrorKind::WrongDevice, OPEN, reason);
-        return Err(
-            error.hint("another disk has a group of this name: attach the right one, or use another name")
-        );
+        return Err(error.hint(
+            "another disk has a group of this name: attach the right one, or use another name; if the group was made again \
+             on purpose, restart the driver without the stored UUID",
+        ));
     }
     if !report.flaws.is_empty() {
         let error = Error::new(ErrorKind::Unreadable, OPEN, report.flaws.join(", "));

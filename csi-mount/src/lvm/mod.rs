@@ -17,9 +17,9 @@
 //! println!("{} bytes", group.capacity(&fast)?.available);
 //! let volume = group.create(&LvmRequest::new("pvc-1", 10 << 30).layout(fast.clone()))?;
 //! group.snapshot("snapshot-1", "pvc-1")?;
-//! let copy = LvmRequest::new("pvc-2", volume.bytes).layout(fast).source(LvmName::snapshot("snapshot-1"));
+//! let copy = LvmRequest::new("pvc-2", volume.bytes).layout(fast).source(LvmName::Snapshot("snapshot-1".into()));
 //! group.create(&copy)?;
-//! group.grow("pvc-1", 20 << 30)?;
+//! group.grow("pvc-1", 20 << 30, None)?;
 //!
 //! // NodeStageVolume and NodeUnstageVolume, with a filesystem or raw.
 //! let device = group.activate("pvc-1")?;
@@ -28,7 +28,7 @@
 //! group.deactivate("pvc-1")?;
 //!
 //! // DeleteVolume: a thick volume is erased afterwards, and its space is free only then.
-//! group.delete(&LvmName::volume("pvc-1"))?;
+//! group.delete(&LvmName::Volume("pvc-1".into()))?;
 //! # Ok(())
 //! # }
 //! ```
@@ -43,11 +43,11 @@
 //!   the nodes itself. It starts no `dmeventd`. The container needs the host's `/dev`, `/run/lock/lvm` and `/run/lvm`.
 //!
 //! No command that changes something is killed at a time limit. It also outlives this process, unless the end of the
-//! container kills it. It then holds lvm's lock of the volume group, for which the next process waits.
+//! container kills it. The next process waits for it, by a lock of `/dev/mapper/control` (`fcntl(2)`).
 //!
 //! # Needs
 //!
-//! lvm2 2.02.107 or later (selections); `thin-provisioning-tools` for thin pools; the kernel's `dm_mod`, for thin pools
+//! lvm2 2.02.158 or later (`lvm fullreport`); `thin-provisioning-tools` for thin pools; the kernel's `dm_mod`, for thin pools
 //! `dm_thin_pool`, and `dm_snapshot`, for which lvm2 asks also before a thin snapshot. See `lvm(8)`, `lvmthin(7)`, `lvmreport(7)`.
 
 mod activate;
@@ -68,6 +68,7 @@ pub use self::delete::{LvmDeletion, LvmEraser};
 pub use self::group::{LvmLayout, LvmOptions, LvmVolume, VolumeGroup};
 pub use self::pool::{LvmPool, LvmWhenFull};
 pub use self::tags::{LvmName, LvmState};
+pub use crate::erase::EraseMode;
 
 /// Runs the host's lvm from a container, for [`LvmOptions::launcher`]: `nsenter(1)` with the namespaces of the host's
 /// first process. The pod needs `hostPID: true` and `privileged: true`.

@@ -52,14 +52,21 @@ impl Report {
 
     pub(super) fn promised(&self, pool: &str) -> u64 {
         let is_in_pool = |kind: &Kind| matches!(kind, Kind::Thin { pool: its } if its == pool);
-        self.volumes.iter().filter(|found| is_in_pool(&found.kind)).map(|found| found.bytes).sum()
+        self.volumes
+            .iter()
+            .filter(|found| is_in_pool(&found.kind))
+            .fold(0, |sum, found| sum.saturating_add(found.bytes))
     }
 }
+
+/// lvm keeps the old metadata in a logical volume that this driver has not made.
+const CHECK: &str =
+    "its metadata needs a check: lvconvert --repair, then lvremove the copy of the old metadata";
 
 impl PoolFacts {
     pub(super) fn fault(&self) -> Option<String> {
         let faults = [
-            self.needs_check.then(|| "its metadata needs a check: lvconvert --repair".to_owned()),
+            self.needs_check.then(|| CHECK.to_owned()),
             (!self.zeroes)
                 .then(|| "it shows old data, because it does not zero new blocks: lvchange -Zy".to_owned()),
             (!self.health.is_empty()).then(|| format!("its health is {}", self.health)),

@@ -22,6 +22,11 @@ const LONGEST_NAME: usize = 256;
 /// The longest name that a logical volume gets as it is. The device mapper's names have at most 127 bytes, with that
 /// of the volume group, and each hyphen counts twice there.
 const LONGEST_PLAIN: usize = 56;
+/// What no logical volume's name can have after an underscore: lvm2 names the parts of its volumes so.
+const RESERVED: [&str; 17] = [
+    "cdata", "cmeta", "corig", "cpool", "cvol", "imeta", "iorig", "mimage", "mlog", "pmspare", "rimage",
+    "rmeta", "tdata", "tmeta", "vdata", "vorigin", "wcorig",
+];
 
 /// The name of a volume or snapshot, as the caller chose it. The two kinds have separate names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,16 +43,6 @@ pub enum LvmName {
 }
 
 impl LvmName {
-    /// The name of a volume.
-    pub fn volume(name: impl Into<String>) -> Self {
-        Self::Volume(name.into())
-    }
-
-    /// The name of a snapshot.
-    pub fn snapshot(name: impl Into<String>) -> Self {
-        Self::Snapshot(name.into())
-    }
-
     /// The name without its kind.
     pub fn as_str(&self) -> &str {
         match self {
@@ -82,7 +77,8 @@ impl LvmName {
         let name = self.as_str();
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
         let length = name.len() + name.bytes().filter(|byte| *byte == b'-').count();
-        if name.bytes().all(is_plain) && length <= LONGEST_PLAIN {
+        let is_reserved = RESERVED.iter().any(|word| name.starts_with(word));
+        if name.bytes().all(is_plain) && length <= LONGEST_PLAIN && !is_reserved {
             return format!("{prefix}_{name}");
         }
         let hash = Sha256::digest(name.as_bytes());
@@ -143,8 +139,8 @@ pub(super) struct Record {
     pub(super) disks: Option<String>,
     /// How it is erased when it is deleted.
     pub(super) erase: EraseMode,
-    /// How much is erased already, in bytes.
-    pub(super) erased: u64,
+    /// How much is erased already, in bytes; none if it is not known yet whether it must be erased.
+    pub(super) erased: Option<u64>,
     /// How many of its bytes are not its user's.
     pub(super) header: u64,
     /// It, or what it is a copy of, was in use.
@@ -159,7 +155,7 @@ impl Record {
             source: None,
             disks: None,
             erase: EraseMode::Zero,
-            erased: 0,
+            erased: None,
             header: 0,
             was_staged: false,
         }
@@ -180,9 +176,7 @@ impl Record {
         if self.was_staged {
             tags.push(STAGED.to_owned());
         }
-        if self.erased > 0 {
-            tags.push(format!("{ERASED}{}", self.erased));
-        }
+        tags.extend(self.erased.map(|bytes| format!("{ERASED}{bytes}")));
         if self.header > 0 {
             tags.push(format!("{HEADER}{}", self.header));
         }
@@ -218,7 +212,7 @@ impl Record {
             source: one(SOURCE).and_then(LvmName::from_text),
             disks: one(DISKS).map(str::to_owned),
             erase,
-            erased: one(ERASED).and_then(|bytes| bytes.parse().ok()).unwrap_or(0),
+            erased: one(ERASED).and_then(|bytes| bytes.parse().ok()),
             header,
             was_staged: tags.iter().any(|tag| tag == STAGED),
         })
@@ -262,16 +256,17 @@ mod tests {
 
     #[test]
     fn logical_volumes_are_named_readably_or_by_a_hash() {
-        let plain = LvmName::volume("pvc-3f2a0c1e-0f6b-4d0e-9f43-7a0f5d3c1b22");
+        let plain = LvmName::Volume("pvc-3f2a0c1e-0f6b-4d0e-9f43-7a0f5d3c1b22".into());
         assert_eq!(plain.logical_volume(), "csi_pvc-3f2a0c1e-0f6b-4d0e-9f43-7a0f5d3c1b22");
-        assert_eq!(LvmName::snapshot("s").logical_volume(), "csisnap_s");
+        assert_eq!(LvmName::Snapshot("s".into()).logical_volume(), "csisnap_s");
         let hash = "csi_h_684b9a7fbac7fa6a0c6d5c4f1b8d5c0c".len();
-        for name in ["A", "a_tdata", "ü", "a b", "-".repeat(29).as_str(), "h_x"] {
-            let hashed = LvmName::volume(name).logical_volume();
+        for name in ["A", "a_tdata", "ü", "a b", "-".repeat(29).as_str(), "h_x", "tdata", "mlog-1", "cpool.2"]
+        {
+            let hashed = LvmName::Volume(name.into()).logical_volume();
             assert!(hashed.starts_with("csi_h_") && hashed.len() == hash, "{name}: {hashed}");
         }
         for (name, is_good) in [("", false), (&*"x".repeat(256), true), (&*"x".repeat(257), false)] {
-            assert_eq!(LvmName::volume(name).check().is_ok(), is_good);
+            assert_eq!(LvmName::Volume(name.into()).check().is_ok(), is_good);
         }
     }
 
@@ -281,7 +276,7 @@ mod tests {
         let read = |tags: &[&str]| {
             Record::from_tags("d", &tags.iter().map(|tag| (*tag).to_owned()).collect::<Vec<_>>())
         };
-        assert_eq!(read(&good), Some(Record::new(LvmName::volume("a"), LvmState::Ready)));
+        assert_eq!(read(&good), Some(Record::new(LvmName::Volume("a".into()), LvmState::Ready)));
         assert!(read(&[&good[..], &["another"]].concat()).is_some());
         for missing in 0..good.len() {
             let tags: Vec<&str> =
@@ -309,14 +304,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tags_keep_every_name(name in "\\PC{1,40}|[\\x00-\\x7f]{1,20}", erased in 0..9_u64, is_snapshot: bool, was_staged: bool) {
+        fn tags_keep_every_name(name in "\\PC{1,40}|[\\x00-\\x7f]{1,20}", erased in proptest::option::of(0..9_u64), header in 0..9_u64, is_snapshot: bool, was_staged: bool) {
             let named = if is_snapshot { LvmName::Snapshot } else { LvmName::Volume };
             for (state, _) in LvmState::ALL {
                 let mut record = Record::new(named(name.clone()), state);
-                record.source = Some(LvmName::snapshot(name.clone()));
+                record.source = Some(LvmName::Snapshot(name.clone()));
                 record.disks = Some("ssd".to_owned());
                 record.erased = erased;
-                record.header = erased;
+                record.header = header;
                 record.was_staged = was_staged;
                 if state == LvmState::Erasing {
                     record.erase = EraseMode::Discard;

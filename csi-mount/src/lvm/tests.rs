@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 
+use crate::erase::EraseMode;
 use crate::error::ErrorKind;
-use crate::lvm::group::{LvmLayout, LvmOptions, judge};
+use crate::lvm::create::LvmRequest;
+use crate::lvm::group::{LvmLayout, LvmOptions, VolumeGroup, judge};
 use crate::lvm::report::{Kind, PoolFacts, Report};
 
 /// As lvm2 2.03.16 prints it.
@@ -164,10 +166,70 @@ fn a_pool_takes_what_its_ratio_allows_while_it_is_well() {
         (set("metadata_percent", "70.01"), ErrorKind::NoSpace),
         (set("lv_check_needed", "check needed"), ErrorKind::NoSpace),
         (set("lv_health_status", "out_of_data"), ErrorKind::NoSpace),
-        (set("lv_layout", "linear"), ErrorKind::NotFound),
+        // Another node can have it: the caller looks there.
+        (set("lv_layout", "linear"), ErrorKind::NoSpace),
     ] {
         assert_eq!(room(100, &change).unwrap_err().kind(), kind);
     }
+    let huge = |report: &mut Value| {
+        for at in [2, 3] {
+            report["lv"][at]["lv_size"] = u64::MAX.to_string().into();
+        }
+    };
+    assert_eq!(room(u32::MAX, &huge).unwrap(), 0);
     let skips_zeroing = |report: &mut Value| report["seg"][2]["zero"] = "".into();
     assert_eq!(room(100, &skips_zeroing).unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+/// The volume group of this report, which a program in place of lvm prints.
+fn open(directory: &tempfile::TempDir, printed: &Value) -> VolumeGroup {
+    let report = directory.path().join("report");
+    std::fs::write(&report, printed.to_string()).unwrap();
+    let launcher = ["sh", "-c", "cat \"$0\"", report.to_str().unwrap()];
+    VolumeGroup::open("group", LvmOptions::new("d").launcher(launcher)).unwrap()
+}
+
+/// An error would leave the scheduler with the capacity that it knew before.
+#[test]
+fn a_pool_that_takes_no_volume_has_no_capacity() {
+    let directory = tempfile::tempdir().unwrap();
+    let capacity = |change: &dyn Fn(&mut Value)| {
+        let mut printed = printed();
+        change(&mut printed["report"][0]);
+        open(&directory, &printed).capacity(&LvmLayout::Thin("pool".to_owned())).unwrap()
+    };
+    assert_eq!(capacity(&|_| {}).available, 8 << 20);
+    for gone in [
+        capacity(&|report| report["lv"][1]["lv_name"] = "another".into()),
+        capacity(&|report| report["seg"][2]["zero"] = "".into()),
+        capacity(&|report| report["lv"][1]["lv_check_needed"] = "check needed".into()),
+    ] {
+        assert_eq!((gone.available, gone.maximum, gone.minimum), (0, 0, 4 << 20));
+    }
+}
+
+#[test]
+fn a_volume_of_another_class_is_not_what_a_create_asks_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut printed = printed();
+    let volumes = printed["report"][0]["lv"].as_array_mut().unwrap();
+    volumes.truncate(1);
+    volumes[0]["lv_tags"] = "csi.driver=d,csi.volume=a,csi.state=ready,csi.disks=ssd,csi.erase=none".into();
+    let group = open(&directory, &printed);
+    let on = |tag: &str| LvmLayout::ThickOn(tag.to_owned());
+    for (layout, mode, differs) in [
+        (on("ssd"), EraseMode::None, None),
+        (on("hdd"), EraseMode::None, Some("with another layout")),
+        (LvmLayout::Thick, EraseMode::None, Some("with another layout")),
+        (on("ssd"), EraseMode::Zero, Some("with another erase mode (none)")),
+    ] {
+        let made = group.create(&LvmRequest::new("a", 8 << 20).layout(layout.clone()).erase(mode));
+        let Some(differs) = differs else {
+            assert_eq!(made.unwrap().layout, layout);
+            continue;
+        };
+        let error = made.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        assert!(error.to_string().contains(differs), "{error}");
+    }
 }

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::sys::child::ChildCall;
 use crate::sys::ioctl;
 use crate::table::details::Details;
+use rustix::io::Errno;
 
 const FREEZE: &str = "freeze the filesystem at";
 const THAW: &str = "thaw the filesystem at";
@@ -49,7 +50,7 @@ impl Drop for Frozen {
     fn drop(&mut self) {
         match ioctl::thaw(self.file.as_fd()) {
             // Another process thawed it.
-            Ok(()) | Err(nix::Error::EINVAL) => {}
+            Ok(()) | Err(Errno::INVAL) => {}
             Err(error) => tracing::error!("{}", Error::os(THAW, &self.path, error)),
         }
     }
@@ -78,14 +79,23 @@ pub(crate) fn is_frozen(root: BorrowedFd<'_>, details: &Details) -> bool {
             false
         }
         Err(Unanswered::TimedOut(_) | Unanswered::Stuck | Unanswered::Silent | Unanswered::QueueTooLong) => {
-            in_flight::stuck_child(&subject).is_some_and(waits_for_thaw)
+            in_flight::stuck_child(&subject).is_some_and(|process| {
+                waits_for_thaw(|file| {
+                    fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default()
+                })
+            })
         }
     }
 }
 
-fn waits_for_thaw(process: i32) -> bool {
-    let read = |file| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
-    is_wait_for_thaw(&read("wchan"), &read("stack"), &read("stat"))
+/// `read` reads a file of the process in `/proc`.
+fn waits_for_thaw(read: impl Fn(&str) -> String) -> bool {
+    let before = read("wchan");
+    let stack = read("stack");
+    let stat = read("stat");
+    let after = read("wchan");
+    // A process that was killed can end between two of these readings, and its stack is then empty.
+    [before, after].iter().all(|wchan| is_wait_for_thaw(wchan, &stack, &stat))
 }
 
 /// A process waits for a thaw in `percpu_rwsem_wait`, before Linux 5.7 in `__percpu_down_read`. A killed
@@ -110,13 +120,15 @@ pub fn thaw(path: impl AsRef<Path>) -> Result<bool> {
     let file = File::open(path).map_err(failed)?;
     match ioctl::thaw(file.as_fd()) {
         Ok(()) => Ok(true),
-        Err(nix::Error::EINVAL) => Ok(false),
+        Err(Errno::INVAL) => Ok(false),
         Err(error) => Err(Error::os(THAW, path, error)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     const ASKING: &str = "[<0>] percpu_rwsem_wait+0x116/0x140\n[<0>] __percpu_down_read+0x77/0xb0\n\
@@ -134,5 +146,26 @@ mod tests {
         assert!(!is_wait_for_thaw("0", ASKING, running), "it was woken");
         assert!(!is_wait_for_thaw("percpu_rwsem_wait", EXITING, waiting), "it was killed and exits");
         assert!(!is_wait_for_thaw("0", "", waiting));
+    }
+
+    #[test]
+    fn a_killed_process_that_ends_between_two_readings_did_not_wait_for_a_thaw() {
+        for readings in 0..=4 {
+            let reads = Cell::new(0);
+            let read = |file: &str| {
+                reads.set(reads.get() + 1);
+                let has_ended = reads.get() > readings;
+                let text = match file {
+                    "wchan" if has_ended => "0",
+                    "wchan" => "percpu_rwsem_wait",
+                    "stack" if has_ended => "",
+                    "stack" => EXITING,
+                    _ if has_ended => "7 (csi) Z 1 7",
+                    _ => "7 (csi) D 1 7",
+                };
+                text.to_owned()
+            };
+            assert!(!waits_for_thaw(read), "it ended after {readings} readings");
+        }
     }
 }

@@ -49,11 +49,6 @@ pub enum MountHealth {
 }
 
 impl MountHealth {
-    /// Whether reads, and writes if the mount allows them, are expected to work.
-    pub fn is_healthy(self) -> bool {
-        self == Self::Healthy
-    }
-
     /// Whether it is proven that the mount has lost its daemon or server.
     pub(crate) fn has_lost_server(self, details: &Details) -> bool {
         match self {
@@ -83,39 +78,12 @@ impl fmt::Display for MountHealth {
     }
 }
 
-/// Returns the health of the mount at an absolute path; waits at most five seconds for the
-/// filesystem.
-///
-/// The cost does not grow with the number of mounts (`statmount(2)`; before Linux 6.13 the mount table is
-/// read) or with the content of the filesystem. As with [`stats`](crate::stats()), a child process asks the
-/// filesystem, or the calling thread if that cannot hang. A child process always checks whether the
-/// filesystem of a block device is frozen, which takes a fraction of a millisecond. If no child can be
-/// started, the filesystem counts as not frozen. A symbolic link as the last component of the path is not
-/// followed.
-///
-/// ```
-/// # fn main() -> csi_mount::Result<()> {
-/// use csi_mount::{MountHealth, health};
-///
-/// assert_eq!(health("/proc")?, MountHealth::Healthy);
-/// assert_eq!(health("/no/such/path")?, MountHealth::NotMounted);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// An unhealthy mount is not an error.
-/// - [`ErrorKind::InvalidInput`]: the path can never work.
-/// - [`ErrorKind::PermissionDenied`]: an ancestor cannot be searched.
-/// - [`ErrorKind::Unresponsive`]: the filesystem of an ancestor does not answer.
+/// See [`Mounts::health`](crate::Mounts::health).
 pub fn health(path: impl AsRef<Path>) -> Result<MountHealth> {
     health_within(path, STATS_TIME_LIMIT)
 }
 
 /// As [`health`], with another time limit.
-///
-/// # Errors
-/// Those of [`health`].
 pub fn health_within(path: impl AsRef<Path>, limit: Duration) -> Result<MountHealth> {
     let target = Target::new(path)?;
     match health_and_details(&target, limit)? {
@@ -130,13 +98,8 @@ pub(crate) fn is_frozen_at(target: &Target) -> Result<bool> {
     Ok(mounted.is_some_and(|(opened, details)| freeze::is_frozen(opened.fd.as_fd(), &details)))
 }
 
-/// Returns the health of the filesystem that contains an absolute path, which need not be a mount point.
-///
-/// It works as [`health`], but follows symbolic links and never returns [`MountHealth::NotMounted`].
-///
-/// # Errors
-/// Those of [`health`], and [`ErrorKind::NotFound`] if the path does not exist.
-pub fn health_of_filesystem(path: impl AsRef<Path>) -> Result<MountHealth> {
+/// See [`Mounts::health_of_filesystem`](crate::Mounts::health_of_filesystem).
+pub(crate) fn health_of_filesystem(path: impl AsRef<Path>) -> Result<MountHealth> {
     let path = paths::absolute(OPERATION, path.as_ref())?;
     let fd = match lookup::open_path(&path, OFlags::empty()) {
         // A filesystem along the path does not answer, or is gone.
@@ -271,7 +234,8 @@ mod tests {
         for (fs_type, has_server) in [("btrfs", false), ("vfat", false), ("nfs4", true), ("fuse.sshfs", true)]
         {
             let line = format!("31 20 0:52 / /target rw - {fs_type} source rw\n");
-            let details: Details = crate::parse_mountinfo(line.as_bytes()).unwrap().remove(0).into();
+            let details: Details =
+                crate::table::mountinfo::parse_mountinfo(line.as_bytes()).unwrap().remove(0).into();
             for unwell in [MountHealth::Unresponsive, MountHealth::Dead(libc::EIO)] {
                 assert_eq!(unwell.has_lost_server(&details), has_server, "{fs_type}: {unwell}");
             }

@@ -34,7 +34,7 @@ pub struct FilesystemUsage {
 
 impl FilesystemUsage {
     /// A usage of these amounts.
-    pub const fn new(total: u64, used: u64, available: u64) -> Self {
+    pub(crate) const fn new(total: u64, used: u64, available: u64) -> Self {
         Self { total, used, available }
     }
 }
@@ -52,44 +52,17 @@ pub struct Stats {
 
 impl Stats {
     /// A usage in bytes, and in inodes if the filesystem has a number of them.
-    pub const fn new(bytes: FilesystemUsage, inodes: Option<FilesystemUsage>) -> Self {
+    pub(crate) const fn new(bytes: FilesystemUsage, inodes: Option<FilesystemUsage>) -> Self {
         Self { bytes, inodes }
     }
 }
 
-/// Returns the usage of the filesystem at an absolute path; waits at most five seconds.
-///
-/// `statfs(2)` on a filesystem with a dead daemon or server does not return and cannot always be interrupted.
-/// So a child process makes the call, and is killed at the time limit. Only ext4, XFS and tmpfs need no
-/// child, because they answer from memory; this needs Linux 6.13 and no project quotas.
-///
-/// At most one query per mount runs at a time. A second caller waits for its turn. While the queries before
-/// it are answered, that can take longer than the limit. It fails at once while an earlier child cannot be
-/// killed.
-///
-/// ```
-/// # fn main() -> csi_mount::Result<()> {
-/// let stats = csi_mount::stats("/")?;
-/// assert!(stats.bytes.available <= stats.bytes.total);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// - [`Unresponsive`](crate::ErrorKind::Unresponsive): no answer in time, or the filesystem's daemon is gone.
-/// - [`Busy`](crate::ErrorKind::Busy): so many callers ask a slow filesystem that the turn does not come
-///   within 30 seconds plus the limit.
-/// - [`NotFound`](crate::ErrorKind::NotFound): the path does not exist.
-/// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the path can never work.
-#[doc(alias = "statfs")]
+/// See [`Mounts::stats`](crate::Mounts::stats).
 pub fn stats(path: impl AsRef<Path>) -> Result<Stats> {
     stats_within(path, STATS_TIME_LIMIT)
 }
 
 /// As [`stats`], with another time limit.
-///
-/// # Errors
-/// Those of [`stats`].
 pub fn stats_within(path: impl AsRef<Path>, limit: Duration) -> Result<Stats> {
     let path = paths::absolute(USAGE, path.as_ref())?;
     let open = lookup::open_path(&path, OFlags::empty());
@@ -148,7 +121,7 @@ impl From<ChildReply> for Stats {
 }
 
 impl Root {
-    /// Returns the usage of the root's filesystem, as [`stats`](crate::stats()), within the given time.
+    /// Returns the usage of the root's filesystem, as [`Mounts::stats`](crate::Mounts::stats), within the given time.
     ///
     /// # Errors
     /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if there is no answer in time.

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use crate::error::Result;
 use crate::path::lookup;
 use crate::place::target::{OpenTarget, Target};
-use crate::sys::exec::Program;
+use crate::sys::exec::{self, Program, program_name};
 use crate::sys::ids::{DeviceNumber, MountId};
 use crate::table::facts::MountState;
 use crate::table::fd_info::FdInfo;
@@ -65,7 +65,7 @@ impl fmt::Display for MountUser {
 /// users.
 ///
 /// # Errors
-/// Those of [`Target::state`] and [`mounts`](crate::mounts).
+/// Those of [`Mounts::state`](crate::Mounts::state) and [`mounts`](crate::mounts).
 #[doc(alias = "fuser")]
 pub fn mount_users(target: &Target) -> Result<Vec<MountUser>> {
     let MountState::Mounted(_) = target.state()? else { return Ok(Vec::new()) };
@@ -101,24 +101,19 @@ struct MountRoot {
 /// copies in other namespaces keep it busy too.
 fn processes(place: &MountRoot, max: usize, users: &mut Vec<MountUser>) {
     let deadline = Instant::now() + SCAN_TIME_LIMIT;
-    let Ok(all) = fs::read_dir("/proc") else { return };
+    let Ok(all) = exec::processes() else { return };
     let mut on_mount = Vec::new();
     let mut on_copy = Vec::new();
-    for entry in all.flatten() {
+    for id in all {
         if Instant::now() > deadline || on_mount.len() >= max {
             break;
         }
-        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         if Program::of(id) == Program::InExec {
             continue;
         }
-        let process = entry.path();
-        // The command line is not read: that waits for the memory of the process, which can wait for the
-        // filesystem.
-        let name = || fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned();
-        match nearest(place, &process) {
-            Some(Distance::Mount) => on_mount.push(MountUser::Process { id, name: name() }),
-            Some(Distance::Copy) => on_copy.push(MountUser::Process { id, name: name() }),
+        match nearest(place, &Path::new("/proc").join(id.to_string())) {
+            Some(Distance::Mount) => on_mount.push(MountUser::Process { id, name: program_name(id) }),
+            Some(Distance::Copy) => on_copy.push(MountUser::Process { id, name: program_name(id) }),
             None => {}
         }
     }

@@ -98,6 +98,20 @@ pub(crate) fn refuse(operation: &'static str, target: &Target, found: &Details, 
         .hint("find out whose mount it is; if nothing needs it, unpublish or unmount it first")
 }
 
+/// Refuses an existing mount that has other attributes than these.
+pub(crate) fn require_attributes(
+    operation: &'static str,
+    target: &Target,
+    found: &Details,
+    asked: MountAttributes,
+) -> Result<()> {
+    if found.attributes == asked {
+        return Ok(());
+    }
+    let difference = format!("{asked} was requested, but it is mounted with other attributes");
+    Err(refuse(operation, target, found, &difference))
+}
+
 /// Moves a prepared mount onto what was seen at the target, and verifies it.
 pub(crate) fn attach(
     operation: &'static str,

@@ -216,10 +216,7 @@ fn accept(
         let difference = format!("something other than {} is mounted", source.path.display());
         return Err(attach::refuse(BIND, target, found, &difference));
     }
-    if found.attributes != attributes {
-        let difference = format!("{attributes} was requested, but it is mounted with other attributes");
-        return Err(attach::refuse(BIND, target, found, &difference));
-    }
+    attach::require_attributes(BIND, target, found, attributes)?;
     if opened.facts.owner != source.id_map.shown(source.facts.owner) {
         return Err(attach::refuse(BIND, target, found, "the existing mount has another id map"));
     }

@@ -168,6 +168,31 @@ pub(crate) fn options_without_writes(fs_type: &str, given: &MountOptions) -> Opt
     MountOptions::parse(flags).ok().map(MountOptions::read_only)
 }
 
+/// Whether a read-only mount of an ext4 shows if its journal is the cause of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Log {
+    Clean,
+    /// Such a mount would write: the journal is to be replayed, or deleted files are to be removed. Or a writable
+    /// one can fail for another reason: a kernel without quotas.
+    Unclear,
+}
+
+/// What the superblock of an ext4 says; none for another filesystem.
+pub(crate) fn ext4_log(fs_type: &str, source: &Path) -> Option<Log> {
+    const NEEDS_RECOVERY: u32 = 0x4;
+    const ORPHAN_PRESENT: u32 = 0x1_0000;
+    const QUOTA: u32 = 0x100 | 0x2000;
+    if !matches!(fs_type, "ext3" | "ext4") {
+        return None;
+    }
+    let mut block = [0; 1024];
+    open_device(source, block_device_at(source.as_os_str())?).ok()?.read_exact_at(&mut block, 1024).ok()?;
+    let word = |at: usize| u32::from_le_bytes(block[at..].first_chunk().copied().unwrap_or_default());
+    let last_orphan = word(0xe8);
+    let is_unclear = word(0x60) & NEEDS_RECOVERY | word(0x64) & (ORPHAN_PRESENT | QUOTA) | last_orphan != 0;
+    Some(if is_unclear { Log::Unclear } else { Log::Clean })
+}
+
 fn is_read_only(device: DeviceNumber) -> bool {
     fs::read_to_string(format!("/sys/dev/block/{device}/ro")).is_ok_and(|text| text.trim() == "1")
 }

@@ -13,11 +13,10 @@ use crate::detached::prepared::Prepared;
 use crate::detached::scratch::{Scratch, mount_flags};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounting::options::{FsOption, MountOptions};
-use crate::mounting::runner::{MountRunner, unanswered_error};
+use crate::mounting::runner::MountRunner;
 use crate::mounting::{MOUNT, diagnose};
 use crate::place::target::Target;
-use crate::sys::child::ChildCall;
-use crate::sys::new_mount::{MountMethod, NewMount};
+use crate::sys::new_mount::{MountMethod, Refusal};
 
 /// Options that are flags of `mount(2)`, not text for the filesystem.
 const FLAGS: [(&str, MountFlags); 4] = [
@@ -42,34 +41,16 @@ pub(crate) fn prepare(
     let refuse = |reason| Error::new(ErrorKind::InvalidOption, MOUNT, reason).at(target.path());
     let data = data(&words).map_err(refuse)?;
     let scratch = Scratch::new(FileType::Directory)?;
-    let place = scratch.mount_path();
-    let mounted = match runner {
-        MountRunner::Caller => rustix::mount::mount(source, &place, fs_type, flags, &*data),
-        MountRunner::Child { queue, limit } => {
-            let text = |text: &Path| in_flight::c_string(text).map_err(|error| target.error(MOUNT, error));
-            let source = text(source)?;
-            let place = text(&place)?;
-            let fs_type = text(fs_type.as_ref())?;
-            let flags = flags.bits().into();
-            let options_text = &*data;
-            let method = MountMethod::Path {
-                source: &source,
-                place: &place,
-                fs_type: &fs_type,
-                flags,
-                options: options_text,
-            };
-            let named = options.named_descriptors();
-            let question = ChildCall::Mount(NewMount { method, named: &named });
-            let (answer, _) = in_flight::ask(queue.clone(), question, *limit)
-                .map_err(|unanswered| unanswered_error(unanswered).at(target.path()))?;
-            match answer.error {
-                0 => Ok(()),
-                number => Err(Errno::from_raw_os_error(number as i32)),
-            }
-        }
+    let text = |text: &Path| in_flight::c_string(text).map_err(|error| target.error(MOUNT, error));
+    let method = MountMethod::Path {
+        source: &text(source)?,
+        place: &text(&scratch.mount_path())?,
+        fs_type: &text(fs_type.as_ref())?,
+        flags,
+        options: &data,
     };
-    mounted.map_err(|error| match error {
+    let mounted = runner.make(method, &options.named_descriptors());
+    mounted.map_err(|error| error.at(target.path()))?.map_err(|Refusal { error, .. }| match error {
         Errno::NODEV => diagnose::type_error(target, fs_type, error),
         _ => {
             let what = format!("{fs_type} from {}", source.display());

@@ -6,25 +6,22 @@ use std::path::{Component, Path};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen,
-};
+use rustix::mount::{FsOpenFlags, MountAttrFlags, fsopen};
 
-use crate::bounded::in_flight::{self, Subject, Unanswered};
+use crate::bounded::in_flight::Subject;
 use crate::detached::prepared::Prepared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounting::attach::{self, Attached, Outcome};
+use crate::mounting::diagnose::Log;
 use crate::mounting::options::{FsOption, MountOptions};
-use crate::mounting::runner::{MountRunner, unanswered_error};
+use crate::mounting::runner::MountRunner;
 use crate::mounting::{MOUNT, diagnose, legacy};
 use crate::path::paths;
 use crate::place::on_device::block_device_at;
 use crate::place::target::{OpenTarget, Target, name_of};
 use crate::sys::attributes::MountAttributes;
-use crate::sys::child::ChildCall;
 use crate::sys::features::{self, Feature};
-use crate::sys::new_mount::{MountMethod, NewMount, Setting};
+use crate::sys::new_mount::{MountMethod, Refusal, Setting};
 use crate::table::details::{self, Details};
 
 /// The setting of a filesystem context that is no option of the user.
@@ -138,11 +135,7 @@ impl<'a> Mount<'a> {
                 format!("{} from {}{number} is not mounted", self.fs_type, self.source.display());
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
-        let asked = self.options.attributes();
-        if found.attributes != asked {
-            let difference = format!("{asked} was requested, but it is mounted with other attributes");
-            return Err(attach::refuse(MOUNT, target, found, &difference));
-        }
+        attach::require_attributes(MOUNT, target, found, self.options.attributes())?;
         if found.is_super_read_only && !self.options.is_read_only() {
             let reason =
                 format!("the filesystem turned read-only, possibly after an error of its device: {found}");
@@ -166,32 +159,58 @@ impl<'a> Mount<'a> {
 
     /// Makes the mount detached, so that it is visible nowhere.
     pub(crate) fn prepared(&self, target: &Target) -> Result<Prepared> {
+        self.prepared_once(target).map_err(|error| self.with_cause(error, target))
+    }
+
+    fn prepared_once(&self, target: &Target) -> Result<Prepared> {
         let runner = match self.time_limit.or(details::is_remote(self.fs_type).then_some(MOUNT_TIME_LIMIT)) {
             None => MountRunner::Caller,
             Some(limit) => MountRunner::Child { queue: self.queue(target), limit },
         };
-        let made = if self.uses_fs_context() {
+        if self.uses_fs_context() {
             self.detached(target, &runner).map(Prepared::Detached)
         } else {
             legacy::prepare(self.fs_type, self.source, &self.options, target, &runner)
-        };
-        made.map_err(|error| self.with_options_blamed(error, target))
+        }
     }
 
-    /// Finds out whether an error is the options' fault. Some filesystems look at options only when they are
-    /// mounted, and return the same numbers as for a missing device or a damaged filesystem. So the
-    /// filesystem is mounted without the options, where nobody sees it and without a write to the device.
-    fn with_options_blamed(&self, error: Error, target: &Target) -> Error {
-        use ErrorKind::{InvalidInput, Io, NotFound, OutOfRange, Unsupported};
-        let is_possible = matches!(error.kind(), InvalidInput | Io | NotFound | OutOfRange | Unsupported)
-            && !self.options.filesystem().is_empty()
-            && !details::is_remote(self.fs_type);
+    /// Finds out whether an error is the fault of the options, or of an ext4's journal. Some filesystems look at
+    /// options only when they are mounted, and return the same numbers as for a missing device or a damaged
+    /// filesystem. So the filesystem is mounted in other ways, where nobody sees it and without a write to the
+    /// device.
+    fn with_cause(&self, error: Error, target: &Target) -> Error {
+        use ErrorKind::{InvalidInput, Io, NotFound, OutOfMemory, OutOfRange, Unsupported};
+        let is_possible =
+            matches!(error.kind(), InvalidInput | Io | NotFound | OutOfMemory | OutOfRange | Unsupported)
+                && !details::is_remote(self.fs_type);
         let options = diagnose::options_without_writes(self.fs_type, &self.options);
         let Some(options) = options.filter(|options| is_possible && *options != self.options) else {
             return error;
         };
-        let plain = Mount { options, ..self.clone() };
-        if plain.prepared(target).is_err() {
+        let is_mounted_with =
+            |options: MountOptions| Mount { options, ..self.clone() }.prepared_once(target).is_ok();
+        if !is_mounted_with(options) {
+            return error;
+        }
+        match diagnose::ext4_log(self.fs_type, self.source) {
+            Some(Log::Clean) if !is_mounted_with(MountOptions::new().read_only()) => {
+                return error
+                    .with_kind(ErrorKind::Damaged)
+                    .add_reason("its journal can't be loaded")
+                    .hint("unmount it everywhere, copy the device, and repair it with e2fsck");
+            }
+            Some(Log::Unclear) => {
+                let without_log = self.options.clone().with_flag_option("noload");
+                if without_log.is_ok_and(|options| is_mounted_with(options.read_only())) {
+                    return error.add_reason("it can be mounted read-only without its journal (noload)").hint(
+                        "the journal can be damaged, or an option be wrong for a writable mount; read the \
+                         kernel's log",
+                    );
+                }
+            }
+            _ => {}
+        }
+        if self.options.filesystem().is_empty() {
             return error;
         }
         let keys: Vec<&str> = self.options.filesystem().iter().map(FsOption::key).collect();
@@ -245,31 +264,18 @@ impl<'a> Mount<'a> {
     }
 
     fn make(&self, context: &OwnedFd, runner: &MountRunner) -> std::result::Result<OwnedFd, MountFailure> {
-        let attributes = self.options.attributes().bits() as u32;
-        let settings = self.settings().map_err(|error| MountFailure::Refused { error, option: None })?;
-        let MountRunner::Child { queue, limit } = runner else {
-            for setting in &settings {
-                let set = match &setting.value {
-                    Some(value) => fsconfig_set_string(context, &*setting.key, &**value),
-                    None => fsconfig_set_flag(context, &*setting.key),
-                };
-                set.map_err(|error| MountFailure::Refused { error, option: Some(name(setting)) })?;
-            }
-            let refused = |error| MountFailure::Refused { error, option: None };
-            fsconfig_create(context).map_err(refused)?;
-            let attributes = MountAttrFlags::from_bits_retain(attributes);
-            return fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(refused);
-        };
+        let refused = |error| MountFailure::Refused { error, option: None };
+        let settings = self.settings().map_err(refused)?;
+        let attributes = MountAttrFlags::from_bits_retain(self.options.attributes().bits() as u32);
         let method = MountMethod::Context { context: context.as_fd(), settings: &settings, attributes };
         let named = self.options.named_descriptors();
-        let question = ChildCall::Mount(NewMount { method, named: &named });
-        let (answer, mount) = in_flight::ask(queue.clone(), question, *limit).map_err(unanswered_failure)?;
-        mount.ok_or_else(|| {
-            let option =
-                usize::try_from(answer.setting).ok().and_then(|place| settings.get(place.checked_sub(1)?));
-            let error = Errno::from_raw_os_error(answer.error as i32);
+        let made = runner.make(method, &named).map_err(MountFailure::Unanswered)?;
+        let mount = made.map_err(|Refusal { error, setting }| {
+            let option = usize::try_from(setting).ok().and_then(|place| settings.get(place.checked_sub(1)?));
+            let name = |setting: &Setting| setting.key.to_string_lossy().into_owned();
             MountFailure::Refused { error, option: option.map(name) }
-        })
+        })?;
+        mount.ok_or_else(|| refused(Errno::IO))
     }
 
     /// The settings of the filesystem context, in this order.
@@ -313,12 +319,4 @@ enum MountFailure {
         option: Option<String>,
     },
     Unanswered(Error),
-}
-
-fn name(setting: &Setting) -> String {
-    setting.key.to_string_lossy().into_owned()
-}
-
-fn unanswered_failure(unanswered: Unanswered) -> MountFailure {
-    MountFailure::Unanswered(unanswered_error(unanswered))
 }

@@ -130,7 +130,7 @@ impl MountOptions {
 
     /// Adds these attributes.
     #[must_use]
-    pub fn with_attributes(mut self, attributes: MountAttributes) -> Self {
+    pub(crate) fn with_attributes(mut self, attributes: MountAttributes) -> Self {
         self.attributes = self.attributes.combined_with(attributes);
         self
     }
@@ -149,7 +149,7 @@ impl MountOptions {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidOption`], as for [`parse`](Self::parse).
-    pub fn with_flag_option(self, flag: &str) -> Result<Self> {
+    pub(crate) fn with_flag_option(self, flag: &str) -> Result<Self> {
         check(flag, None)?;
         self.with_flag(flag)
     }

@@ -163,9 +163,9 @@ impl Unmount {
             // A caller that waits for another caller's unmount finds it done. If several tried at once, each
             // would delay the others for longer than the filesystem has to answer, and the delay would look
             // like a dead filesystem.
-            let limit = MAX_WAITS * self.answer_limit
-                + 2 * (BUSY_RETRY_LIMIT + DESCRIPTOR_TIME_LIMIT)
-                + self.finish_limit;
+            let answers = self.answer_limit.saturating_mul(MAX_WAITS);
+            let others = 2 * (BUSY_RETRY_LIMIT + DESCRIPTOR_TIME_LIMIT);
+            let limit = answers.saturating_add(others).saturating_add(self.finish_limit);
             let _permit = in_flight::wait_for_others(Subject::Unmounting(top.id), limit);
             if target.state()?.mount_point() != Some(top) {
                 continue;
@@ -293,7 +293,7 @@ impl Unmount {
     fn unmount_in_child(self, target: &Target, flags: UnmountFlags, mount: MountId) -> Result<Attempt> {
         let name =
             in_flight::c_string(target.name().as_ref()).map_err(|error| target.error(UNMOUNT, error))?;
-        let question = ChildCall::Unmount(target.parent(UNMOUNT)?, &name, flags.bits().cast_signed());
+        let question = ChildCall::Unmount(target.parent(UNMOUNT)?, &name, flags);
         // A detach does not wait again for a server that did not answer.
         let is_plain = flags == UnmountFlags::NOFOLLOW;
         let policy = FinishPolicy {

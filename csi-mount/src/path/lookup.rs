@@ -154,8 +154,8 @@ pub(crate) fn cached_node_state(directory: BorrowedFd<'_>, path: &Path, mount: M
 /// As [`cached_node_state`], for an absolute path that leads through foreign filesystems that must be asked.
 pub(crate) fn node_of_foreign(path: &Path, mount: MountId, repeat: Repeat) -> Result<ShownNode, Unanswered> {
     let text = in_flight::c_string(path).map_err(Unanswered::Failed)?;
-    let flags = (OFlags::CLOEXEC | OFlags::NOFOLLOW).bits().cast_signed();
-    let place = Open { directory: None, path: &text, flags, resolve: 0 };
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let place = Open { directory: CWD, path: &text, flags, resolve: ResolveFlags::empty() };
     let subject = subject(None, path).map_err(Unanswered::Failed)?;
     let (_, fd) = in_flight::ask_foreign(subject, ChildCall::Open(place), repeat)?;
     let facts = fd.map(facts::from_fd).transpose().map_err(Unanswered::Failed)?;
@@ -179,20 +179,12 @@ fn open_in_child(
     flags: OFlags,
     resolve: ResolveFlags,
 ) -> io::Result<OwnedFd> {
+    let text = in_flight::c_string(path)?;
+    let place = Open { directory: directory.unwrap_or(CWD), path: &text, flags, resolve };
     if may_block() {
-        let directory = directory.unwrap_or(CWD);
-        // Only a caller that has `openat2` passes resolve flags.
-        return if resolve.is_empty() {
-            Ok(rustix::fs::openat(directory, path, flags, Mode::empty())?)
-        } else {
-            Ok(rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve)?)
-        };
+        return Ok(place.open()?);
     }
-    let subject = subject(directory, path)?;
-    let path = in_flight::c_string(path)?;
-    let flags = flags.bits().cast_signed();
-    let place = Open { directory, path: &path, flags, resolve: resolve.bits() };
-    in_flight::open(subject, place, LOOKUP_TIME_LIMIT)
+    in_flight::open(subject(directory, path)?, place, LOOKUP_TIME_LIMIT)
 }
 
 /// The subject of a lookup: the remote filesystem at the end of the cached part of the path, so that at most

@@ -152,11 +152,8 @@ impl Target {
         }
     }
 
-    /// The volume in the mark of the place, whatever is mounted on it. None without a mark.
-    ///
-    /// # Errors
-    /// Those of `getxattr(2)`.
-    pub fn marked_owner(&self) -> Result<Option<OwnerId>> {
+    /// See [`Mounts::marked_owner`](crate::Mounts::marked_owner).
+    pub(crate) fn marked_owner(&self) -> Result<Option<OwnerId>> {
         Ok(self.mark("read the owner of")?.map(|mark| mark.owner))
     }
 

@@ -37,8 +37,7 @@ impl<'a> MountedDirectory<'a> {
 
     /// Whether the directory's device number is that of its filesystem. On btrfs it is not.
     fn is_of_its_device(&self) -> bool {
-        let DeviceNumber { major, minor } = self.facts.device;
-        self.mount.is_some_and(|mount| mount.device == (major, minor))
+        self.mount.is_some_and(|mount| mount.device == self.facts.device)
     }
 
     /// Whether it is known to contain no directory, so that nothing is below it.
@@ -53,7 +52,7 @@ impl<'a> MountedDirectory<'a> {
     fn is_outside(&self, device: DeviceNumber) -> bool {
         let mut mount = self.mount;
         while let Some(here) = mount {
-            if here.device == (device.major, device.minor) {
+            if here.device == device {
                 return false;
             }
             if here.parent == here.id {

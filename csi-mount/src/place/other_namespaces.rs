@@ -10,7 +10,6 @@ use crate::sys::ids::MountId;
 use crate::table::mount_namespaces::{self, NamespaceTable};
 use crate::table::mountinfo::{CoveredDirectory, MountEntry, mounts, parse_mountinfo};
 
-/// The time limit for the scan of all processes.
 const SCAN_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 impl Target {

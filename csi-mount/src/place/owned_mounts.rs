@@ -13,14 +13,8 @@ use crate::table::facts;
 use crate::table::mountinfo::mounts;
 
 impl Target {
-    /// Refuses a place with a mount that is not known to be its owner's.
-    ///
-    /// On a filesystem that supports no marks, the owner of a mount without [`Evidence`] is unknown, and it
-    /// is not refused.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotOwned`], naming what is mounted there.
-    pub fn refuse_foreign(&self) -> Result<()> {
+    /// See [`Mounts::refuse_foreign`](crate::Mounts::refuse_foreign).
+    pub(crate) fn refuse_foreign(&self) -> Result<()> {
         const OPERATION: &str = "use";
         match self.require_own(OPERATION) {
             Err(error) if error.kind() == ErrorKind::NotOwned && !self.is_markable(OPERATION) => Ok(()),
@@ -28,17 +22,8 @@ impl Target {
         }
     }
 
-    /// Marks what is mounted at the target as its owner's: a mount that an earlier driver made for the volume. The
-    /// caller vouches for it.
-    ///
-    /// Returns whether a mark was written. Nothing is, if nothing is mounted there, or the mount has the owner's mark
-    /// already.
-    ///
-    /// # Errors
-    /// [`ErrorKind::AlreadyMounted`]: the place has the mark of another volume. [`ErrorKind::NotOwned`]: mounts of
-    /// different directories lie on each other there. [`ErrorKind::Unsupported`]: the filesystem of the path stores no
-    /// marks.
-    pub fn adopt(&self) -> Result<bool> {
+    /// See [`Mounts::adopt`](crate::Mounts::adopt).
+    pub(crate) fn adopt(&self) -> Result<bool> {
         const OPERATION: &str = "adopt";
         let Some(owner) = self.owner() else { return Ok(false) };
         let Some((opened, top)) = self.open_mounted(OPERATION)? else { return Ok(false) };

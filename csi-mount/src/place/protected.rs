@@ -45,12 +45,13 @@ const OPERATION: &str = "use as a volume's path";
 ///
 /// ```
 /// # fn main() -> csi_mount::Result<()> {
-/// use csi_mount::{ErrorKind, ProtectedPaths};
+/// use csi_mount::{ErrorKind, Host, ProtectedPaths};
 ///
 /// let protected = ProtectedPaths::system().tree("/var/lib/example").directory("/var/lib/kubelet");
-/// protected.check("/var/lib/kubelet/pods/1/volumes/data/mount")?;
+/// let check = |path: &str| Host::kernel().mounts().check_protected(&protected, path.as_ref());
+/// check("/var/lib/kubelet/pods/1/volumes/data/mount")?;
 /// for path in ["/proc", "/etc/example", "/var", "/var/lib/kubelet", "/var/lib/example/volume-1"] {
-///     assert_eq!(protected.check(path).unwrap_err().kind(), ErrorKind::Protected);
+///     assert_eq!(check(path).unwrap_err().kind(), ErrorKind::Protected);
 /// }
 /// # Ok(())
 /// # }
@@ -109,17 +110,8 @@ impl ProtectedPaths {
         self
     }
 
-    /// Refuses a protected absolute path.
-    ///
-    /// It compares the text, and also the file that the path leads to, through any symbolic link or bind
-    /// mount. It waits no longer than five seconds for a filesystem that can hang. A protected directory that
-    /// does not exist or does not answer is compared by its text only.
-    ///
-    /// # Errors
-    /// - [`ErrorKind::Protected`]: the path is protected; the message names the protected directory.
-    /// - [`ErrorKind::InvalidInput`]: the path can never work.
-    /// - [`ErrorKind::Unresponsive`]: a directory above the path does not answer.
-    pub fn check(&self, path: impl AsRef<Path>) -> Result<()> {
+    /// See [`Mounts::check_protected`](crate::Mounts::check_protected).
+    pub(crate) fn check(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = paths::absolute(OPERATION, path.as_ref())?;
         self.check_text(&path)?;
         self.check_identity(&path)

@@ -1,10 +1,11 @@
 //! A driver's own directories, in places that others can write to: renamed, and given permissions.
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::place::target::Target;
+use crate::sys::descriptor::reopen_directory;
 
 const RENAME: &str = "rename";
 const MODE: &str = "change the mode of";
@@ -51,9 +52,7 @@ impl Target {
 
     /// Syncs the parent directory, so that names survive a loss of power.
     fn sync_parent(&self, operation: &'static str) -> Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = rustix::fs::openat(self.parent(operation)?, ".", flags, Mode::empty());
-        match parent.and_then(rustix::fs::fsync) {
+        match reopen_directory(self.parent(operation)?).and_then(rustix::fs::fsync) {
             // Filesystems that have nothing to sync.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(error) => Err(self.error(operation, error)),

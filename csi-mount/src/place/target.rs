@@ -11,10 +11,10 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::bounded::in_flight::TargetKey;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, found};
 use crate::path::{lookup, paths};
 use crate::place::owner::Owner;
-use crate::sys::descriptor::path_of;
+use crate::sys::descriptor::{path_of, reopen_directory};
 use crate::table::details::Details;
 use crate::table::facts::{self, Facts, MountState};
 use crate::table::mountinfo::{self, MountEntry};
@@ -28,14 +28,14 @@ use crate::table::mountinfo::{self, MountEntry};
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use csi_mount::{Created, MountState, Removed, Target};
+/// use csi_mount::{Created, Removed, Target};
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("target");
 /// let target = Target::new(&path)?;
 /// assert_eq!(target.create_dir()?, Created::Created);
 /// assert_eq!(target.create_dir()?, Created::Existed);
-/// assert_eq!(target.state()?, MountState::NotMounted);
+/// assert!(target.mounted()?.is_none());
 /// assert_eq!(target.remove()?, Removed::Removed);
 /// assert_eq!(target.remove()?, Removed::WasAbsent);
 /// # Ok(())
@@ -112,7 +112,7 @@ impl Target {
     /// A mount made there is marked as the owner's, and mounts that are not the owner's are neither unmounted
     /// nor removed. Without an owner, the target's calls treat every mount there as the caller's.
     #[must_use]
-    pub fn owned_by(mut self, owner: Owner) -> Self {
+    pub(crate) fn owned_by(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);
         self
     }
@@ -181,14 +181,12 @@ impl Target {
 
     /// Why [`remove`](Self::remove) refuses an unmounted place, if it does.
     fn content(&self, operation: &'static str) -> Result<Option<String>> {
-        let opened = match self.open(operation) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            opened => opened?,
-        };
+        let Some(opened) = found(self.open(operation))? else { return Ok(None) };
         if opened.facts.is_mount_root {
             return Ok(None);
         }
         Ok(match opened.facts.file_type {
+            _ if opened.facts.is_kept => Some("it is immutable or append-only (chattr -i -a)".to_owned()),
             FileType::Directory => {
                 let is_empty = is_empty(&opened.fd).map_err(|error| self.error(operation, error))?;
                 (!is_empty).then(|| "the directory is not empty".to_owned())
@@ -292,11 +290,8 @@ impl Target {
         }
     }
 
-    /// Returns what is mounted at the target now; see [`mount_state`](crate::mount_state).
-    ///
-    /// # Errors
-    /// Those of `statx(2)`. An error never counts as "not mounted".
-    pub fn state(&self) -> Result<MountState> {
+    /// Returns what is mounted at the target now; see [`Mounts::state`](crate::Mounts::state).
+    pub(crate) fn state(&self) -> Result<MountState> {
         let facts = self.facts("look for a mount at")?;
         Ok(facts.map_or(MountState::Absent, |facts| MountState::from_facts(&facts)))
     }
@@ -308,10 +303,10 @@ impl Target {
     /// Returns the mount table's row for the topmost mount at the target.
     ///
     /// The time grows with the number of mounts. To find out only whether something is mounted use
-    /// [`state`](Self::state).
+    /// [`Mounts::state`](crate::Mounts::state).
     ///
     /// # Errors
-    /// Those of [`state`](Self::state) and [`mounts`](crate::mounts).
+    /// Those of [`Mounts::state`](crate::Mounts::state) and [`mounts`](crate::mounts).
     pub fn mounted(&self) -> Result<Option<MountEntry>> {
         let operation = "look for a mount at";
         if !self.is_mounted()? {
@@ -327,7 +322,7 @@ impl Target {
     /// root is not known, the result is false.
     ///
     /// # Errors
-    /// Those of [`state`](Self::state).
+    /// Those of [`Mounts::state`](crate::Mounts::state).
     pub fn is_directory(&self) -> Result<bool> {
         let facts = self.facts("look at")?;
         Ok(facts.is_some_and(|facts| facts.file_type == FileType::Directory))
@@ -377,10 +372,7 @@ impl Target {
         if !self.is_mounted()? {
             return Ok(None);
         }
-        let opened = match self.open(operation) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            opened => opened?,
-        };
+        let Some(opened) = found(self.open(operation))? else { return Ok(None) };
         let details = Details::from_fd(&opened.fd, operation, &self.path)?;
         Ok(details.filter(|_| opened.facts.is_mount_root).map(|details| (opened, details)))
     }
@@ -457,8 +449,7 @@ const MAX_ATTEMPTS: u32 = 100;
 /// Whether an open directory has no entries. The descriptor leads to the directory itself, also if something is
 /// mounted on it since.
 pub(crate) fn is_empty(directory: impl AsFd) -> rustix::io::Result<bool> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    for entry in Dir::new(rustix::fs::openat(directory, ".", flags, Mode::empty())?)? {
+    for entry in Dir::new(reopen_directory(directory)?)? {
         if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
             return Ok(false);
         }
@@ -480,26 +471,7 @@ pub(crate) fn name_of(file_type: FileType) -> &'static str {
     }
 }
 
-/// Returns what is mounted at an absolute path. A symbolic link as the last component is not followed.
-///
-/// It never asks the filesystem there, so it returns on a mount whose daemon or server is dead. It uses one
-/// `openat2(2)` with `RESOLVE_CACHED` and one `statx(2)` with `AT_STATX_DONT_SYNC`; before Linux 5.8
-/// `/proc/self/fdinfo` instead of `statx`.
-///
-/// ```
-/// # fn main() -> csi_mount::Result<()> {
-/// use csi_mount::{MountState, mount_state};
-///
-/// assert!(matches!(mount_state("/proc")?, MountState::Mounted(_)));
-/// assert_eq!(mount_state("/no/such/path")?, MountState::Absent);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// An error never counts as "not mounted".
-/// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the path can never work.
-/// - [`PermissionDenied`](crate::ErrorKind::PermissionDenied): an ancestor cannot be searched.
+/// See [`Mounts::state`](crate::Mounts::state).
 pub fn mount_state(path: impl AsRef<Path>) -> Result<MountState> {
     let operation = "look for a mount at";
     if let Some(state) = lookup::quick_state(path.as_ref()) {

@@ -1,40 +1,48 @@
-//! Directories that can hold so much and no more: project quotas of ext4 and XFS.
+//! Directories that can hold so much and no more: project quotas of ext4 and XFS, subvolumes of btrfs.
 //!
 //! | file | what it has |
 //! |---|---|
 //! | `mod.rs` | what a driver asks for: make, measure, change |
 //! | `project.rs` | an open directory and its project: the record of what is limited |
+//! | `subvolume.rs` | an open directory on btrfs, which is a subvolume with a limit |
 //! | `support.rs` | whether a filesystem can enforce limits, and how to make it |
 //!
-//! The directory's inode is the only record: its project id and the flag that new files inherit it. The kernel counts
-//! by it, it moves with a rename and with the disk, and it can't disagree with itself, as an extended attribute or a
-//! file next to the directory could. The flag is set last, so it says that the limits were complete.
+//! On ext4 and XFS the directory's inode is the only record: its project id and the flag that new files inherit it. The
+//! kernel counts by it, it moves with a rename and with the disk, and it can't disagree with itself, as an extended
+//! attribute or a file next to the directory could. The flag is set last, so it says that the limits were complete.
 //!
 //! An id is in use while anything belongs to it, and a volume has at least its own directory. So no list of ids
 //! exists that a crash could damage: what is gone has given its id back. Two processes that choose one id at the same
 //! moment see each other in the id's number of inodes, whatever paths and containers they come from.
+//!
+//! On btrfs the directory is a subvolume, and the record is the limit of its quota group. The kernel chooses the ids of
+//! subvolumes, and removes the group with the subvolume (Linux 6.11). A subvolume is removed as any directory is, file by
+//! file and then by rmdir(2): `BTRFS_IOC_SNAP_DESTROY` would detach mounts in it, and return before the data is gone.
 
 mod project;
+mod subvolume;
 mod support;
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::mounted::stats::{FilesystemUsage, Stats};
+use crate::mounted::stats::Stats;
 use crate::place::target::Target;
-use crate::sys::descriptor::lock_within;
+use crate::sys::descriptor::{lock_within, reopen_directory};
 use crate::table::facts;
 
 use project::Project;
+use subvolume::Subvolume;
 
 pub(crate) use project::release;
 #[cfg(any(test, feature = "testing"))]
-pub(crate) use project::set_first_ids;
+pub use project::set_first_project_ids;
 
 const CREATE: &str = "make the limited directory";
 const CHANGE: &str = "change the limit of";
@@ -61,7 +69,8 @@ const LOCK_TIME_LIMIT: Duration = Duration::from_secs(60);
 pub struct DirectoryLimit {
     /// In bytes. The directory itself and the metadata of its files count.
     pub bytes: u64,
-    /// How many files and directories, with the directory itself.
+    /// How many files and directories, with the directory itself. 0 in the limit of a directory on btrfs, which can't
+    /// limit their number.
     pub inodes: u64,
 }
 
@@ -96,12 +105,45 @@ impl From<u64> for DirectoryLimit {
     }
 }
 
+/// How the filesystem of an open directory limits what is in it.
+trait Quota {
+    /// Refuses a parent directory below which nothing can be limited now, and says how to change that.
+    fn require_limits_below(&self) -> Result<()>;
+
+    /// Makes a directory in this one, which can be limited, with the mode 0777 minus the umask.
+    fn make(&self, name: &OsStr) -> rustix::io::Result<()>;
+
+    /// The limit of the directory, also while the filesystem only counts.
+    fn limit(&self) -> Result<Option<DirectoryLimit>>;
+
+    /// Gives an empty directory its first limit, and returns it.
+    fn limit_empty(&mut self, limit: DirectoryLimit) -> Result<DirectoryLimit>;
+
+    /// Changes the limit of a directory that has one of ours.
+    fn change(&self, limit: DirectoryLimit) -> Result<()>;
+
+    /// What is used of the limit. `None` without a limit that is enforced.
+    fn usage(&self) -> Result<Option<Stats>>;
+
+    /// Writes the directory and its limit to the disk.
+    fn sync(&self) -> Result<()>;
+}
+
+fn quota_of<'d>(
+    operation: &'static str,
+    path: &'d Path,
+    directory: BorrowedFd<'d>,
+) -> Result<Box<dyn Quota + 'd>> {
+    match Subvolume::open(operation, path, directory)? {
+        Some(subvolume) => Ok(Box::new(subvolume)),
+        None => Ok(Box::new(Project::open(operation, path, directory)?)),
+    }
+}
+
 /// See [`Directories::check_limits`](crate::Directories::check_limits).
 pub(crate) fn check(path: &Path) -> Result<()> {
     let directory = open(READ, path)?;
-    let project = Project::open(READ, path, directory.as_fd())?;
-    project.require_enforced()?;
-    project.refuse_heirs()
+    quota_of(READ, path, directory.as_fd())?.require_limits_below()
 }
 
 /// See [`Directories::create`](crate::Directories::create).
@@ -109,8 +151,7 @@ pub(crate) fn create(path: &Path, limit: DirectoryLimit) -> Result<DirectoryLimi
     limit.check(CREATE, path)?;
     let target = Target::new(path)?;
     let failed = |error: Errno| Error::os(CREATE, path, error);
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let parent = rustix::fs::openat(target.parent(CREATE)?, ".", flags, Mode::empty()).map_err(failed)?;
+    let parent = reopen_directory(target.parent(CREATE)?).map_err(failed)?;
     match lock_within(&parent, LOCK_TIME_LIMIT) {
         Err(Errno::WOULDBLOCK) => {
             let reason = "another process keeps its parent directory locked (flock)";
@@ -118,10 +159,9 @@ pub(crate) fn create(path: &Path, limit: DirectoryLimit) -> Result<DirectoryLimi
         }
         locked => locked.map_err(failed)?,
     }
-    let above = Project::open(CREATE, path, parent.as_fd())?;
-    above.require_enforced()?;
-    above.refuse_heirs()?;
-    let is_new = match rustix::fs::mkdirat(&parent, target.name(), Mode::from_raw_mode(0o777)) {
+    let above = quota_of(CREATE, path, parent.as_fd())?;
+    above.require_limits_below()?;
+    let is_new = match above.make(target.name()) {
         Err(Errno::EXIST) => false,
         made => made.map(|()| true).map_err(failed)?,
     };
@@ -143,43 +183,35 @@ fn limit_new(target: &Target, limit: DirectoryLimit) -> Result<DirectoryLimit> {
     if mount(directory.as_fd())? != mount(target.parent(CREATE)?)? {
         return Err(Error::new(ErrorKind::Busy, CREATE, "something is mounted on it").at(path));
     }
-    let mut project = Project::open(CREATE, path, directory.as_fd())?;
-    let limited = match project.limit()? {
+    let mut quota = quota_of(CREATE, path, directory.as_fd())?;
+    let limited = match quota.limit()? {
         Some(limit) => limit,
-        None => {
-            project.limit_empty(limit)?;
-            limit
-        }
+        None => quota.limit_empty(limit)?,
     };
     // Also for an earlier call that was killed before this.
-    project.sync()?;
+    quota.sync()?;
     Ok(limited)
 }
 
 /// See [`Directories::limit`](crate::Directories::limit).
 pub(crate) fn limit(path: &Path) -> Result<Option<DirectoryLimit>> {
     let directory = open(READ, path)?;
-    Project::open(READ, path, directory.as_fd())?.limit()
+    quota_of(READ, path, directory.as_fd())?.limit()
 }
 
 /// See [`Directories::set_limit`](crate::Directories::set_limit).
 pub(crate) fn set_limit(path: &Path, limit: DirectoryLimit) -> Result<()> {
     limit.check(CHANGE, path)?;
     let directory = open(CHANGE, path)?;
-    let project = Project::open(CHANGE, path, directory.as_fd())?;
-    project.change(limit)?;
-    project.sync()
+    let quota = quota_of(CHANGE, path, directory.as_fd())?;
+    quota.change(limit)?;
+    quota.sync()
 }
 
 /// See [`Directories::usage`](crate::Directories::usage).
 pub(crate) fn usage(path: &Path) -> Result<Option<Stats>> {
     let directory = open(READ, path)?;
-    let project = Project::open(READ, path, directory.as_fd())?;
-    let Some(limit) = project.enforced_limit()? else { return Ok(None) };
-    let account = project.account()?;
-    let of = |total: u64, used: u64| FilesystemUsage::new(total, used, total.saturating_sub(used));
-    let inodes = of(limit.inodes, account.used_inodes);
-    Ok(Some(Stats::new(of(limit.bytes, account.used_bytes), (limit.inodes > 0).then_some(inodes))))
+    quota_of(READ, path, directory.as_fd())?.usage()
 }
 
 fn open(operation: &'static str, path: &Path) -> Result<OwnedFd> {

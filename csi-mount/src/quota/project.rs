@@ -1,6 +1,6 @@
 //! The project of a directory: chosen, limited, measured and given up.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,11 +8,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use rustix::fs::Mode;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::DirectoryLimit;
-use super::support;
+use super::{DirectoryLimit, Quota, support};
 use crate::error::{Error, ErrorKind, Result};
+use crate::mounted::stats::{FilesystemUsage, Stats};
 use crate::place::target::is_empty;
 use crate::sys::features::{self, Feature};
 use crate::sys::project_quota::{
@@ -73,9 +74,7 @@ impl<'d> Project<'d> {
             return support::missing(self.operation, self.path, self.directory, false);
         }
         Ok(match error {
-            Errno::EPERM => self
-                .error(ErrorKind::Unsupported, "the process is not allowed to use quotas")
-                .hint("give it CAP_SYS_ADMIN in the initial user namespace"),
+            Errno::EPERM => support::not_permitted(self.operation, self.path),
             Errno::ERANGE => self.failed(error).with_kind(ErrorKind::OutOfRange),
             error => self.failed(error),
         })
@@ -106,7 +105,7 @@ impl<'d> Project<'d> {
     }
 
     /// Refuses a filesystem that can't enforce limits, or does not do it now, and says how to change that.
-    pub(super) fn require_enforced(&self) -> Result<()> {
+    fn require_enforced(&self) -> Result<()> {
         let state = match self.quotas()?.state() {
             Err(error) if is_off(error) => 0,
             state => state.map_err(|error| self.failed(error))?,
@@ -119,28 +118,8 @@ impl<'d> Project<'d> {
         self.account_of(0).map(drop)
     }
 
-    /// Refuses a directory whose content belongs to a project: its limit would not count for what has an own one.
-    pub(super) fn refuse_heirs(&self) -> Result<()> {
-        match self.id() {
-            None => Ok(()),
-            Some(id) => Err(self
-                .error(ErrorKind::Unsupported, format!("what is made there belongs to project {id}"))
-                .hint("use another parent directory, or take the project from it: chattr -P -p 0")),
-        }
-    }
-
-    /// The limit of the directory, also while the filesystem only counts.
-    pub(super) fn limit(&self) -> Result<Option<DirectoryLimit>> {
-        if self.id().is_none() {
-            return Ok(None);
-        }
-        let account = self.account()?;
-        let limit = DirectoryLimit { bytes: account.hard_bytes(), inodes: account.hard_inodes };
-        Ok((limit.bytes > 0).then_some(limit))
-    }
-
     /// The limit of the directory, if the filesystem enforces it.
-    pub(super) fn enforced_limit(&self) -> Result<Option<DirectoryLimit>> {
+    fn enforced_limit(&self) -> Result<Option<DirectoryLimit>> {
         // Most directories have no project, and this needs no call.
         if self.id().is_none() {
             return Ok(None);
@@ -151,25 +130,8 @@ impl<'d> Project<'d> {
         }
     }
 
-    pub(super) fn account(&self) -> Result<Account> {
+    fn account(&self) -> Result<Account> {
         self.account_of(self.id().unwrap_or(0))
-    }
-
-    /// Gives the directory its first limit, and a project if it has none.
-    pub(super) fn limit_empty(&mut self, limit: DirectoryLimit) -> Result<()> {
-        if self.own_id().is_some() {
-            // Its removal was interrupted.
-            return self.change(limit);
-        }
-        if !is_empty(self.directory).map_err(|error| Error::os(self.operation, self.path, error))? {
-            return Err(self
-                .error(ErrorKind::Unsupported, "it has files that no limit counts")
-                .hint("only an empty directory can get its first limit: copy its content into a new one"));
-        }
-        let id = self.claim()?;
-        self.set_limits(id, limit)?;
-        // Last: the directory counts as limited from here on.
-        self.set_attributes(id, self.attributes.flags | INHERIT).map_err(|error| self.failed(error))
     }
 
     /// Takes a project id that nothing else has. The directory itself is the claim: it is the id's only inode, or
@@ -209,8 +171,57 @@ impl<'d> Project<'d> {
         Ok(())
     }
 
-    /// Changes the limit of a directory that has one of ours, or had.
-    pub(super) fn change(&self, limit: DirectoryLimit) -> Result<()> {
+    fn set_limits(&self, id: u32, limit: DirectoryLimit) -> Result<()> {
+        let set = self.quotas()?.set_limits(id, limit.bytes, limit.inodes);
+        set.or_else(|error| Err(self.refused(error)?))
+    }
+}
+
+impl Quota for Project<'_> {
+    /// A directory whose content belongs to a project is refused, too: the limit of that one would not count for what
+    /// has an own one.
+    fn require_limits_below(&self) -> Result<()> {
+        self.require_enforced()?;
+        match self.id() {
+            None => Ok(()),
+            Some(id) => Err(self
+                .error(ErrorKind::Unsupported, format!("what is made there belongs to project {id}"))
+                .hint("use another parent directory, or take the project from it: chattr -P -p 0")),
+        }
+    }
+
+    fn make(&self, name: &OsStr) -> rustix::io::Result<()> {
+        rustix::fs::mkdirat(self.directory, name, Mode::from_raw_mode(0o777))
+    }
+
+    fn limit(&self) -> Result<Option<DirectoryLimit>> {
+        if self.id().is_none() {
+            return Ok(None);
+        }
+        let account = self.account()?;
+        let limit = DirectoryLimit { bytes: account.hard_bytes(), inodes: account.hard_inodes };
+        Ok((limit.bytes > 0).then_some(limit))
+    }
+
+    fn limit_empty(&mut self, limit: DirectoryLimit) -> Result<DirectoryLimit> {
+        if self.own_id().is_some() {
+            // Its removal was interrupted.
+            self.change(limit)?;
+            return Ok(limit);
+        }
+        if !is_empty(self.directory).map_err(|error| Error::os(self.operation, self.path, error))? {
+            return Err(self
+                .error(ErrorKind::Unsupported, "it has files that no limit counts")
+                .hint("only an empty directory can get its first limit: copy its content into a new one"));
+        }
+        let id = self.claim()?;
+        self.set_limits(id, limit)?;
+        // Last: the directory counts as limited from here on.
+        self.set_attributes(id, self.attributes.flags | INHERIT).map_err(|error| self.failed(error))?;
+        Ok(limit)
+    }
+
+    fn change(&self, limit: DirectoryLimit) -> Result<()> {
         let Some(id) = self.own_id() else {
             return Err(match self.id() {
                 Some(id) => {
@@ -230,13 +241,15 @@ impl<'d> Project<'d> {
         self.set_limits(id, limit)
     }
 
-    fn set_limits(&self, id: u32, limit: DirectoryLimit) -> Result<()> {
-        let set = self.quotas()?.set_limits(id, limit.bytes, limit.inodes);
-        set.or_else(|error| Err(self.refused(error)?))
+    fn usage(&self) -> Result<Option<Stats>> {
+        let Some(limit) = self.enforced_limit()? else { return Ok(None) };
+        let account = self.account()?;
+        let of = |total: u64, used: u64| FilesystemUsage::new(total, used, total.saturating_sub(used));
+        let inodes = of(limit.inodes, account.used_inodes);
+        Ok(Some(Stats::new(of(limit.bytes, account.used_bytes), (limit.inodes > 0).then_some(inodes))))
     }
 
-    /// Writes the directory and its limit to the disk.
-    pub(super) fn sync(&self) -> Result<()> {
+    fn sync(&self) -> Result<()> {
         let failed = |error: rustix::io::Errno| Error::os(self.operation, self.path, error);
         // Both filesystems log changes in their order, so the sync of a later change of the directory, here of its
         // ctime, includes the limit. A sync of the limit alone does not exist.
@@ -245,9 +258,9 @@ impl<'d> Project<'d> {
     }
 }
 
-/// Sets how many ids this process tries first.
+/// Makes this process choose project ids among so few first, so that processes choose the same one.
 #[cfg(any(test, feature = "testing"))]
-pub(crate) fn set_first_ids(number: u32) {
+pub fn set_first_project_ids(number: u32) {
     FIRST_WINDOW.store(number, Ordering::Relaxed);
 }
 

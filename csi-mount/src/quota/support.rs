@@ -35,8 +35,9 @@ fn why(fs_type: &str, source: &Path, is_counted: bool) -> (String, String) {
         "ext4" => (
             "ext4 has no project quotas here".to_owned(),
             format!(
-                "while {source} is not mounted run: tune2fs -O quota,project {source}; then mount it with the option \
-                 prjquota"
+                "first make sure that the kernel has CONFIG_QFMT_V2, else the filesystem can't be mounted writable \
+                 then; while {source} is not mounted run: tune2fs -O quota,project {source}; then mount it with the \
+                 option prjquota"
             ),
         ),
         "xfs" => (
@@ -46,12 +47,17 @@ fn why(fs_type: &str, source: &Path, is_counted: bool) -> (String, String) {
                  filesystem boot with rootflags=prjquota); the kernel needs CONFIG_XFS_QUOTA"
             ),
         ),
-        "btrfs" => (
-            "btrfs has no project quotas, and its own quotas are not used".to_owned(),
-            "use a directory on ext4 or xfs".to_owned(),
-        ),
-        other => (format!("{other} has no project quotas"), "use a directory on ext4 or xfs".to_owned()),
+        other => {
+            (format!("{other} has no project quotas"), "use a directory on ext4, xfs or btrfs".to_owned())
+        }
     }
+}
+
+/// The error for a process without the right to read and change limits.
+pub(super) fn not_permitted(operation: &'static str, path: &Path) -> Error {
+    Error::new(ErrorKind::Unsupported, operation, "the process is not allowed to use quotas")
+        .at(path)
+        .hint("give it CAP_SYS_ADMIN in the initial user namespace")
 }
 
 /// The node of the device of a file's filesystem, for kernels before 5.14. `None` if /dev has none.
@@ -92,10 +98,10 @@ mod tests {
     fn each_reason_names_its_fix() {
         for (fs_type, is_counted, fix) in [
             ("ext4", true, "quotaon -P /dev/sdx"),
+            ("ext4", false, "CONFIG_QFMT_V2"),
             ("ext4", false, "tune2fs -O quota,project /dev/sdx"),
             ("xfs", false, "rootflags=prjquota"),
-            ("btrfs", false, "ext4 or xfs"),
-            ("tmpfs", false, "ext4 or xfs"),
+            ("tmpfs", false, "ext4, xfs or btrfs"),
         ] {
             let (reason, hint) = why(fs_type, Path::new("/dev/sdx"), is_counted);
             assert!(reason.starts_with(fs_type) && hint.contains(fix), "{reason}; {hint}");

@@ -7,7 +7,7 @@ use super::disk::Disk;
 use super::record::{Portal, Record, Recorded, boot};
 use super::{RemoteDisks, RemoteTarget};
 use crate::device::block_device::BlockDevice;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, found};
 
 pub(super) const ATTACH: &str = "attach";
 pub(super) const REFRESH: &str = "read the new size of";
@@ -137,7 +137,7 @@ impl RemoteDisks {
     ///
     /// # Errors
     ///
-    /// [`Damaged`](ErrorKind::Damaged) if the record can't be read; errors of [`BlockDevice::from_number`].
+    /// [`Damaged`](ErrorKind::Damaged) if the record can't be read; errors of [`BlockDevice::open`].
     pub fn device(&self, name: &str) -> Result<Option<BlockDevice>> {
         match self.current(name)? {
             Some(record) => self.disk_of(&record),
@@ -167,10 +167,7 @@ impl RemoteDisks {
     pub(super) fn disk_of(&self, record: &Record) -> Result<Option<BlockDevice>> {
         record.attached(&self.sys).ask_again()?;
         let Some(number) = record.number(&self.sys)? else { return Ok(None) };
-        let device = match BlockDevice::from_number(number) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            device => device?,
-        };
+        let Some(device) = found(BlockDevice::from_number(number))? else { return Ok(None) };
         // It was given to another disk in the meantime.
         Ok((record.number(&self.sys)? == Some(number)).then_some(device))
     }

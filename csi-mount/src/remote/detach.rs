@@ -11,7 +11,7 @@ use super::record::{Record, Recorded};
 use super::{Detached, RemoteDisks, ask, nvme};
 use crate::device::block_device::BlockDevice;
 use crate::device::users::{self, Tolerated};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, found};
 use crate::sys::ids::DeviceNumber;
 
 pub(super) const DETACH: &str = "detach";
@@ -183,10 +183,7 @@ pub(super) fn while_busy<T>(mut step: impl FnMut() -> Result<T>) -> Result<T> {
 pub(super) fn claim(number: DeviceNumber) -> Result<Option<OwnedFd>> {
     // Asked before it is opened here.
     let openers = users::open_in(number);
-    let device = match BlockDevice::from_number(number) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        device => device?,
-    };
+    let Some(device) = found(BlockDevice::from_number(number))? else { return Ok(None) };
     users::refuse(&device, DETACH, Tolerated::None)?;
     if !openers.is_empty() {
         return Err(users::in_use_error(DETACH, "the device", &openers).at(device.path()));

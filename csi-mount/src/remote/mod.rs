@@ -44,7 +44,6 @@
 //! | `attach.rs`, `detach.rs` | the steps of [`RemoteDisks`], which all transports share |
 //! | `transport.rs` | the traits of a transport: a target that is connected, an attachment that ends |
 //! | `paths.rs` | the paths to a disk, and the one disk over them |
-//! | `attributes.rs` | reads of sysfs |
 //! | `ask.rs` | the calls that can hang, made by a child process |
 //! | `multipath/` | dm-multipath, for transports that have no multipath of their own |
 //! | `scsi/` | logical units, for transports of SCSI: which paths are usable, one LUN scanned, paths deleted |

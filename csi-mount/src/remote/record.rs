@@ -6,11 +6,14 @@
 //! says nothing about this one. Keys are not in it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,6 +23,8 @@ use crate::sys::hash::fnv1a;
 const FIRST_LINE: &str = "csi-mount remote disk, version 1";
 const SUFFIX: &str = ".disk";
 const NEW: &str = ".new-";
+/// No record is as long. What is cut off here is not read as one.
+const MAX_BYTES: u64 = 1 << 20;
 /// Longer than a disconnect can take.
 const LOCK_LIMIT: Duration = Duration::from_secs(90);
 
@@ -243,13 +248,21 @@ fn damaged(path: &Path) -> Error {
     )
 }
 
+/// Reads a file of limited size, and nothing else: a pipe or a device at its place has no end.
 fn read(path: &Path) -> Result<Option<Record>> {
-    let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(damaged(path)),
-        text => text.map_err(|error| Error::os(READ, path, error))?,
+    let failed = |error: io::Error| Error::os(READ, path, error);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP | Errno::NXIO) => return Err(damaged(path)),
+        file => File::from(file.map_err(|error| failed(error.into()))?),
     };
-    Record::parse(&text).map(Some).ok_or_else(|| damaged(path))
+    let mut text = Vec::new();
+    if file.metadata().map_err(failed)?.is_file() {
+        file.take(MAX_BYTES).read_to_end(&mut text).map_err(failed)?;
+    }
+    let record = std::str::from_utf8(&text).ok().and_then(Record::parse);
+    record.map(Some).ok_or_else(|| damaged(path))
 }
 
 #[cfg(test)]
@@ -384,6 +397,31 @@ mod tests {
                 "{error}"
             );
             assert_eq!(records.list().unwrap().unreadable[0].kind(), ErrorKind::Damaged, "{damaged:?}");
+        }
+    }
+
+    /// A pipe was waited for without end, and the file of zeros was read until the memory was full.
+    #[test]
+    fn what_is_no_file_of_a_record_is_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = Records::new(directory.path().to_owned());
+        let path = directory.path().join("v.disk");
+        let made: [(&str, &dyn Fn()); 5] = [
+            ("pipe", &|| nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRUSR).unwrap()),
+            ("link", &|| std::os::unix::fs::symlink("/dev/zero", &path).unwrap()),
+            ("socket", &|| drop(std::os::unix::net::UnixListener::bind(&path).unwrap())),
+            ("large", &|| {
+                fs::write(&path, record().to_text()).unwrap();
+                OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+            }),
+            ("directory", &|| fs::create_dir(&path).unwrap()),
+        ];
+        for (what, make) in made {
+            make();
+            let error = records.get("v").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
+            assert_eq!(records.list().unwrap().unreadable.len(), 1, "{what}");
+            let _ = fs::remove_file(&path);
         }
     }
 }

@@ -19,6 +19,16 @@ const READ_LIMIT: Duration = Duration::from_secs(30);
 /// The device answers a takeover when it has ended what the other node has sent.
 const CHANGE_LIMIT: Duration = Duration::from_secs(120);
 
+/// What is registered and reserved, for tests.
+pub fn registrations(device: &BlockDevice) -> Result<Registrations> {
+    ReservableDevice::new(device)?.read()
+}
+
+/// Makes a change, for tests. Returns false if what is registered does not allow it.
+pub fn change(device: &BlockDevice, change: Change) -> Result<bool> {
+    ReservableDevice::new(device)?.change(change)
+}
+
 /// A device that can have reservations.
 #[derive(Debug)]
 pub(super) struct ReservableDevice<'d> {

@@ -12,7 +12,7 @@ const TOOK_OVER: u64 = 1 << 48;
 
 /// The key with which a node registers at a device: a mark of this crate, a hash of the cluster, and a generation.
 ///
-/// The generation grows with each node that the volume is given to. So everybody who reads the keys of a device sees
+/// The generation grows each time that the volume is given to a node. So everybody who reads the keys of a device sees
 /// which one is the newest, and a node with an older one knows that it is out. As text it has 16 digits, as `sg_persist`
 /// and `nvme` print it: `c510` or `c511`, four digits for the cluster, eight for the generation. `c511` says that the node
 /// took the device over from one that had not let go of it.

@@ -6,7 +6,7 @@
 //! enforces this, so the first node can be frozen or cut off.
 //!
 //! Registering alone gives the right to write, so a node registers only if it is entitled: by a
-//! [generation](ReservationKey) that the driver's controller raises when it gives the volume to another node. A node
+//! [generation](ReservationKey) that the driver's controller raises each time that it gives the volume to a node. A node
 //! takes over from older generations only, and gives way to newer ones. The driver stores the generation with the
 //! volume before it attaches it.
 //!
@@ -29,7 +29,7 @@
 //! Imports from `remote` and the layers above it.
 
 mod decide;
-mod device;
+pub(crate) mod device;
 mod key;
 
 pub use self::key::ReservationKey;
@@ -153,16 +153,6 @@ fn refused(refusal: Refusal, own: ReservationKey) -> Error {
         ),
     };
     Error::new(ErrorKind::Reserved, RESERVE, reason).hint(hint)
-}
-
-/// For tests: what is registered.
-pub(crate) fn registrations(device: &BlockDevice) -> Result<Registrations> {
-    ReservableDevice::new(device)?.read()
-}
-
-/// For tests: one change of what is registered.
-pub(crate) fn change(device: &BlockDevice, change: Change) -> Result<bool> {
-    ReservableDevice::new(device)?.change(change)
 }
 
 /// Reserves the device for this node, before anything is written to it.

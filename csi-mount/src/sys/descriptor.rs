@@ -1,7 +1,7 @@
-//! Open descriptors: their paths, their locks, and how another process gets one.
+//! Open descriptors: their paths, their locks, and who is at the other end of a socket.
 
-use std::ffi::{c_int, c_void};
-use std::mem::{size_of, zeroed};
+use std::ffi::c_int;
+use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::thread::sleep;
@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
+
+use crate::sys::deadline::deadline;
+use crate::sys::hash::fnv1a;
 
 /// The path by which a system call that takes no descriptor reaches an open file. Needs /proc.
 pub(crate) fn path_of(fd: impl AsFd) -> PathBuf {
@@ -28,12 +31,18 @@ pub(crate) fn reopen_file(place: impl AsFd, flags: OFlags) -> rustix::io::Result
     rustix::fs::open(path_of(&place), flags, Mode::empty())
 }
 
+/// Opens a directory again, to read, lock or sync it: what is mounted on it since does not matter.
+pub(crate) fn reopen_directory(directory: impl AsFd) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, ".", flags, Mode::empty())
+}
+
 /// Locks an open file (`flock(2)`); `WOULDBLOCK` if another process holds the lock for the whole limit.
 ///
 /// It polls, because the kernel's own wait has no limit, and a signal to end that wait would affect the whole
 /// program.
 pub(crate) fn lock_within(file: impl AsFd, limit: Duration) -> rustix::io::Result<()> {
-    let deadline = Instant::now() + limit;
+    let deadline = deadline(limit);
     let mut pause = Duration::from_millis(1);
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -44,35 +53,15 @@ pub(crate) fn lock_within(file: impl AsFd, limit: Duration) -> rustix::io::Resul
     }
 }
 
-/// Room for the header and one descriptor, aligned like the header.
-#[repr(C, align(8))]
-struct Control([u8; 64]);
-
-/// Sends `length` bytes from `bytes`, and the descriptor, as one message. It makes one system call on stack
-/// memory, so it can be called after a fork.
-///
-/// # Safety
-/// `bytes` points to that many live bytes.
-pub(super) unsafe fn send_descriptor(socket: c_int, bytes: *const c_void, length: usize, fd: c_int) -> isize {
-    const FD: u32 = size_of::<c_int>() as u32;
-    let mut control = Control([0; 64]);
-    let mut part = libc::iovec { iov_base: bytes.cast_mut(), iov_len: length };
-    // SAFETY: all zeros is a valid value of this struct of integers and pointers (musl's has private
-    // padding).
-    let mut message: libc::msghdr = unsafe { zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = (&raw mut control).cast();
-    // SAFETY: `control` is live, aligned and longer than CMSG_SPACE of one descriptor, so the first header is
-    // in it and has room for its data; sendmsg only reads what the message points to.
-    unsafe {
-        message.msg_controllen = libc::CMSG_SPACE(FD) as _;
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(FD) as _;
-        libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(fd);
-        libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL)
+/// A lock of one byte (`fcntl(2)`). The byte is chosen by a name, so two names can wait for each other.
+pub(crate) fn byte_lock(name: &[u8], kind: c_int) -> libc::flock {
+    let byte = fnv1a(name) >> 2;
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte.cast_signed(),
+        l_len: 1,
+        l_pid: 0,
     }
 }
 

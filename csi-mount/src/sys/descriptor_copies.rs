@@ -6,14 +6,16 @@
 //! descriptor was closed has no copy of it, so each fork is waited for at most once.
 
 use std::collections::BTreeSet;
-use std::ffi::c_int;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nix::libc;
+use rustix::fs::{CWD, Mode, OFlags, RawDir, fcntl_getfl, openat};
+use rustix::io::{FdFlags, close, fcntl_getfd};
 
 /// The forks whose children can have copies, numbered in their order.
 struct Forks {
@@ -70,43 +72,26 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
 /// Closes the `O_PATH` descriptors that the program does not get. In a child between fork and exec: the exec closes
 /// them too, but the last of them after the parent was told.
 fn close_paths() -> io::Result<()> {
-    /// Where `struct linux_dirent64` has its length and its name.
-    const LENGTH: usize = 16;
-    const NAME: usize = 19;
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: the path is a C string.
-    let directory = unsafe { libc::open(c"/proc/self/fd".as_ptr(), flags) };
-    let mut entries = [0_u8; 2048];
-    loop {
-        // SAFETY: the buffer is live and as long as it says. Without /proc this is EBADF.
-        let length =
-            unsafe { libc::syscall(libc::SYS_getdents64, directory, entries.as_mut_ptr(), entries.len()) };
-        let Some(mut rest) = usize::try_from(length).ok().and_then(|length| entries.get(..length)) else {
-            break;
-        };
-        if rest.is_empty() {
-            break;
-        }
-        while let (Some(&low), Some(&high)) = (rest.get(LENGTH), rest.get(LENGTH + 1)) {
-            let (entry, next) = rest.split_at(rest.len().min(u16::from_ne_bytes([low, high]).into()));
-            let name = entry.get(NAME..).unwrap_or_default().iter().take_while(|byte| byte.is_ascii_digit());
-            close_path(name.fold(0, |number, digit| number * 10 + c_int::from(digit - b'0')));
-            rest = next;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(directory) = openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return Ok(()) };
+    let mut buffer = [MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(directory, &mut buffer);
+    while let Some(Ok(entry)) = entries.next() {
+        if let Some(number) = entry.file_name().to_str().ok().and_then(|name| name.parse().ok()) {
+            close_path(number);
         }
     }
-    // SAFETY: it was opened here.
-    unsafe { libc::close(directory) };
     Ok(())
 }
 
 /// Closes this descriptor if it is a close-on-exec `O_PATH` one.
-fn close_path(number: c_int) {
+fn close_path(number: RawFd) {
     // SAFETY: plain system calls on the child's own table.
     unsafe {
-        let flags = libc::fcntl(number, libc::F_GETFL);
-        let on_exec = libc::fcntl(number, libc::F_GETFD);
-        if flags >= 0 && flags & libc::O_PATH != 0 && on_exec & libc::FD_CLOEXEC != 0 {
-            libc::close(number);
+        let fd = BorrowedFd::borrow_raw(number);
+        let is_path = fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::PATH));
+        if is_path && fcntl_getfd(fd).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)) {
+            close(number);
         }
     }
 }

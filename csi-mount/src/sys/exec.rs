@@ -1,14 +1,26 @@
-//! Whether another process is in the middle of an `exec` (`execve(2)`).
+//! Other processes in `/proc`, and whether one is in the middle of an `exec` (`execve(2)`).
 //!
-//! The kernel then closes descriptors. One of a filesystem whose server or daemon does not answer holds the `exec`
+//! In an `exec` the kernel closes descriptors. One of a filesystem whose server or daemon does not answer holds the `exec`
 //! up, and whoever reads `stat`, `environ`, `fd`, `ns`, `exe`, `root`, `cwd` or `maps` of the process in `/proc` waits
 //! with it, on some kernels without an end and without a way to be killed (`exec_update_lock`; seen on Linux 6.18).
 //! `statm`, `status`, `comm`, `cgroup` and `mountinfo` never wait. So this is asked first. Between the two a process
 //! can begin an `exec`: this moment stays. Linux 7.2 waits at another moment, and no reader waits with it.
 
 use std::fs;
+use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+/// The processes in `/proc`. One can end at any time.
+pub(crate) fn processes() -> io::Result<impl Iterator<Item = u32>> {
+    Ok(fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
+}
+
+/// The name of a process's program, at most 15 bytes.
+pub(crate) fn program_name(process: u32) -> String {
+    // The command line is not read: that waits for the process's memory, which can wait for a filesystem.
+    fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default().trim_end().to_owned()
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {

@@ -52,7 +52,7 @@ pub(super) const MOUNT_SETATTR: c_long = 442;
 pub(super) const STATMOUNT: c_long = 457;
 pub(super) const QUOTACTL_FD: c_long = 443;
 const MOVE_MOUNT: c_long = 429;
-pub(super) const OPENAT2: c_long = 437;
+const OPENAT2: c_long = 437;
 
 thread_local! {
     /// A bit for each feature that is hidden from this thread.
@@ -102,8 +102,8 @@ pub(crate) fn probe(feature: Feature) -> bool {
 }
 
 /// Runs the closure as if the kernel did not have these features, on this thread only.
-#[cfg_attr(not(any(test, feature = "testing")), expect(dead_code, reason = "only tests take features away"))]
-pub(crate) fn without<T>(features: &[Feature], run: impl FnOnce() -> T) -> T {
+#[cfg(any(test, feature = "testing"))]
+pub fn without_features<T>(features: &[Feature], run: impl FnOnce() -> T) -> T {
     struct Restore(u32);
     impl Drop for Restore {
         fn drop(&mut self) {

@@ -8,18 +8,6 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MountId(pub(crate) u64);
 
-impl MountId {
-    /// The id with this number.
-    pub const fn new(id: u64) -> Self {
-        Self(id)
-    }
-
-    /// The number.
-    pub const fn as_u64(self) -> u64 {
-        self.0
-    }
-}
-
 impl fmt::Display for MountId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -46,12 +34,12 @@ impl DeviceNumber {
     }
 
     /// Converts a `dev_t`, as in `st_dev` and `st_rdev`; see `makedev(3)`.
-    pub fn from_dev_t(dev: u64) -> Self {
+    pub(crate) fn from_dev_t(dev: u64) -> Self {
         Self { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) }
     }
 
     /// The number as a `dev_t`, for comparison with `st_dev` and `st_rdev`.
-    pub fn dev_t(self) -> u64 {
+    pub(crate) fn dev_t(self) -> u64 {
         rustix::fs::makedev(self.major, self.minor)
     }
 

@@ -1,13 +1,14 @@
 //! The ioctls of block devices, loop devices and filesystems, each as a safe function.
 #![allow(unsafe_code, reason = "ioctl(2) is a raw system call")]
 
-use std::ffi::CStr;
-use std::io::Write as _;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ffi::{CStr, c_int};
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-use nix::Result;
-use nix::errno::Errno;
-use rustix::fs::Access;
+use nix::libc;
+use rustix::fs::{Access, ioctl_blkpbszget, ioctl_blksszget};
+use rustix::io::{Errno, Result};
+use rustix::ioctl::{Getter, IntegerSetter, NoArg, Setter, Updater, ioctl, opcode};
 
 use super::features::{self, Feature};
 use super::ids::DeviceNumber;
@@ -33,7 +34,6 @@ pub(crate) struct LoopInfo {
 
 impl LoopInfo {
     pub(crate) const READ_ONLY: u32 = 1;
-    pub(crate) const AUTOCLEAR: u32 = 4;
     pub(crate) const DIRECT_IO: u32 = 16;
 
     /// The identity of the backing file: its device and its inode.
@@ -118,7 +118,6 @@ struct LoopConfig {
 
 /// `struct xfs_fsop_geom_v1`: the version that every kernel knows.
 #[repr(C)]
-#[derive(Default)]
 pub(crate) struct XfsGeometry {
     pub(crate) block_size: u32,
     rt_extent_size: u32,
@@ -171,9 +170,18 @@ pub(crate) struct BtrfsDevice {
 
 /// `struct btrfs_ioctl_vol_args`.
 #[repr(C)]
-struct BtrfsVolume {
+pub(super) struct BtrfsVolume {
     fd: i64,
     name: [u8; 4088],
+}
+
+impl BtrfsVolume {
+    /// `None` if the name and the NUL after it have no room.
+    pub(super) fn named(text: &[u8]) -> Option<Self> {
+        let mut name = [0; 4088];
+        name[..4087].get_mut(..text.len())?.copy_from_slice(text);
+        Some(Self { fd: 0, name })
+    }
 }
 
 // A structure of the wrong size also gives a wrong request number.
@@ -203,66 +211,19 @@ pub(crate) enum Unwritten {
     Dropped,
 }
 
-/// The request codes and nix's unsafe wrappers.
-mod raw {
-    use super::{
-        BtrfsDevice, BtrfsInfo, BtrfsVolume, LoopConfig, LoopInfo, TrimRange, XfsGeometry, XfsGrowData,
-    };
-    use nix::libc::{c_int, c_uint};
-
-    nix::ioctl_read!(block_size_in_bytes, 0x12, 114, usize); // BLKGETSIZE64: the header's size_t
-    nix::ioctl_read!(disk_sequence, 0x12, 128, u64); // BLKGETDISKSEQ
-    nix::ioctl_read_bad!(read_only, nix::request_code_none!(0x12, 94), c_int); // BLKROGET
-    nix::ioctl_read_bad!(logical_sector, nix::request_code_none!(0x12, 104), c_int); // BLKSSZGET
-    nix::ioctl_read_bad!(minimum_io, nix::request_code_none!(0x12, 120), c_uint); // BLKIOMIN
-    nix::ioctl_read_bad!(optimal_io, nix::request_code_none!(0x12, 121), c_uint); // BLKIOOPT
-    nix::ioctl_read_bad!(alignment, nix::request_code_none!(0x12, 122), c_int); // BLKALIGNOFF
-    nix::ioctl_read_bad!(physical_sector, nix::request_code_none!(0x12, 123), c_uint); // BLKPBSZGET
-    #[cfg(feature = "lvm")]
-    nix::ioctl_write_ptr_bad!(discard, nix::request_code_none!(0x12, 119), [u64; 2]); // BLKDISCARD
-    nix::ioctl_write_ptr_bad!(zero_out, nix::request_code_none!(0x12, 127), [u64; 2]); // BLKZEROOUT
-    nix::ioctl_none_bad!(flush_buffers, nix::request_code_none!(0x12, 97)); // BLKFLSBUF
-    nix::ioctl_write_int_bad!(loop_add, 0x4c80);
-    #[cfg(test)]
-    nix::ioctl_write_int_bad!(loop_remove, 0x4c81);
-    nix::ioctl_none_bad!(loop_get_free, 0x4c82);
-    nix::ioctl_write_ptr_bad!(loop_configure, 0x4c0a, LoopConfig);
-    nix::ioctl_write_int_bad!(loop_set_fd, 0x4c00);
-    nix::ioctl_none_bad!(loop_clear_fd, 0x4c01);
-    nix::ioctl_write_ptr_bad!(loop_set_status, 0x4c04, LoopInfo);
-    nix::ioctl_read_bad!(loop_status, 0x4c05, LoopInfo);
-    nix::ioctl_none_bad!(loop_set_capacity, 0x4c07);
-    nix::ioctl_write_int_bad!(loop_set_direct_io, 0x4c08);
-    nix::ioctl_write_int_bad!(loop_set_block_size, 0x4c09);
-    nix::ioctl_readwrite!(freeze, b'X', 119, c_int); // FIFREEZE
-    nix::ioctl_readwrite!(thaw, b'X', 120, c_int); // FITHAW
-    nix::ioctl_readwrite!(trim, b'X', 121, TrimRange); // FITRIM
-    nix::ioctl_read!(shut_down, b'X', 125, u32); // FS_IOC_SHUTDOWN: it reads, whatever its name says
-    nix::ioctl_write_ptr!(ext4_resize, b'f', 16, u64);
-    nix::ioctl_read!(xfs_geometry, b'X', 100, XfsGeometry);
-    nix::ioctl_write_ptr!(xfs_grow, b'X', 110, XfsGrowData);
-    nix::ioctl_write_ptr!(btrfs_resize, 0x94, 3, BtrfsVolume);
-    nix::ioctl_readwrite!(btrfs_device, 0x94, 30, BtrfsDevice);
-    nix::ioctl_read!(btrfs_info, 0x94, 31, BtrfsInfo);
-}
-
 /// `BLKGETSIZE64`: the device's size in bytes.
 pub(crate) fn block_size_in_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
-    let mut size = 0u64;
-    // SAFETY: the kernel writes a u64, although the header says size_t, and `size` is a u64.
-    unsafe { raw::block_size_in_bytes(fd.as_raw_fd(), (&raw mut size).cast()) }?;
-    Ok(size)
+    // SAFETY: the kernel writes a u64, although the header says size_t.
+    unsafe { ioctl(fd, Getter::<{ opcode::read::<usize>(0x12, 114) }, u64>::new()) }
 }
 
 /// `BLKGETDISKSEQ` (5.15): a number that no other disk gets until the next boot.
 pub(crate) fn disk_sequence(fd: BorrowedFd<'_>) -> Result<u64> {
     if !features::has(Feature::DiskSequence) || is_mapping_without_sequence(fd) {
-        return Err(Errno::ENOTTY);
+        return Err(Errno::NOTTY);
     }
-    let mut number = 0;
     // SAFETY: the kernel writes one u64.
-    unsafe { raw::disk_sequence(fd.as_raw_fd(), &raw mut number) }?;
-    Ok(number)
+    unsafe { ioctl(fd, Getter::<{ opcode::read::<u64>(0x12, 128) }, u64>::new()) }
 }
 
 /// Whether this is a device mapper device of a kernel before 5.15. There the unknown ioctl goes to the device
@@ -282,9 +243,8 @@ fn is_mapping_without_sequence(fd: BorrowedFd<'_>) -> bool {
 
 /// `BLKROGET`: whether the device refuses writes.
 pub(crate) fn is_read_only(fd: BorrowedFd<'_>) -> Result<bool> {
-    let mut flag = 0;
     // SAFETY: the kernel writes one int.
-    unsafe { raw::read_only(fd.as_raw_fd(), &raw mut flag) }?;
+    let flag = unsafe { ioctl(fd, Getter::<{ opcode::none(0x12, 94) }, c_int>::new()) }?;
     Ok(flag != 0)
 }
 
@@ -305,65 +265,53 @@ pub(crate) struct Topology {
 
 /// The device's sectors and RAID geometry, read as `libblkid` does.
 pub(crate) fn topology(fd: BorrowedFd<'_>) -> Result<Topology> {
-    let fd = fd.as_raw_fd();
-    let mut logical = 0;
-    let mut alignment = 0;
-    let mut physical = 0;
-    let mut minimum = 0;
-    let mut optimal = 0;
+    let logical_sector = ioctl_blksszget(fd)?;
     // SAFETY: the kernel writes one int or unsigned int each.
     unsafe {
-        raw::logical_sector(fd, &raw mut logical)?;
-        raw::physical_sector(fd, &raw mut physical)?;
-        raw::minimum_io(fd, &raw mut minimum)?;
-        raw::optimal_io(fd, &raw mut optimal)?;
-        raw::alignment(fd, &raw mut alignment)?;
+        Ok(Topology {
+            logical_sector,
+            physical_sector: ioctl_blkpbszget(fd)?.max(logical_sector),
+            minimum_io: ioctl(fd, Getter::<{ opcode::none(0x12, 120) }, u32>::new())?,
+            optimal_io: ioctl(fd, Getter::<{ opcode::none(0x12, 121) }, u32>::new())?,
+            is_misaligned: ioctl(fd, Getter::<{ opcode::none(0x12, 122) }, c_int>::new())? != 0,
+        })
     }
-    let logical_sector = u32::try_from(logical).unwrap_or(512);
-    Ok(Topology {
-        logical_sector,
-        physical_sector: physical.max(logical_sector),
-        minimum_io: minimum,
-        optimal_io: optimal,
-        is_misaligned: alignment != 0,
-    })
 }
 
 /// `BLKZEROOUT`: zeroes a range, with a command of the disk if it has one. Both numbers are multiples of the
 /// sector.
 pub(crate) fn zero_out(fd: BorrowedFd<'_>, start: u64, length: u64) -> Result<()> {
-    let range = [start, length];
     // SAFETY: the kernel reads two u64.
-    unsafe { raw::zero_out(fd.as_raw_fd(), &raw const range) }.map(drop)
+    unsafe { ioctl(fd, Setter::<{ opcode::none(0x12, 127) }, _>::new([start, length])) }
 }
 
 /// `BLKDISCARD`: says that a range is not needed any more. What it reads as afterwards is the device's choice.
 #[cfg(feature = "lvm")]
 pub(crate) fn discard(fd: BorrowedFd<'_>, start: u64, length: u64) -> Result<()> {
-    let range = [start, length];
     // SAFETY: the kernel reads two u64.
-    unsafe { raw::discard(fd.as_raw_fd(), &raw const range) }.map(drop)
+    unsafe { ioctl(fd, Setter::<{ opcode::none(0x12, 119) }, _>::new([start, length])) }
 }
 
 /// `BLKFLSBUF`: writes back and drops the device's page cache.
 pub(crate) fn flush_buffers(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: takes no argument.
-    unsafe { raw::flush_buffers(fd.as_raw_fd()) }.map(drop)
+    unsafe { ioctl(fd, NoArg::<{ opcode::none(0x12, 97) }>::new()) }
 }
 
 /// `LOOP_CTL_GET_FREE`: the number of a loop device that was free at the time of the call.
 pub(crate) fn loop_free_number(control: BorrowedFd<'_>) -> Result<u32> {
-    // SAFETY: takes no argument.
-    let number = unsafe { raw::loop_get_free(control.as_raw_fd()) }?;
-    Ok(u32::try_from(number).unwrap_or(0))
+    // SAFETY: takes no argument. Not by rustix, which does not return the call's own result.
+    let number = unsafe { libc::ioctl(control.as_raw_fd(), 0x4c82) };
+    let failed = |_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO);
+    u32::try_from(number).map_err(failed)
 }
 
 /// `LOOP_CTL_ADD`: makes the loop device with this number, unless it exists.
 pub(crate) fn loop_add(control: BorrowedFd<'_>, number: u32) -> Result<()> {
     // SAFETY: takes a number.
-    match unsafe { raw::loop_add(control.as_raw_fd(), number.cast_signed()) } {
-        Ok(_) | Err(Errno::EEXIST) => Ok(()),
-        Err(error) => Err(error),
+    match unsafe { ioctl(control, IntegerSetter::<0x4c80>::new_usize(number as usize)) } {
+        Err(Errno::EXIST) => Ok(()),
+        added => added,
     }
 }
 
@@ -371,7 +319,7 @@ pub(crate) fn loop_add(control: BorrowedFd<'_>, number: u32) -> Result<()> {
 #[cfg(test)]
 pub(crate) fn loop_remove(control: BorrowedFd<'_>, number: u32) -> Result<()> {
     // SAFETY: takes a number.
-    unsafe { raw::loop_remove(control.as_raw_fd(), number.cast_signed()) }.map(drop)
+    unsafe { ioctl(control, IntegerSetter::<0x4c81>::new_usize(number as usize)) }
 }
 
 /// `LOOP_CONFIGURE` (5.8): binds and sets up a loop device in one step.
@@ -381,10 +329,10 @@ pub(crate) fn loop_configure(
     block_size: u32,
     info: LoopInfo,
 ) -> Result<()> {
-    let backing = u32::try_from(backing.as_raw_fd()).map_err(|_| nix::Error::EBADF)?;
+    let backing = backing.as_raw_fd().cast_unsigned();
     let config = LoopConfig { fd: backing, block_size, info, reserved: [0; 8] };
     // SAFETY: the kernel reads one loop_config, and takes a reference of its own to the backing file.
-    unsafe { raw::loop_configure(fd.as_raw_fd(), &raw const config) }.map(drop)
+    unsafe { ioctl(fd, Setter::<0x4c0a, _>::new(config)) }
 }
 
 /// `LOOP_SET_FD`, then the settings, for kernels before 5.8. Unbinds again if a needed setting is refused.
@@ -395,18 +343,17 @@ pub(crate) fn loop_set_up_in_steps(
     info: LoopInfo,
 ) -> Result<()> {
     // SAFETY: takes a descriptor by value.
-    unsafe { raw::loop_set_fd(fd.as_raw_fd(), backing.as_raw_fd()) }?;
+    unsafe { ioctl(fd, IntegerSetter::<0x4c00>::new_usize(backing.as_raw_fd() as usize)) }?;
     let settings = || {
         // SAFETY: the kernel reads one loop_info64.
-        unsafe { raw::loop_set_status(fd.as_raw_fd(), &raw const info) }?;
+        unsafe { ioctl(fd, Setter::<0x4c04, _>::new(info)) }?;
         if block_size != 0 {
-            let size = i32::try_from(block_size).map_err(|_| nix::Error::EINVAL)?;
             // SAFETY: takes a number by value.
-            unsafe { raw::loop_set_block_size(fd.as_raw_fd(), size) }?;
+            unsafe { ioctl(fd, IntegerSetter::<0x4c09>::new_usize(block_size as usize)) }?;
         }
         if info.flags & LoopInfo::DIRECT_IO != 0 {
             // SAFETY: takes a number by value. Direct I/O is best effort, so a refusal is ignored.
-            let _ = unsafe { raw::loop_set_direct_io(fd.as_raw_fd(), 1) };
+            let _ = unsafe { ioctl(fd, IntegerSetter::<0x4c08>::new_usize(1)) };
         }
         Ok(())
     };
@@ -419,85 +366,79 @@ pub(crate) fn loop_set_up_in_steps(
 /// `LOOP_CLR_FD`: unbinds, at once or when the last user closes the device.
 pub(crate) fn loop_clear(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: takes no argument.
-    unsafe { raw::loop_clear_fd(fd.as_raw_fd()) }.map(drop)
+    unsafe { ioctl(fd, NoArg::<0x4c01>::new()) }
 }
 
 /// `LOOP_GET_STATUS64`: what a loop device is bound to; `ENXIO` if it is not bound.
 pub(crate) fn loop_status(fd: BorrowedFd<'_>) -> Result<LoopInfo> {
-    let mut info = LoopInfo::zeroed();
     // SAFETY: the kernel writes one loop_info64.
-    unsafe { raw::loop_status(fd.as_raw_fd(), &raw mut info) }?;
-    Ok(info)
+    unsafe { ioctl(fd, Getter::<0x4c05, LoopInfo>::new()) }
 }
 
 /// `LOOP_SET_CAPACITY`: reads the size of the backing file again.
 pub(crate) fn loop_set_capacity(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: takes no argument.
-    unsafe { raw::loop_set_capacity(fd.as_raw_fd()) }.map(drop)
+    unsafe { ioctl(fd, NoArg::<0x4c07>::new()) }
 }
 
 /// `FIFREEZE`: writes back all dirty data, and blocks writers until the filesystem is thawed.
 pub(crate) fn freeze(fd: BorrowedFd<'_>) -> Result<()> {
-    let mut unused = 0;
     // SAFETY: the kernel neither reads nor writes what the argument points to, and it points to a live int
     // anyway.
-    unsafe { raw::freeze(fd.as_raw_fd(), &raw mut unused) }.map(drop)
+    unsafe { ioctl(fd, Setter::<{ opcode::read_write::<c_int>(b'X', 119) }, c_int>::new(0)) }
 }
 
 /// `FITHAW`: lets writes continue; `EINVAL` if the filesystem is not frozen.
 pub(crate) fn thaw(fd: BorrowedFd<'_>) -> Result<()> {
-    let mut unused = 0;
     // SAFETY: as above.
-    unsafe { raw::thaw(fd.as_raw_fd(), &raw mut unused) }.map(drop)
+    unsafe { ioctl(fd, Setter::<{ opcode::read_write::<c_int>(b'X', 120) }, c_int>::new(0)) }
 }
 
 /// `FITRIM`: frees on the device what the filesystem does not use of these bytes of it. Returns how many bytes it freed.
 pub(crate) fn trim(fd: BorrowedFd<'_>, start: u64, length: u64) -> Result<u64> {
     let mut range = TrimRange { start, length, least: 0 };
     // SAFETY: the kernel reads and writes the struct, which is live.
-    unsafe { raw::trim(fd.as_raw_fd(), &raw mut range) }?;
+    unsafe { ioctl(fd, Updater::<{ opcode::read_write::<TrimRange>(b'X', 121) }, _>::new(&mut range)) }?;
     Ok(range.length)
 }
 
 /// `FS_IOC_SHUTDOWN`: makes every operation of the filesystem fail from then on. With flags 0 it freezes the filesystem
 /// first, so that everything is on its device. ext4, XFS, f2fs, and btrfs from Linux 6.19.
 pub(crate) fn shut_down(fd: BorrowedFd<'_>, unwritten: Unwritten) -> Result<()> {
-    let mut flags = match unwritten {
-        Unwritten::WrittenBack => 0,
+    let flags = match unwritten {
+        Unwritten::WrittenBack => 0_u32,
         // EXT4_GOING_FLAGS_NOLOGFLUSH, XFS_FSOP_GOING_FLAGS_NOLOGFLUSH
         #[cfg(feature = "remote")]
         Unwritten::Dropped => 2,
     };
-    // SAFETY: the kernel reads one u32.
-    unsafe { raw::shut_down(fd.as_raw_fd(), &raw mut flags) }.map(drop)
+    // SAFETY: the kernel reads one u32, whatever the direction in the number is.
+    unsafe { ioctl(fd, Setter::<{ opcode::read::<u32>(b'X', 125) }, _>::new(flags)) }
 }
 
 /// `EXT4_IOC_RESIZE_FS`: grows a mounted ext4 to this many blocks; needs `CAP_SYS_RESOURCE`.
 pub(crate) fn ext4_resize(fd: BorrowedFd<'_>, blocks: u64) -> Result<()> {
     // SAFETY: the kernel reads one u64.
-    unsafe { raw::ext4_resize(fd.as_raw_fd(), &raw const blocks) }.map(drop)
+    unsafe { ioctl(fd, Setter::<{ opcode::write::<u64>(b'f', 16) }, _>::new(blocks)) }
 }
 
 /// `XFS_IOC_FSGEOMETRY_V1`: the geometry of a mounted XFS.
 pub(crate) fn xfs_geometry(fd: BorrowedFd<'_>) -> Result<XfsGeometry> {
-    let mut geometry = XfsGeometry::default();
     // SAFETY: the kernel writes one xfs_fsop_geom_v1.
-    unsafe { raw::xfs_geometry(fd.as_raw_fd(), &raw mut geometry) }?;
-    Ok(geometry)
+    unsafe { ioctl(fd, Getter::<{ opcode::read::<XfsGeometry>(b'X', 100) }, XfsGeometry>::new()) }
 }
 
 /// `XFS_IOC_FSGROWFSDATA`: grows a mounted XFS to this many blocks.
 pub(crate) fn xfs_grow(fd: BorrowedFd<'_>, new_blocks: u64, max_inode_percent: u32) -> Result<()> {
     let data = XfsGrowData { new_blocks, max_inode_percent };
     // SAFETY: the kernel reads one xfs_growfs_data.
-    unsafe { raw::xfs_grow(fd.as_raw_fd(), &raw const data) }.map(drop)
+    unsafe { ioctl(fd, Setter::<{ opcode::write::<XfsGrowData>(b'X', 110) }, _>::new(data)) }
 }
 
 /// `BTRFS_IOC_FS_INFO`: how many devices a mounted btrfs has.
 pub(crate) fn btrfs_info(fd: BorrowedFd<'_>) -> Result<BtrfsInfo> {
     let mut info = BtrfsInfo { max_id: 0, devices: 0, rest: [0; 1008] };
-    // SAFETY: the kernel writes one btrfs_ioctl_fs_info_args.
-    unsafe { raw::btrfs_info(fd.as_raw_fd(), &raw mut info) }?;
+    // SAFETY: the kernel writes one btrfs_ioctl_fs_info_args, and a newer one reads its flags.
+    unsafe { ioctl(fd, Updater::<{ opcode::read::<BtrfsInfo>(0x94, 31) }, _>::new(&mut info)) }?;
     Ok(info)
 }
 
@@ -506,15 +447,13 @@ pub(crate) fn btrfs_device(fd: BorrowedFd<'_>, id: u64) -> Result<BtrfsDevice> {
     let mut device =
         BtrfsDevice { id, uuid: [0; 16], bytes_used: 0, total_bytes: 0, unused: [0; 379], path: [0; 1024] };
     // SAFETY: the kernel reads and writes one btrfs_ioctl_dev_info_args.
-    unsafe { raw::btrfs_device(fd.as_raw_fd(), &raw mut device) }?;
+    unsafe { ioctl(fd, Updater::<{ opcode::read_write::<BtrfsDevice>(0x94, 30) }, _>::new(&mut device)) }?;
     Ok(device)
 }
 
 /// `BTRFS_IOC_RESIZE` with `<id>:max`: grows a mounted btrfs to the end of one of its devices.
 pub(crate) fn btrfs_grow(fd: BorrowedFd<'_>, id: u64) -> Result<()> {
-    let mut volume = BtrfsVolume { fd: 0, name: [0; 4088] };
-    let text = format!("{id}:max");
-    volume.name[..text.len()].copy_from_slice(text.as_bytes());
+    let volume = BtrfsVolume::named(format!("{id}:max").as_bytes()).ok_or(Errno::NAMETOOLONG)?;
     // SAFETY: the kernel reads one btrfs_ioctl_vol_args, whose name ends in a NUL.
-    unsafe { raw::btrfs_resize(fd.as_fd().as_raw_fd(), &raw const volume) }.map(drop)
+    unsafe { ioctl(fd, Setter::<{ opcode::write::<BtrfsVolume>(0x94, 3) }, _>::new(volume)) }
 }

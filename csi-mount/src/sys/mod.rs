@@ -4,7 +4,9 @@
 #![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
 
 pub(crate) mod attributes;
+pub(crate) mod btrfs;
 pub(crate) mod child;
+pub(crate) mod deadline;
 pub(crate) mod descriptor;
 pub(crate) mod descriptor_copies;
 #[cfg(feature = "remote")]

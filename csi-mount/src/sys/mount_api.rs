@@ -1,15 +1,18 @@
 //! `mount_setattr(2)`, `statmount(2)` and `listmount(2)`.
 
-use std::ffi::{CStr, c_long};
+use std::ffi::{CStr, OsString, c_long};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
 
 use nix::errno::Errno;
-use nix::libc;
+use nix::libc::{self, mount_attr};
 
 use super::features::{MOUNT_SETATTR, STATMOUNT};
 use crate::sys::attributes::{ATIME_MODE, MountAttributes};
+use crate::sys::ids::{DeviceNumber, MountId};
 use crate::sys::super_options::SuperOptions;
 
 /// Whether a change applies to one mount or to its whole tree.
@@ -17,15 +20,6 @@ use crate::sys::super_options::SuperOptions;
 pub(crate) enum Depth {
     Single,
     Recursive,
-}
-
-/// `struct mount_attr`.
-#[repr(C)]
-struct MountAttr {
-    set: u64,
-    clear: u64,
-    propagation: u64,
-    user_namespace: u64,
 }
 
 /// Adds attributes to a mount, or to a whole tree of mounts. Linux 5.12.
@@ -39,7 +33,7 @@ pub(crate) fn mount_setattr(mount: impl AsFd, add: MountAttributes, depth: Depth
 pub(crate) fn set_id_map(mount: impl AsFd, namespace: impl AsFd, depth: Depth) -> io::Result<()> {
     const IDMAP: u64 = 0x0010_0000;
     let namespace = u64::from(namespace.as_fd().as_raw_fd().cast_unsigned());
-    call(mount, &MountAttr { set: IDMAP, clear: 0, propagation: 0, user_namespace: namespace }, depth)
+    call(mount, &mount_attr { attr_set: IDMAP, attr_clr: 0, propagation: 0, userns_fd: namespace }, depth)
 }
 
 /// Removes the read-only attribute from a mount. Linux 5.12.
@@ -48,10 +42,10 @@ pub(crate) fn make_writable(mount: impl AsFd) -> io::Result<()> {
 }
 
 fn change(mount: impl AsFd, set: u64, clear: u64, depth: Depth) -> io::Result<()> {
-    call(mount, &MountAttr { set, clear, propagation: 0, user_namespace: 0 }, depth)
+    call(mount, &mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd: 0 }, depth)
 }
 
-fn call(mount: impl AsFd, attr: &MountAttr, depth: Depth) -> io::Result<()> {
+fn call(mount: impl AsFd, attr: &mount_attr, depth: Depth) -> io::Result<()> {
     let flags = match depth {
         Depth::Single => libc::AT_EMPTY_PATH,
         Depth::Recursive => libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
@@ -66,7 +60,7 @@ fn call(mount: impl AsFd, attr: &MountAttr, depth: Depth) -> io::Result<()> {
             c"".as_ptr(),
             flags,
             std::ptr::from_ref(attr),
-            size_of::<MountAttr>(),
+            size_of::<mount_attr>(),
         )
     };
     Ok(Errno::result(result).map(drop)?)
@@ -117,6 +111,25 @@ struct StatMountHead {
     spare: [u64; 48],
 }
 
+impl StatMountHead {
+    /// The id that mountinfo shows.
+    fn id(&self) -> MountId {
+        MountId(self.old_id.into())
+    }
+
+    fn parent(&self) -> MountId {
+        MountId(self.old_parent_id.into())
+    }
+
+    fn device(&self) -> DeviceNumber {
+        DeviceNumber { major: self.device_major, minor: self.device_minor }
+    }
+
+    fn attributes(&self) -> MountAttributes {
+        MountAttributes::from_bits_truncate(self.attributes)
+    }
+}
+
 const LISTMOUNT: c_long = 458;
 
 const HEAD: usize = 512;
@@ -140,11 +153,11 @@ const SUPER_READ_ONLY: u32 = 1;
 /// Which mount it is, where, and its attributes: what `statmount(2)` reports at no extra cost.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StatMountBasic {
-    pub(crate) id: u64,
-    pub(crate) parent: u64,
+    pub(crate) id: MountId,
+    pub(crate) parent: MountId,
     pub(crate) unique_parent: u64,
-    pub(crate) attributes: u64,
-    pub(crate) device: (u32, u32),
+    pub(crate) attributes: MountAttributes,
+    pub(crate) device: DeviceNumber,
     /// The number of the filesystem's type, as in `statfs(2)`.
     pub(crate) magic: u64,
 }
@@ -154,11 +167,11 @@ pub(crate) fn statmount_basic(unique_id: u64) -> io::Result<StatMountBasic> {
     let mut buffer = [0_u64; HEAD / size_of::<u64>()];
     let head = call_statmount(unique_id, SB_BASIC | MNT_BASIC, &mut buffer)?;
     Ok(StatMountBasic {
-        id: head.old_id.into(),
-        parent: head.old_parent_id.into(),
+        id: head.id(),
+        parent: head.parent(),
         unique_parent: head.parent_id,
-        attributes: head.attributes,
-        device: (head.device_major, head.device_minor),
+        attributes: head.attributes(),
+        device: head.device(),
         magic: head.magic,
     })
 }
@@ -180,14 +193,14 @@ fn call_statmount(unique_id: u64, wanted: u64, buffer: &mut [u64]) -> io::Result
 /// What `statmount(2)` reports about a mount.
 #[derive(Debug)]
 pub(crate) struct StatMount {
-    pub(crate) id: u64,
-    pub(crate) device: (u32, u32),
-    pub(crate) parent: u64,
-    pub(crate) attributes: u64,
+    pub(crate) id: MountId,
+    pub(crate) device: DeviceNumber,
+    pub(crate) parent: MountId,
+    pub(crate) attributes: MountAttributes,
     pub(crate) is_super_read_only: bool,
     pub(crate) fs_type: Vec<u8>,
     pub(crate) fs_subtype: Option<Vec<u8>>,
-    pub(crate) source: Vec<u8>,
+    pub(crate) source: OsString,
     /// The filesystem's options, which can contain secrets.
     pub(crate) options: SuperOptions,
 }
@@ -204,49 +217,48 @@ pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
         return Ok(None);
     }
     Ok(Some(StatMount {
-        id: head.old_id.into(),
-        device: (head.device_major, head.device_minor),
-        parent: head.old_parent_id.into(),
-        attributes: head.attributes,
+        id: head.id(),
+        device: head.device(),
+        parent: head.parent(),
+        attributes: head.attributes(),
         is_super_read_only: head.super_flags & SUPER_READ_ONLY != 0,
         fs_type: found.text(FS_TYPE, head.fs_type).unwrap_or_default(),
         fs_subtype: found.text(FS_SUBTYPE, head.fs_subtype),
-        source: found.text(SB_SOURCE, head.source).unwrap_or_default(),
+        source: OsString::from_vec(found.text(SB_SOURCE, head.source).unwrap_or_default()),
         options: SuperOptions::new(found.text(MNT_OPTS, head.options).unwrap_or_default()),
     }))
 }
 
 /// The part of a filesystem that a mount shows, and where.
-#[derive(Debug)]
-pub(crate) struct StatMountPlace {
-    /// The id that mountinfo shows.
-    pub(crate) id: u64,
-    pub(crate) device: (u32, u32),
-    pub(crate) fs_type: Vec<u8>,
-    pub(crate) source: Vec<u8>,
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MountedPart {
+    pub(crate) id: MountId,
+    pub(crate) device: DeviceNumber,
+    pub(crate) fs_type: String,
+    pub(crate) source: OsString,
     /// The directory or file of the filesystem at the mount point.
-    pub(crate) root: Vec<u8>,
+    pub(crate) root: PathBuf,
     /// Relative to this process's root.
-    pub(crate) mount_point: Vec<u8>,
+    pub(crate) mount_point: PathBuf,
 }
 
 /// Reads what the mount with this unique id shows, and where. None if the kernel cannot report all of it
 /// (before Linux 6.13).
-pub(crate) fn statmount_place(unique_id: u64) -> io::Result<Option<StatMountPlace>> {
+pub(crate) fn statmount_place(unique_id: u64) -> io::Result<Option<MountedPart>> {
     let needed = SB_BASIC | MNT_BASIC | FS_TYPE | SB_SOURCE | MNT_ROOT | MNT_POINT;
     let found = Answer::of(unique_id, needed)?;
     let head = found.head;
     if head.mask & needed != needed {
         return Ok(None);
     }
-    let text = |what, offset| found.text(what, offset).unwrap_or_default();
-    Ok(Some(StatMountPlace {
-        id: head.old_id.into(),
-        device: (head.device_major, head.device_minor),
-        fs_type: text(FS_TYPE, head.fs_type),
+    let text = |what, offset| OsString::from_vec(found.text(what, offset).unwrap_or_default());
+    Ok(Some(MountedPart {
+        id: head.id(),
+        device: head.device(),
+        fs_type: text(FS_TYPE, head.fs_type).to_string_lossy().into_owned(),
         source: text(SB_SOURCE, head.source),
-        root: text(MNT_ROOT, head.root),
-        mount_point: text(MNT_POINT, head.mount_point),
+        root: text(MNT_ROOT, head.root).into(),
+        mount_point: text(MNT_POINT, head.mount_point).into(),
     }))
 }
 

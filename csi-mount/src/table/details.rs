@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, StatxFlags};
@@ -58,11 +57,7 @@ impl Basics {
 
 impl From<StatMountBasic> for Basics {
     fn from(found: StatMountBasic) -> Self {
-        Self {
-            id: MountId(found.id),
-            parent: MountId(found.parent),
-            attributes: MountAttributes::from_bits_truncate(found.attributes),
-        }
+        Self { id: found.id, parent: found.parent, attributes: found.attributes }
     }
 }
 
@@ -205,15 +200,15 @@ impl From<StatMount> for Details {
             fs_type = format!("{fs_type}.{}", String::from_utf8_lossy(&subtype));
         }
         Self {
-            id: MountId(found.id),
-            parent: MountId(found.parent),
-            device: DeviceNumber { major: found.device.0, minor: found.device.1 },
-            attributes: MountAttributes::from_bits_truncate(found.attributes),
+            id: found.id,
+            parent: found.parent,
+            device: found.device,
+            attributes: found.attributes,
             is_super_read_only: found.is_super_read_only || found.options.has_flag(EMERGENCY_READ_ONLY),
             is_shut_down: found.options.has_flag(SHUT_DOWN),
             has_project_quota: found.options.has_flag(PROJECT_QUOTA),
             fs_type,
-            source: OsString::from_vec(found.source),
+            source: found.source,
         }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Facts {
     pub(crate) owner: (u32, u32),
     pub(crate) mount: MountId,
     pub(crate) is_mount_root: bool,
+    /// Immutable or append-only (`chattr(1)`): it can't be removed.
+    pub(crate) is_kept: bool,
 }
 
 impl Facts {
@@ -86,6 +88,7 @@ pub(crate) fn from_statx(statx: &Statx, mount: MountId, is_mount_root: bool) -> 
         owner: (statx.stx_uid, statx.stx_gid),
         mount,
         is_mount_root,
+        is_kept: statx.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND),
     }
 }
 
@@ -109,6 +112,7 @@ fn without_statx(file_type: FileType, device: DeviceNumber, inode: u64, mount: M
         owner: (0, 0),
         mount,
         is_mount_root: false,
+        is_kept: false,
     }
 }
 
@@ -150,11 +154,4 @@ pub struct MountPoint {
     /// The `st_dev` of its root: the block device of an ext4 or xfs filesystem. For btrfs it is a virtual
     /// number of the subvolume, and the block device is in [`MountEntry::source`](crate::MountEntry::source).
     pub device: DeviceNumber,
-}
-
-impl MountPoint {
-    /// The mount with this id, whose root has this `st_dev`.
-    pub const fn new(id: MountId, device: DeviceNumber) -> Self {
-        Self { id, device }
-    }
 }

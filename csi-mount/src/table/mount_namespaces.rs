@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::sys::exec::Program;
+use crate::sys::exec::{Program, processes};
 
 const PROC: &str = "/proc";
 /// How many processes of a namespace are remembered, because one can end before its table is read.
@@ -62,8 +62,7 @@ pub(crate) fn others() -> Result<Vec<OtherNamespace>> {
     };
     let mut in_exec = Vec::new();
     // A process that has ended meanwhile is skipped.
-    for entry in fs::read_dir(PROC).map_err(failed)?.flatten() {
-        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+    for process in processes().map_err(failed)? {
         if kernel_threads.contains(&process) {
             continue;
         }

@@ -76,7 +76,7 @@ pub(crate) fn is_deleted(root: &Path) -> bool {
 
 /// Returns every mount of this thread's namespace that is reachable from its root, parents before children.
 ///
-/// The time grows with the number of mounts; for one path use [`mount_state`](crate::mount_state).
+/// The time grows with the number of mounts; for one path use [`Mounts::state`](crate::Mounts::state).
 ///
 /// If the kernel reports that the table changed during the read, it is read again. If it keeps changing, the
 /// result contains every mount that existed during the whole of one read; mounts that came or went meanwhile

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::expected::ExpectedDevice;
 use crate::device::sysfs::{DeviceIdentity, Sysfs, hex_digits};
-use crate::device::wait::DiskSource;
+use crate::device::wait::{AnyDisk, DiskSource};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::ids::DeviceNumber;
 
@@ -45,7 +45,7 @@ enum Bus {
     Multipath { paths: Vec<String> },
 }
 
-/// A disk that was found among [`FakeDisks`].
+/// A disk that was found among [`FakeDisks`], or on a simulated node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FoundDisk {
@@ -55,7 +55,14 @@ pub struct FoundDisk {
     pub number: DeviceNumber,
     /// Its size in bytes.
     pub size: u64,
-    path: PathBuf,
+    pub(super) path: PathBuf,
+}
+
+impl FoundDisk {
+    pub(super) fn new(path: PathBuf, number: DeviceNumber, size: u64) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self { name, number, size, path }
+    }
 }
 
 impl FakeDisk {
@@ -304,25 +311,16 @@ impl FakeDisks {
     }
 
     /// As [`ExpectedDevice::find`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn find(&self, expected: &ExpectedDevice) -> Result<Option<FoundDisk>> {
         expected.find_in(self)
     }
 
     /// As [`ExpectedDevice::wait_at`]; the path begins with `/dev`.
-    ///
-    /// # Errors
-    /// As there.
     pub fn wait_at(&self, expected: &ExpectedDevice, path: impl AsRef<Path>) -> Result<FoundDisk> {
         expected.wait_in(self, Some(path.as_ref()))
     }
 
     /// As [`ExpectedDevice::wait`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn wait(&self, expected: &ExpectedDevice) -> Result<FoundDisk> {
         expected.wait_in(self, None)
     }
@@ -349,9 +347,8 @@ impl DiskSource for FakeDisks {
         let text = fs::read_to_string(&node).map_err(|error| Error::os(OPEN, path, error))?;
         let not_a_device = || Error::new(ErrorKind::InvalidInput, OPEN, "not a block device").at(path);
         let number = DeviceNumber::parse(&text).ok_or_else(not_a_device)?;
-        let name = node.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let path = Path::new("/dev").join(&name);
-        Ok(FoundDisk { name, number, size: self.sysfs.size(number), path })
+        let path = Path::new("/dev").join(node.file_name().unwrap_or_default());
+        Ok(FoundDisk::new(path, number, self.sysfs.size(number)))
     }
 
     fn open_number(&self, number: DeviceNumber) -> Result<FoundDisk> {
@@ -363,17 +360,19 @@ impl DiskSource for FakeDisks {
     fn is_link(&self, path: &Path) -> bool {
         self.below_root(path).is_symlink()
     }
+}
 
-    fn number(disk: &FoundDisk) -> DeviceNumber {
-        disk.number
+impl AnyDisk for FoundDisk {
+    fn number(&self) -> DeviceNumber {
+        self.number
     }
 
-    fn path(disk: &FoundDisk) -> &Path {
-        &disk.path
+    fn path(&self) -> &Path {
+        &self.path
     }
 
-    fn size(disk: &FoundDisk) -> Result<u64> {
-        Ok(disk.size)
+    fn size(&self) -> Result<u64> {
+        Ok(self.size)
     }
 }
 

@@ -1,15 +1,12 @@
 //! A second mount namespace for a test.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use super::enter_namespace;
 
-type Answer = Box<dyn Any + Send>;
-type Job = Box<dyn FnOnce() -> Answer + Send>;
-type Queued = (Job, mpsc::Sender<thread::Result<Answer>>);
+type Job = Box<dyn FnOnce() + Send>;
 
 /// A second mount namespace, made from the current thread's, that receives what is mounted on shared
 /// mounts.
@@ -17,7 +14,7 @@ type Queued = (Job, mpsc::Sender<thread::Result<Answer>>);
 /// Use it for what the host sees of a plugin's mounts, or a pod of the host's.
 #[derive(Debug)]
 pub struct PeerNamespace {
-    jobs: Option<mpsc::Sender<Queued>>,
+    jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -27,15 +24,12 @@ impl PeerNamespace {
     /// # Panics
     /// As [`private_mount_namespace`](super::private_mount_namespace).
     pub fn new() -> Self {
-        let (jobs, queue) = mpsc::channel::<Queued>();
+        let (jobs, queue) = mpsc::channel::<Job>();
         let (ready, is_ready) = mpsc::channel();
         let thread = thread::spawn(move || {
             enter_namespace();
             ready.send(()).expect("the maker waits");
-            for (job, answer) in queue {
-                // The receiver is gone only if its thread panicked, which is reported there.
-                let _ = answer.send(catch_unwind(AssertUnwindSafe(job)));
-            }
+            queue.into_iter().for_each(|job| job());
         });
         is_ready.recv().expect("enter a mount namespace (needs root)");
         Self { jobs: Some(jobs), thread: Some(thread) }
@@ -50,12 +44,15 @@ impl PeerNamespace {
         run: impl FnOnce() -> T + Send + 'static,
     ) -> Box<dyn FnOnce() -> T> {
         let (answer, result) = mpsc::channel();
-        let job: Job = Box::new(move || Box::new(run()));
+        let job = move || {
+            // The receiver is gone only if its thread panicked, which is reported there.
+            let _ = answer.send(catch_unwind(AssertUnwindSafe(run)));
+        };
         let jobs = self.jobs.as_ref().expect("the queue lives until drop");
-        jobs.send((job, answer)).expect("the namespace's thread lives until drop");
-        Box::new(move || match result.recv().expect("each job is answered") {
-            Ok(value) => *value.downcast().expect("the job's own type"),
-            Err(panic) => resume_unwind(panic),
+        jobs.send(Box::new(job)).expect("the namespace's thread lives until drop");
+        Box::new(move || {
+            let result = result.recv().expect("each job is answered");
+            result.unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
 

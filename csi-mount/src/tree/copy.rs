@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use rustix::io::Errno;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::lookup;
 use crate::place::target::{Target, is_empty};
-use crate::sys::descriptor::reopen_file;
+use crate::sys::descriptor::{path_of, reopen_file};
 use crate::sys::ids::MountId;
 use crate::table::facts;
 use crate::tree::copy_file::{Copied, copy_contents};
@@ -101,6 +102,15 @@ fn make(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<()> {
 /// After this many files that can't be copied, the copy ends.
 const MAX_FAILURES: u64 = 1000;
 
+fn fail(failures: &mut Failures, error: Error) -> Result<()> {
+    failures.add(error)?;
+    if failures.count < MAX_FAILURES {
+        return Ok(());
+    }
+    let failures = std::mem::take(failures);
+    failures.into_error().map_or(Ok(()), |first| Err(first.add_reason("more are not counted")))
+}
+
 struct Copier {
     /// Only files on this mount are copied.
     mount: MountId,
@@ -149,7 +159,7 @@ impl Copier {
                 self.links.remove(&self.path)?;
             }
             if let Err(error) = finish_directory(&here) {
-                self.fail(self.trail.failed(error))?;
+                fail(&mut self.failures, self.trail.failed(error))?;
             }
             let Some((from, copy)) = self.trail.up(&here.from)? else { return Ok(()) };
             let to = match copy.open {
@@ -162,37 +172,19 @@ impl Copier {
 
     /// Copies the entries of a directory up to its next subdirectory, whose copy is created.
     fn next_directory(&mut self, here: &mut Pair) -> Result<Option<(OsString, Pair, i64)>> {
-        while let Some(entry) = here.from.read() {
-            let entry = match entry {
-                Ok(entry) => entry,
-                // It has no further entries.
-                Err(error) => {
-                    self.fail(self.trail.failed(error))?;
-                    continue;
-                }
-            };
+        while let Some(entry) =
+            self.trail.next_entry(&mut here.from, |error| fail(&mut self.failures, error))?
+        {
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name == "." || name == ".." {
-                continue;
-            }
             let from = here.from.fd().map_err(|error| self.trail.failed(error))?;
             let path = self.trail.path_to(name);
             match self.entry(&Entry { from, to: here.to.as_fd(), name, path: &path }) {
                 Ok(Some(inner)) => return Ok(Some((name.to_owned(), inner, entry.offset()))),
                 Ok(None) => {}
-                Err(error) => self.fail(error)?,
+                Err(error) => fail(&mut self.failures, error)?,
             }
         }
         Ok(None)
-    }
-
-    fn fail(&mut self, error: Error) -> Result<()> {
-        self.failures.add(error)?;
-        if self.failures.count < MAX_FAILURES {
-            return Ok(());
-        }
-        let failures = std::mem::take(&mut self.failures);
-        failures.into_error().map_or(Ok(()), |first| Err(first.add_reason("more are not counted")))
     }
 
     /// Copies one entry. For a directory it creates only the directory itself, and returns it and its copy,
@@ -216,8 +208,15 @@ impl Copier {
             Err(Errno::STALE) if is_gone(from, name) => return Ok(skip(path)),
             stat => stat.map_err(failed)?,
         };
+        if facts.file_type == FileType::Directory {
+            return self.directory(entry, &place);
+        }
+        let has_links = stat.st_nlink > 1;
+        if has_links && self.links.link(&stat, to, name).map_err(failed)? {
+            self.copied.entries += 1;
+            return Ok(None);
+        }
         match facts.file_type {
-            FileType::Directory => return self.directory(entry, &place),
             FileType::RegularFile => match reopen_file(&place, OFlags::RDONLY) {
                 Err(Errno::STALE) if is_gone(from, name) => return Ok(skip(path)),
                 file => self.file(&File::from(file.map_err(failed)?), &stat, entry)?,
@@ -225,16 +224,19 @@ impl Copier {
             FileType::Symlink => {
                 let link = rustix::fs::readlinkat(&place, "", Vec::new()).map_err(failed)?;
                 rustix::fs::symlinkat(&link, to, name).map_err(failed)?;
-                copy_metadata_at(to, name, &stat).map_err(failed)?;
+                copy_metadata_at(&place, to, name, &stat).map_err(|error| Error::os(COPY, path, error))?;
             }
             kind => {
                 let mode = Mode::from_raw_mode(stat.st_mode);
                 rustix::fs::mknodat(to, name, kind, mode, stat.st_rdev).map_err(failed)?;
-                copy_metadata_at(to, name, &stat).map_err(failed)?;
+                copy_metadata_at(&place, to, name, &stat).map_err(|error| Error::os(COPY, path, error))?;
                 // The umask can have removed bits. The new directory has mode 0700 until it is complete, so
                 // other users cannot replace the entry.
                 rustix::fs::chmodat(to, name, mode, AtFlags::empty()).map_err(failed)?;
             }
+        }
+        if has_links {
+            self.links.add(&stat, to, name).map_err(failed)?;
         }
         self.copied.entries += 1;
         Ok(None)
@@ -257,10 +259,6 @@ impl Copier {
     fn file(&mut self, from: &File, stat: &Stat, entry: &Entry<'_>) -> Result<()> {
         let Entry { to, name, path, .. } = *entry;
         let failed = |error: Errno| Error::os(COPY, path, error);
-        let has_links = stat.st_nlink > 1;
-        if has_links && self.links.link(stat, to, name).map_err(failed)? {
-            return Ok(());
-        }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let copy = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         let copy = File::from(copy);
@@ -268,8 +266,7 @@ impl Copier {
         self.copied.add(copied);
         copy_metadata(from, &copy, stat).map_err(failed)?;
         // Closing does not report errors of delayed writes.
-        copy.sync_all().map_err(|error| Error::os(COPY, path, error))?;
-        if has_links { self.links.add(stat, to, name).map_err(failed) } else { Ok(()) }
+        copy.sync_all().map_err(|error| Error::os(COPY, path, error))
     }
 }
 
@@ -312,15 +309,19 @@ fn copy_metadata(from: impl AsFd, copy: impl AsFd, stat: &Stat) -> rustix::io::R
     rustix::fs::futimens(&copy, &times(stat))
 }
 
-/// The same for an entry that is not opened.
-fn copy_metadata_at(directory: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> rustix::io::Result<()> {
+/// The same for an entry that is not opened, but for its mode.
+fn copy_metadata_at(from: impl AsFd, directory: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> io::Result<()> {
     let (user, group) = owner(stat);
     rustix::fs::chownat(directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
-    rustix::fs::utimensat(directory, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
+    attributes(from, lookup::open_at(directory, name)?)?;
+    Ok(rustix::fs::utimensat(directory, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
+/// By paths, because the calls for descriptors refuse those that were opened with `O_PATH`.
 fn attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Result<()> {
-    let names = match with_growing_buffer(|buffer| rustix::fs::flistxattr(&from, buffer)) {
+    let from = path_of(&from);
+    let to = path_of(&to);
+    let names = match with_growing_buffer(|buffer| rustix::fs::listxattr(&from, buffer)) {
         // A filesystem without extended attributes.
         Err(Errno::OPNOTSUPP) => return Ok(()),
         names => names?,
@@ -330,9 +331,9 @@ fn attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Result<()> {
             continue;
         }
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-        match with_growing_buffer(|buffer| rustix::fs::fgetxattr(&from, name, buffer)) {
+        match with_growing_buffer(|buffer| rustix::fs::getxattr(&from, name, buffer)) {
             Err(Errno::NODATA) => {}
-            value => rustix::fs::fsetxattr(&to, name, &value?, XattrFlags::empty())?,
+            value => rustix::fs::setxattr(&to, name, &value?, XattrFlags::empty())?,
         }
     }
     Ok(())

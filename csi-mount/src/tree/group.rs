@@ -14,7 +14,7 @@ use crate::bounded::in_flight::{self, Subject, c_string};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::{lookup, paths};
 use crate::sys::child::ChildCall;
-use crate::sys::descriptor::path_of;
+use crate::sys::descriptor::{path_of, reopen_directory};
 use crate::sys::ids::MountId;
 use crate::table::details::Details;
 use crate::table::facts;
@@ -29,7 +29,7 @@ const FILE: u32 = 0o660;
 /// Read, write and search for the group. The setgid bit gives new files in it to the group too.
 const DIRECTORY: u32 = 0o2770;
 
-/// When [`set_volume_ownership`] changes the files.
+/// When [`Directories::set_volume_ownership`](crate::Directories::set_volume_ownership) changes the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum GroupChange {
@@ -41,7 +41,7 @@ pub enum GroupChange {
     Always,
 }
 
-/// What [`set_volume_ownership`] did.
+/// What [`Directories::set_volume_ownership`](crate::Directories::set_volume_ownership) did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GroupOutcome {
@@ -58,30 +58,12 @@ pub enum GroupOutcome {
     },
 }
 
-/// Gives a directory and everything in it to a group, with the permissions that the kubelet sets for
-/// `fsGroup`.
-///
-/// The group can read and write files and enter directories, and new files in them belong to the group.
-///
-/// The walk uses open directories from the root on and never leaves its mount. Symbolic links get the group
-/// themselves and are not followed, and mounts below are left alone, even if another process swaps them in
-/// meanwhile. The memory grows only with the depth of the tree, and few directories are open. After an
-/// interruption the next call continues: the root is changed last, and files that are right are not written
-/// again.
-///
-/// A file that can't be changed does not keep the volume from being used, as with the kubelet: the log names
-/// the first such file and says how many there are. Only the root must have the group.
-///
-/// The time grows with the number of files; [`IdMap`](crate::IdMap) takes no time per file. See
-/// `fchownat(2)`.
-///
-/// # Errors
-/// - [`ErrorKind::Unsupported`]: the filesystem has a server or daemon, which decides about owners and can
-///   hang.
-/// - [`ErrorKind::ReadOnly`]: the mount is read-only.
-/// - [`ErrorKind::NotFound`]: the directory does not exist.
-/// - [`ErrorKind::Busy`]: a directory was moved away during the walk. The next call continues.
-pub fn set_volume_ownership(root: impl AsRef<Path>, group: u32, change: GroupChange) -> Result<GroupOutcome> {
+/// See [`Directories::set_volume_ownership`](crate::Directories::set_volume_ownership).
+pub(crate) fn set_volume_ownership(
+    root: impl AsRef<Path>,
+    group: u32,
+    change: GroupChange,
+) -> Result<GroupOutcome> {
     let path = paths::absolute(GIVE, root.as_ref())?;
     let failed = |error: io::Error| Error::os(GIVE, &path, error);
     let place = lookup::open_path(&path, OFlags::DIRECTORY).map_err(failed)?;
@@ -146,19 +128,8 @@ impl Walk {
 
     /// Changes the files up to the next subdirectory, which it opens.
     fn next_directory(&mut self, entries: &mut Dir) -> Result<Option<(Dir, OsString, i64)>> {
-        while let Some(entry) = entries.read() {
-            let entry = match entry {
-                Ok(entry) => entry,
-                // It has no further entries.
-                Err(error) => {
-                    self.failures.add(self.trail.failed(error))?;
-                    continue;
-                }
-            };
+        while let Some(entry) = self.trail.next_entry(entries, |error| self.failures.add(error))? {
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name == "." || name == ".." {
-                continue;
-            }
             let directory = entries.fd().map_err(|error| self.trail.failed(error))?;
             match self.entry(directory, name) {
                 Ok(Some(below)) => return Ok(Some((below, name.to_owned(), entry.offset()))),
@@ -213,8 +184,7 @@ impl Walk {
 }
 
 fn read(directory: impl AsFd) -> io::Result<Dir> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(Dir::new(openat(directory, ".", flags, Mode::empty())?)?)
+    Ok(Dir::new(reopen_directory(directory)?)?)
 }
 
 /// The permissions that a file needs at least. A symbolic link has none.
@@ -235,21 +205,8 @@ const SET: &str = "set the permissions of";
 /// How long a filesystem's server or daemon can take.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Sets the permissions of a directory, with setuid, setgid and sticky (`0o2770`), if it has others. What is
-/// in it stays as it is.
-///
-/// A child process asks the filesystem, and is killed at a time limit of 30 seconds: the server or daemon of
-/// a filesystem might not answer. See `chmod(2)`.
-///
-/// # Errors
-/// - [`PermissionDenied`](crate::ErrorKind::PermissionDenied),
-///   [`Unsupported`](crate::ErrorKind::Unsupported): the server or daemon does not let this process change
-///   them, or nobody.
-/// - [`ReadOnly`](crate::ErrorKind::ReadOnly): the mount is read-only.
-/// - [`Unresponsive`](crate::ErrorKind::Unresponsive): no answer in time.
-/// - [`NotFound`](crate::ErrorKind::NotFound): the directory does not exist.
-#[doc(alias = "chmod")]
-pub fn set_permissions(directory: impl AsRef<Path>, mode: u32) -> Result<()> {
+/// See [`Directories::set_permissions`](crate::Directories::set_permissions).
+pub(crate) fn set_permissions(directory: impl AsRef<Path>, mode: u32) -> Result<()> {
     let path = paths::absolute(SET, directory.as_ref())?;
     let failed = |error: io::Error| Error::os(SET, &path, error);
     let place = lookup::open_path(&path, OFlags::DIRECTORY).map_err(failed)?;

@@ -13,7 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::path::lookup;
 use crate::place::target::{Removed, Target};
 use crate::quota;
-use crate::sys::descriptor::{path_of, reopen_file};
+use crate::sys::btrfs;
+use crate::sys::descriptor::{path_of, reopen_directory, reopen_file};
 use crate::sys::ids::MountId;
 use crate::table::facts;
 use crate::table::mountinfo::mounts;
@@ -35,7 +36,8 @@ impl Target {
     /// open, and the memory does not grow with the number of files.
     ///
     /// A file that is immutable or append-only (`chattr(1)`) loses this attribute and is removed, unless it
-    /// has another name, which can be outside the directory.
+    /// has another name, which can be outside the directory. A read-only subvolume of btrfs becomes writable and is
+    /// removed.
     ///
     /// A directory with a limit ([`Directories::create`](crate::Directories::create)) gives its project id back.
     ///
@@ -106,8 +108,11 @@ pub(crate) fn remove(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Pat
             failures: Failures::default(),
         };
         walk.empty(Dir::new(top).map_err(failed)?)?;
-        if let Some(error) = walk.failures.into_error() {
-            return Err(error);
+        match walk.failures.into_error() {
+            // The directories that were moved are still to be emptied.
+            Some(_) if walk.was_moved => continue,
+            Some(error) => return Err(error),
+            None => {}
         }
         quota::release(path, walk.top.as_fd());
         let make_removable = || make_entry_removable(parent, name, mount) == Ok(true);
@@ -164,10 +169,7 @@ fn make_entry_removable(directory: BorrowedFd<'_>, name: &OsStr, mount: MountId)
         return Ok(false);
     }
     match facts.file_type {
-        FileType::Directory => {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            make_removable(rustix::fs::openat(&place, ".", flags, Mode::empty())?)
-        }
+        FileType::Directory => make_removable(reopen_directory(&place)?),
         FileType::RegularFile if facts.links == 1 => make_removable(reopen_file(&place, OFlags::RDONLY)?),
         _ => Ok(false),
     }
@@ -243,19 +245,8 @@ impl Walk {
 
     /// Removes the entries of the directory up to its next subdirectory.
     fn next_directory(&mut self, here: &mut Dir) -> Result<Option<(OsString, i64)>> {
-        while let Some(entry) = here.read() {
-            let entry = match entry {
-                Ok(entry) => entry,
-                // It has no further entries.
-                Err(error) => {
-                    self.failures.add(self.trail.failed(error))?;
-                    continue;
-                }
-            };
+        while let Some(entry) = self.trail.next_entry(here, |error| self.failures.add(error))? {
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name == "." || name == ".." {
-                continue;
-            }
             let fd = here.fd().map_err(|error| self.trail.failed(error))?;
             match self.unlink(fd, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
@@ -267,10 +258,18 @@ impl Walk {
     }
 
     fn unlink(&self, directory: BorrowedFd<'_>, name: &OsStr, flags: AtFlags) -> rustix::io::Result<()> {
-        unlink(directory, name, flags, || {
-            let changed = [make_removable(directory), make_entry_removable(directory, name, self.mount)];
-            changed.contains(&Ok(true))
-        })
+        let remove = || {
+            unlink(directory, name, flags, || {
+                let changed = [make_removable(directory), make_entry_removable(directory, name, self.mount)];
+                changed.contains(&Ok(true))
+            })
+        };
+        match remove() {
+            // The walk comes to the root of a read-only subvolume first, and then to what is below. One that the whole
+            // tree is in stays read-only: its root is outside.
+            Err(Errno::ROFS) if btrfs::make_writable(directory) == Ok(true) => remove(),
+            removed => removed,
+        }
     }
 
     /// Goes into a subdirectory, or stays in the current one if the subdirectory is gone.

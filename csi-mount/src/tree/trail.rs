@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, Mode, OFlags};
+use rustix::fs::{Dir, DirEntry, Mode, OFlags};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::ids::{DeviceNumber, MountId};
@@ -86,6 +86,23 @@ impl<T> Trail<T> {
         }
         let reason = format!("it is below {MAX_DEPTH} directories, and no more are read");
         Err(Error::new(ErrorKind::OutOfRange, self.operation, reason).at(self.path_to(name)))
+    }
+
+    /// The next entry of the current directory that is not the directory itself or the one above.
+    pub(crate) fn next_entry(
+        &self,
+        here: &mut Dir,
+        mut fail: impl FnMut(Error) -> Result<()>,
+    ) -> Result<Option<DirEntry>> {
+        while let Some(entry) = here.read() {
+            match entry {
+                Ok(entry) if matches!(entry.file_name().to_bytes(), b"." | b"..") => {}
+                Ok(entry) => return Ok(Some(entry)),
+                // It has no further entries.
+                Err(error) => fail(self.failed(error))?,
+            }
+        }
+        Ok(None)
     }
 
     /// Goes down from a directory into its subdirectory of this name. If the directory must be reopened,

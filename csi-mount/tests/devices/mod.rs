@@ -8,7 +8,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use csi_mount::{BlockDevice, DeviceNumber, ErrorKind, LoopCache, LoopDevice, LoopOptions};
+use csi_mount::internal::{DeviceQuestions as _, LoopDevice};
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::{
+    BlockDevice, DeviceNumber, Error, ErrorKind, ExpectedDevice, Host, LoopCache, LoopOptions, Target,
+};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -73,6 +77,11 @@ impl Image {
 
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// A target next to the image file.
+    pub(crate) fn target(&self, name: &str) -> Target {
+        Target::new(self.directory().join(name)).unwrap()
     }
 
     pub(crate) fn loop_device(&self) -> &LoopDevice {
@@ -205,6 +214,14 @@ impl Image {
     }
 }
 
+/// Runs a test with an image of this size and a staging target, in a mount namespace that ends with the test.
+pub(crate) fn with_image(mebibytes: u64, test: impl FnOnce(&Image, &Target) + Send) {
+    private_mount_namespace(|| {
+        let image = Image::new(mebibytes);
+        test(&image, &image.target("staging"));
+    });
+}
+
 impl Drop for Image {
     fn drop(&mut self) {
         let Some(device) = self.device.take() else { return };
@@ -248,8 +265,23 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
+/// The error of a call that fails in this way.
+#[track_caller]
+pub(crate) fn refused<T: std::fmt::Debug>(result: csi_mount::Result<T>, kind: ErrorKind) -> Error {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    error
+}
+
 pub(crate) fn put_node(at: &Path, number: DeviceNumber) {
-    mknodat(CWD, at, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, number.dev_t()).unwrap();
+    mknodat(
+        CWD,
+        at,
+        FileType::BlockDevice,
+        Mode::RUSR | Mode::WUSR,
+        rustix::fs::makedev(number.major, number.minor),
+    )
+    .unwrap();
 }
 
 /// Starts a daemon as the child of a thread that stays: a tracer waits for all children of its own thread.
@@ -265,15 +297,18 @@ pub(crate) fn start_daemon(mut command: std::process::Command) -> std::process::
     started.recv().unwrap()
 }
 
+/// Sets its flag when it is dropped: another thread of the scope ends also if the test fails, and is not waited for
+/// without an end.
+pub(crate) struct EndOfWork<'d>(pub(crate) &'d AtomicBool);
+
+impl Drop for EndOfWork<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Writes to a device while something happens, and fails the test if a write fails.
 pub(crate) fn under_load(device: &BlockDevice, work: impl FnOnce()) {
-    /// Also ends the writer if the work panics.
-    struct EndOfWork<'d>(&'d AtomicBool);
-    impl Drop for EndOfWork<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     let is_done = AtomicBool::new(false);
     let file = OpenOptions::new().write(true).open(device.path()).unwrap();
     std::thread::scope(|scope| {
@@ -315,4 +350,9 @@ fn try_run(program: &str, arguments: &[&str]) -> Result<String, String> {
         .unwrap_or_else(|error| panic!("{program} is needed here: {error}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+/// Waits for the disk, and opens it.
+pub(crate) fn wait(expected: &ExpectedDevice) -> csi_mount::Result<BlockDevice> {
+    BlockDevice::open(Host::kernel().devices().wait(expected)?)
 }

@@ -2,21 +2,21 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use csi_mount::internal::flow::fuse::{FuseDaemon, Mounter, MounterServer, resume, stage, unstage};
 use csi_mount::{MountOptions, Target};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::flow_support::{eventually, mount_count, on_tmpfs};
 use crate::fuse_support::{
     PATIENCE, answer, answer_init, daemon_processes, empty_filesystem, fuse_of, operation, the_daemon,
 };
+use crate::mount_support::{eventually, mount_count, sandbox};
 
 pub(crate) const MODE: &str = "FLOW_FUSE_TEST_MODE";
 /// The name of the test that is the daemon.
@@ -85,6 +85,17 @@ fn serve_as_daemon() {
         }
         "unstage" => drop(unstage(&Target::new(&at).unwrap()).unwrap()),
         "greedy at once" => take_memory(),
+        "once" => {
+            // Each start is a line, and only the first one serves.
+            let path = at.with_file_name("starts");
+            let is_first = !path.exists();
+            let mut starts = File::options().create(true).append(true).open(path).unwrap();
+            let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            writeln!(starts, "{}", time.as_millis()).unwrap();
+            if is_first {
+                serve("serve", &at);
+            }
+        }
         mode => serve(mode, &at),
     }
     std::process::exit(0);
@@ -131,13 +142,14 @@ pub(crate) fn in_mounter(mode: &str, staging: &Target, mounter: &Mounter) -> Fus
     daemon(mode, staging).arg_device(options).mounter(mounter.clone())
 }
 
-/// Takes more and more memory.
+/// Takes more and more memory, up to eight times the limit.
 fn take_memory() {
     let mut taken = Vec::new();
-    loop {
+    while taken.len() < 512 {
         taken.push(vec![1_u8; 1 << 20]);
         std::thread::sleep(Duration::from_millis(2));
     }
+    std::thread::sleep(Duration::from_secs(600));
 }
 
 /// Mounts with the source name that standard input contains, and answers the requests of a health check.
@@ -156,6 +168,10 @@ fn serve(mode: &str, at: &Path) {
     if is_first {
         answer_init(&device);
     }
+    if mode == "helped" {
+        let mut helper = Command::new("sleep");
+        drop(helper.arg("600").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
+    }
     if mode == "greedy" {
         std::thread::spawn(take_memory);
     }
@@ -173,15 +189,29 @@ fn serve(mode: &str, at: &Path) {
         let operation = operation(&request);
         // Lookups, 1, are received and never answered.
         let is_kept = mode == "continued" && is_first && operation == 1;
+        if mode == "greedy when asked" && operation == 1 {
+            std::thread::spawn(take_memory);
+        }
         // 36 is FUSE_INTERRUPT.
         if !matches!(mode, "silent" | "held") && operation != 36 && !is_kept {
-            answer(&device, &request, empty_filesystem(operation));
+            let is_refused = mode == "authorized" && !is_accepted(at);
+            let refusal = is_refused.then(|| (nix::libc::EACCES, Vec::new()));
+            answer(&device, &request, refusal.unwrap_or_else(|| empty_filesystem(operation)));
         }
     }
     drop(device);
     if mode == "stubborn" {
         std::thread::sleep(Duration::from_secs(600));
     }
+}
+
+/// Whether the backend accepts what is in the daemon's credential: it is a file next to the place, with a key in each line.
+fn is_accepted(at: &Path) -> bool {
+    let argument = |argument: String| argument.strip_prefix("--skip=").map(str::to_owned);
+    let credential = std::env::args().find_map(argument).unwrap();
+    let key = std::fs::read_to_string(credential).unwrap();
+    let accepted = std::fs::read_to_string(at.with_file_name("accepted")).unwrap();
+    accepted.lines().any(|accepted| accepted == key)
 }
 
 /// The name of the test's directory. The whole path is a value of the environment, which is hidden in the log.
@@ -226,7 +256,7 @@ impl Drop for NoDaemons<'_> {
 
 /// Runs the test in its own namespace, and checks that no mount and no daemon is left.
 pub(crate) fn in_place(test: impl FnOnce(&Target, &Target) + Send) {
-    on_tmpfs(|place| {
+    sandbox(|place| {
         let before = mount_count();
         let staging = Target::new(place.join("staging")).unwrap();
         let _no_daemons = NoDaemons(&staging);

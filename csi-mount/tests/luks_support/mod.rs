@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use csi_mount::internal::DeviceQuestions as _;
 use csi_mount::internal::flow::block::{StagePlan, publish_device, stage, stage_device, unstage};
 use csi_mount::{DeviceAccess, DeviceUse, ErrorKind, Filesystem, Luks, LuksKey, LuksPbkdf, Target};
 

@@ -104,7 +104,7 @@ pub(crate) fn with_device<T>(group: &VolumeGroup, volume: &str, work: impl FnOnc
 
 /// Writes the text at the start, in the middle and at the end of a volume.
 pub(crate) fn mark(group: &VolumeGroup, volume: &str, text: &str) {
-    let bytes = group.find(&csi_mount::lvm::LvmName::volume(volume)).unwrap().unwrap().bytes;
+    let bytes = group.find(&csi_mount::lvm::LvmName::Volume(volume.into())).unwrap().unwrap().bytes;
     with_device(group, volume, |path| {
         let file = OpenOptions::new().write(true).open(path).unwrap();
         for place in [0, 16 * MIB + 512, bytes / 2, bytes - 4096] {

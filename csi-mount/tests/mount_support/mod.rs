@@ -34,6 +34,11 @@ pub(crate) fn sandbox(test: impl FnOnce(&Path) + Send) {
     });
 }
 
+/// Like [`sandbox`], for a test that needs only a directory to mount on.
+pub(crate) fn with_target(test: impl FnOnce(&Target) + Send) {
+    sandbox(|sandbox| test(&target(sandbox, "target")));
+}
+
 /// Makes a directory with a file in it, as the source of a bind.
 pub(crate) fn source(sandbox: &Path, name: &str) -> PathBuf {
     let path = sandbox.join(name);
@@ -57,6 +62,19 @@ pub(crate) fn write_error(directory: &Path) -> Option<i32> {
 /// Returns how many mounts are stacked at a path.
 pub(crate) fn layers(path: &Path) -> usize {
     csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point == path).count()
+}
+
+pub(crate) fn mount_count() -> usize {
+    csi_mount::mounts().unwrap().len()
+}
+
+/// Waits for a condition, for a bounded time that is long enough on a machine that has other work.
+pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Unmounts a target that threads of the test read: on a slow machine one can have it open at each attempt.

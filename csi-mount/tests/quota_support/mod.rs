@@ -94,10 +94,14 @@ pub(crate) fn create(path: &Path, limit: impl Into<DirectoryLimit>) -> csi_mount
 
 /// Runs the closure without the capability by which root ignores the limits of ext4.
 pub(crate) fn as_workload<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    without(CapabilitySet::SYS_RESOURCE, work)
+}
+
+pub(crate) fn without<T: Send>(capability: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let mut sets = capabilities(None).unwrap();
-            sets.effective -= CapabilitySet::SYS_RESOURCE;
+            sets.effective -= capability;
             set_capabilities(None, sets).unwrap();
             work()
         });
@@ -118,7 +122,7 @@ pub(crate) fn write(file: &Path, bytes: u64) -> io::Result<()> {
 #[track_caller]
 pub(crate) fn assert_full<T: std::fmt::Debug>(fs_type: &str, result: io::Result<T>) {
     let number = result.unwrap_err().raw_os_error();
-    assert_eq!(number, Some(if fs_type == "ext4" { libc::EDQUOT } else { libc::ENOSPC }));
+    assert_eq!(number, Some(if fs_type == "xfs" { libc::ENOSPC } else { libc::EDQUOT }));
 }
 
 /// The projects of directories, as `lsattr` shows them.

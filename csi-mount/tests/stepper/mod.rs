@@ -77,6 +77,8 @@ pub(crate) struct Points {
     pair: u64,
     stride: u64,
     at_most: Option<u64>,
+    /// The number of points that the stride is for, until a second stride is chosen.
+    aim: Option<u64>,
     /// The points so far, for each continuation.
     killed: Vec<u32>,
 }
@@ -106,7 +108,7 @@ impl Points {
     }
 
     fn of(stride: u64, at_most: Option<u64>, continuations: usize) -> Self {
-        let mut points = Self { pair: 0, stride, at_most, killed: vec![0; continuations] };
+        let mut points = Self { pair: 0, stride, at_most, aim: at_most, killed: vec![0; continuations] };
         points.set_stride(stride);
         points
     }
@@ -143,6 +145,19 @@ impl Points {
                 None
             }
             (End::Finished { calls }, None) => {
+                let killed: u32 = self.killed.iter().sum();
+                // A step that waits often, as on a busy machine, has more calls. If the first run had many more than
+                // this one, the points are too far apart, and are chosen again.
+                if let Some(aim) = self.aim.take()
+                    && u64::from(killed) * 3 < aim * 2
+                {
+                    let before = self.stride;
+                    self.set_stride((calls * self.continuations()).div_ceil(aim));
+                    if self.stride < before {
+                        self.pair = 0;
+                        return None;
+                    }
+                }
                 Some(Swept { calls, killed: std::mem::take(&mut self.killed) })
             }
             (End::Killed, _) => {

@@ -1,6 +1,6 @@
-//! Who makes the calls of a volume's life.
+//! Who makes the calls of a volume's life, and what their failures mean.
 
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::Client;
 use crate::RpcRequest;
@@ -36,4 +36,25 @@ impl<C: MakeCalls> MakeCalls for &mut C {
     ) -> impl Future<Output = Result<R::Answer, C::Error>> + Send {
         (**self).make_call(request)
     }
+}
+
+/// Whether a refusal with this code is final: the operation has ended and created nothing. After any other
+/// code the operation can still be running, or can have left something; repeat the call, or undo it.
+///
+/// This is stricter than the callers of Kubernetes, which also take UNKNOWN, INTERNAL and DATA_LOSS as final:
+/// drivers return these codes for errors in the middle of an operation. RESOURCE_EXHAUSTED is final here, as in
+/// external-provisioner's `checkError` for CreateVolume; external-attacher (`isFinalError`), external-resizer,
+/// external-snapshotter (`isCSIFinalError`) and the kubelet take it as not final, because gRPC itself can
+/// return it. `docs/error-mapping.md` has the table of callers.
+pub fn is_final(code: Code) -> bool {
+    !matches!(
+        code,
+        Code::DeadlineExceeded
+            | Code::Cancelled
+            | Code::Unavailable
+            | Code::Aborted
+            | Code::Unknown
+            | Code::Internal
+            | Code::DataLoss
+    )
 }

@@ -14,7 +14,7 @@
 //! # Ok(()) }
 //! ```
 
-mod calls;
+pub(crate) mod calls;
 mod requests;
 mod volume;
 
@@ -30,22 +30,19 @@ use tonic::codegen::http::Uri;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status};
-use v1::controller_client::ControllerClient;
-use v1::group_controller_client::GroupControllerClient;
-use v1::identity_client::IdentityClient;
-use v1::node_client::NodeClient;
+use tonic::{Code, IntoRequest, Request, Status};
 use v1::snapshot_metadata_client::SnapshotMetadataClient;
 
 use crate::{Endpoint, RpcRequest, Service, escape, v1};
 
-pub use calls::MakeCalls;
 pub use volume::{Target, VolumeUse};
 
 const PAUSE: Duration = Duration::from_millis(10);
+/// A limit without an end: 100 years. No clock counts to the end of `Duration::MAX`.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 const TIMEOUT: &str = "grpc-timeout";
 
-/// The transport of the services' clients.
+/// The transport of [`Client::snapshot_metadata`].
 pub type Transport = InterceptedService<Channel, Deadline>;
 
 /// A client of one plugin's socket. It connects at the first call, and again after the connection is lost;
@@ -81,7 +78,10 @@ impl Client {
     /// ([`set_timeout`](tonic::Request::set_timeout)) keeps it.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
-        Self { transport: InterceptedService::new(self.channel.clone(), Deadline(deadline)), ..self }
+        Self {
+            transport: InterceptedService::new(self.channel.clone(), Deadline(deadline.min(LONGEST))),
+            ..self
+        }
     }
 
     /// Waits until the plugin's Probe reports that it is ready.
@@ -89,12 +89,11 @@ impl Client {
     /// # Errors
     /// [`NotReady`] after this time, or at once if the plugin reports that it failed.
     pub async fn ready(&self, within: Duration) -> Result<(), NotReady> {
-        let end = Instant::now() + within;
-        let mut identity = self.identity();
+        let end = Instant::now() + within.min(LONGEST);
         let mut last = "it did not answer".to_owned();
         loop {
-            match timeout_at(end, identity.probe(v1::ProbeRequest {})).await {
-                Ok(Ok(answer)) if answer.get_ref().ready != Some(false) => return Ok(()),
+            match timeout_at(end, self.call(v1::ProbeRequest {})).await {
+                Ok(Ok(answer)) if answer.ready != Some(false) => return Ok(()),
                 Ok(Ok(_)) => last = "it is still starting".to_owned(),
                 Ok(Err(status)) if status.code() == Code::FailedPrecondition => {
                     let why = escape::terminal(status.message());
@@ -110,12 +109,13 @@ impl Client {
         }
     }
 
-    /// Makes a call, and returns its answer. The type of the request chooses the RPC.
+    /// Makes a call, and returns its answer. The type of the request chooses the RPC. A
+    /// [`tonic::Request`] around it can have metadata and a deadline of its own: `call::<v1::ProbeRequest>(request)`.
     ///
     /// # Errors
     /// The driver's status, or why the call did not reach it; [`explain`] has both as text. UNIMPLEMENTED,
     /// without a call, for an RPC that answers with a stream: use [`snapshot_metadata`](Self::snapshot_metadata).
-    pub async fn call<R: RpcRequest>(&self, request: R) -> Result<R::Answer, Status> {
+    pub async fn call<R: RpcRequest>(&self, request: impl IntoRequest<R>) -> Result<R::Answer, Status> {
         let rpc = R::RPC;
         if rpc.service() == Service::SnapshotMetadata {
             return Err(Status::unimplemented(format!(
@@ -127,22 +127,7 @@ impl Client {
         let path = format!("/csi.v1.{}/{rpc}", rpc.service());
         let path = path.parse().map_err(|_| Status::internal(format!("the path {path}")))?;
         let codec = tonic_prost::ProstCodec::default();
-        Ok(grpc.unary(Request::new(request), path, codec).await?.into_inner())
-    }
-
-    /// Returns a client of the Identity service.
-    pub fn identity(&self) -> IdentityClient<Transport> {
-        IdentityClient::new(self.transport.clone())
-    }
-
-    /// Returns a client of the Controller service.
-    pub fn controller(&self) -> ControllerClient<Transport> {
-        ControllerClient::new(self.transport.clone())
-    }
-
-    /// Returns a client of the GroupController service.
-    pub fn group_controller(&self) -> GroupControllerClient<Transport> {
-        GroupControllerClient::new(self.transport.clone())
+        Ok(grpc.unary(request.into_request(), path, codec).await?.into_inner())
     }
 
     /// Returns a client of the SnapshotMetadata service.
@@ -150,12 +135,8 @@ impl Client {
         SnapshotMetadataClient::new(self.transport.clone())
     }
 
-    /// Returns a client of the Node service.
-    pub fn node(&self) -> NodeClient<Transport> {
-        NodeClient::new(self.transport.clone())
-    }
-
-    /// Returns the connection, for other services on the same socket; its calls have no deadline.
+    /// Returns the connection, for other services on the same socket, and for the clients of tonic
+    /// ([`v1::node_client`] and so on); its calls have no deadline.
     pub fn channel(&self) -> Channel {
         self.channel.clone()
     }
@@ -174,32 +155,15 @@ pub fn explain(status: &Status) -> String {
     let mut text = format!("{:?}: {}", status.code(), status.message());
     let mut next = std::error::Error::source(status);
     while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
+        let words = cause.to_string();
+        // A status repeats its causes, and an error of the connection that of the system.
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
         next = cause.source();
     }
     text
-}
-
-/// Whether a refusal with this code is final: the operation has ended and created nothing. After any other
-/// code the operation can still be running, or can have left something; repeat the call, or undo it.
-///
-/// This is stricter than the callers of Kubernetes, which also take UNKNOWN, INTERNAL and DATA_LOSS as final:
-/// drivers return these codes for errors in the middle of an operation. RESOURCE_EXHAUSTED is final here, as in
-/// external-provisioner's `checkError` for CreateVolume; external-attacher (`isFinalError`), external-resizer,
-/// external-snapshotter (`isCSIFinalError`) and the kubelet take it as not final, because gRPC itself can
-/// return it. `docs/error-mapping.md` has the table of callers.
-pub fn is_final(code: Code) -> bool {
-    !matches!(
-        code,
-        Code::DeadlineExceeded
-            | Code::Cancelled
-            | Code::Unavailable
-            | Code::Aborted
-            | Code::Unknown
-            | Code::Internal
-            | Code::DataLoss
-    )
 }
 
 /// Sets the deadline of each call that has none.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::MakeCalls;
+use super::calls::MakeCalls;
 use crate::redact::ContextMap;
 use crate::{Pairs, v1};
 

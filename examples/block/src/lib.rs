@@ -14,10 +14,6 @@ const STAGED: u32 = 0o1600;
 /// The pool: the directory of the image files.
 struct Images(PathBuf);
 
-/// The StorageClass accepts no parameters; `csi.storage.k8s.io/fstype` never reaches the driver.
-#[derive(serde::Deserialize)]
-struct Params {}
-
 impl Images {
     /// Runs `work` on the image of a volume, on a thread that is allowed to block.
     async fn with<T: Send + 'static>(
@@ -39,14 +35,10 @@ fn size(image: &Path) -> Result<Option<u64>> {
 /// Creates the image unless it exists, and returns its size. An empty image is left by a creation that was
 /// killed: the next creation completes it, and a deletion removes it.
 fn create(image: &Path, wanted: u64) -> Result<u64> {
+    fs::create_dir_all(image.parent().unwrap_or(image)).at("create the directory of", image)?;
     let file = File::options().create(true).truncate(false).write(true).open(image).at("create", image)?;
     let found = file.metadata().at("look at", image)?.len();
     if found == 0 { file.set_len(wanted).at("size", image).map(|()| wanted) } else { Ok(found) }
-}
-
-/// The loop device of the image on this node, if it is attached; also of an image deleted by hand.
-fn device(host: &Host, image: &Path) -> Result<Option<PathBuf>> {
-    Ok(host.devices().loop_devices(image)?.into_iter().next().map(|device| device.path))
 }
 
 #[async_trait]
@@ -64,10 +56,9 @@ impl Controller for Images {
 #[async_trait]
 impl CreateDeleteVolume for Images {
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
-        let Params {} = request.parameters.parse()?;
-        let filesystems = request.volume_capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
-        let least = filesystems.map(Filesystem::min_size).max().unwrap_or(MIB);
-        let wanted = request.capacity_range.at_least(least).choose(1024 * MIB, MIB)?;
+        request.parameters.check_keys(&[])?;
+        let sizes = request.volume_capabilities.iter().map(VolumeCapability::min_device_size);
+        let wanted = request.capacity_range.at_least(sizes.fold(MIB, u64::max)).choose(1024 * MIB, MIB)?;
         let id = VolumeId::from_name(&request.name)?;
         let bytes = self.with(&id, move |image| create(image, wanted)).await?;
         Ok(Volume::new(id, bytes))
@@ -75,8 +66,8 @@ impl CreateDeleteVolume for Images {
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         let host = request.host().clone();
-        self.with(&request.volume_id, move |image| match device(&host, image)? {
-            Some(device) => Err(Error::InUse(format!("attached as {}", device.display()).into())),
+        self.with(&request.volume_id, move |image| match host.devices().loop_devices(image)?.first() {
+            Some(device) => Err(Error::InUse(format!("attached as {}", device.path.display()).into())),
             None => fs::remove_file(image).at("remove", image),
         })
         .await
@@ -108,7 +99,9 @@ impl BlockDevices for Images {
 
     async fn device(&self, volume: &Attachment) -> Result<Option<PathBuf>> {
         let host = volume.host().clone();
-        self.with(&volume.volume_id, move |image| device(&host, image)).await
+        // It is found also if the image was deleted by hand.
+        let first = move |image: &Path| Ok(host.devices().loop_devices(image)?.pop().map(|one| one.path));
+        self.with(&volume.volume_id, first).await
     }
 
     async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {

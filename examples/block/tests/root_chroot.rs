@@ -10,7 +10,8 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use csi_core::client::{self, Client, VolumeUse};
-use csi_core::mount::{Bind, LoopDevice, MountAttributes, Target, internal};
+use csi_core::mount::internal::LoopDevice;
+use csi_core::mount::{Bind, MountAttributes, Target, internal};
 use csi_core::proto::v1;
 use test_support::driver::{Driver, on_tmpfs};
 use tonic::{Code, Status};

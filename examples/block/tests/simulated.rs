@@ -14,7 +14,6 @@ async fn a_volume_lives_on_a_simulated_node() {
     let directory = tempfile::tempdir().unwrap();
     let node = SimulatedNode::new();
     let pool = directory.path().join("pool");
-    std::fs::create_dir(&pool).unwrap();
     ["/var/lib/kubelet/pods/1", STAGING].iter().for_each(|path| node.create_dir(path));
     let client = serve(block::plugin(pool).host(node.clone()), &directory).await;
     let mount = VolumeCapability::mount(Mode::SingleNodeSingleWriter);

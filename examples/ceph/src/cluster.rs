@@ -16,6 +16,8 @@ use tokio::process::Command;
 const CEPH_OPTIONS: [&str; 2] = ["--connect-timeout=10", "--format=json"];
 const RBD_OPTIONS: [&str; 2] = ["--client_mount_timeout=10", "--rados_osd_op_timeout=30"];
 const ANSWER: Duration = Duration::from_secs(60);
+/// The same for a command that works on the content of a whole image. Without OSDs it ends by itself.
+const CONTENT: Duration = Duration::from_secs(24 * 3600);
 
 /// Error numbers of the cluster.
 pub(crate) const ENOENT: i32 = 2;
@@ -79,12 +81,19 @@ impl Cluster<'_> {
         program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let failed = |error| Error::Unhealthy(format!("{name}: {error}; install ceph-common").into());
         let mut child = program.spawn().map_err(failed)?;
-        if let Some(mut input) = child.stdin.take() {
-            // A program that has ended already says why.
-            let _ = input.write_all(self.user.key.as_bytes()).await;
-        }
+        let work = async {
+            if let Some(mut input) = child.stdin.take() {
+                // A program that has ended already says why.
+                let _ = input.write_all(self.user.key.as_bytes()).await;
+            }
+            child.wait_with_output().await
+        };
         let silent = || Error::OutcomeUnknown("the cluster does not answer; check its monitors".into());
-        let output = tokio::time::timeout(ANSWER, child.wait_with_output()).await.map_err(|_| silent())?;
+        let limit = match words {
+            ["flatten" | "rm", ..] => CONTENT,
+            _ => ANSWER,
+        };
+        let output = tokio::time::timeout(limit, work).await.map_err(|_| silent())?;
         let output = output.map_err(failed)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         let code = output.status.code();
@@ -133,4 +142,36 @@ pub(crate) fn is_name(name: &str) -> bool {
 
 fn at(kind: &str, name: &str) -> String {
     format!("csi/{kind}/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_copy_takes_its_time_and_an_answer_a_minute() {
+        let place = tempfile::tempdir().unwrap();
+        let program = place.path().join("rbd");
+        fs::write(&program, "#!/bin/sh\nuntil [ -e \"$0.end\" ]; do sleep 0.05; done\n").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let cluster = Cluster { monitors: &[], user: User { id: "u", key: "k" } };
+        // While a thread of the runtime works, a paused clock does not go on by itself.
+        let (_end, held) = std::sync::mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || held.recv());
+        let run = |words| cluster.run(program.to_str().unwrap(), &[], words, &[]);
+        let mut copy = pin!(run(&["flatten"]));
+        assert!(tokio::time::timeout(Duration::ZERO, &mut copy).await.is_err());
+        let mut answer = pin!(run(&["info"]));
+        assert!(tokio::time::timeout(Duration::ZERO, &mut answer).await.is_err());
+        tokio::time::advance(Duration::from_secs(120)).await;
+        let answer = tokio::time::timeout(Duration::ZERO, &mut answer).await.expect("it is given up");
+        assert!(matches!(answer, Err(Error::OutcomeUnknown(_))), "{answer:?}");
+        assert!(tokio::time::timeout(Duration::ZERO, &mut copy).await.is_err(), "the copy goes on");
+        fs::write(place.path().join("rbd.end"), "").unwrap();
+        copy.await.unwrap();
+    }
 }

@@ -103,8 +103,7 @@ impl Store for Images {
     }
 
     fn least(&self, capabilities: &[VolumeCapability]) -> u64 {
-        let filesystems = capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
-        filesystems.map(Filesystem::min_size).max().unwrap_or(MIB)
+        capabilities.iter().map(VolumeCapability::min_device_size).fold(MIB, u64::max)
     }
 
     fn fs_type(&self, capabilities: &[VolumeCapability]) -> Option<String> {

@@ -40,7 +40,7 @@ pub const RBD_NAME: &str = "rbd.csi.example.org";
 #[command(next_help_heading = "Ceph")]
 pub struct CephArgs {
     /// Addresses of the monitors, separated by commas
-    #[arg(long, env = "CEPH_MONITORS", value_name = "ADDRESS", value_delimiter = ',', required = true)]
+    #[arg(long, env = "CEPH_MONITORS", value_name = "IP:PORT", value_delimiter = ',', required = true)]
     pub monitors: Vec<SocketAddr>,
     /// The filesystem's name in the cluster
     #[arg(long, env = "CEPH_FILESYSTEM", value_name = "NAME", default_value = "cephfs")]

@@ -1,21 +1,27 @@
 //! A complete CSI driver whose volumes are served by a FUSE program. Each volume staged on the node has its
-//! own `flatfs` process: a child of the driver, or in a pod of its own.
+//! own `flatfs` process: a child of the driver, in a pod for all volumes of the node, or in a pod of its own.
 use csi_core::mount::{MountOptions, flow::fuse::FuseDaemon, flow::fuse::Mounter};
-use csi_core::types::MountFlags;
-use csi_core::{Result, prelude::*};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use csi_core::{Result, controller::*, prelude::*, types::MountFlags};
+use csi_kube::FusePods;
+use std::{path::Path, path::PathBuf, sync::Arc};
+
+/// The driver's name.
+pub const NAME: &str = "flat.csi.example.org";
 
 struct Flat {
     root: PathBuf,
     daemon: FuseDaemon,
     mounter: Option<Mounter>,
+    pods: Option<FusePods>,
     args: DriverArgs,
 }
 
 impl Flat {
     fn store(&self, id: &VolumeId) -> Result<PathBuf> {
         Ok(self.root.join(id.as_file_name()?))
+    }
+    fn pods(&self) -> Result<&FusePods> {
+        self.pods.as_ref().ok_or(Error::Unimplemented("no volume has a pod of its own".into()))
     }
 }
 
@@ -43,6 +49,18 @@ impl CreateDeleteVolume for Flat {
     }
 }
 
+/// A volume gets its pod when it is attached to a node.
+#[async_trait]
+impl PublishUnpublishVolume for Flat {
+    async fn publish_volume(&self, request: ControllerPublishVolumeRequest) -> Result<Published> {
+        self.lookup(&request.volume_id).await?.ok_or(Error::VolumeNotFound(request.volume_id.clone()))?;
+        self.pods()?.publish(&request.volume_id, &request.node_id).await
+    }
+    async fn unpublish_volume(&self, request: ControllerUnpublishVolumeRequest) -> Result<()> {
+        self.pods()?.unpublish(&request.volume_id, request.node_id.as_ref()).await
+    }
+}
+
 #[async_trait]
 impl FuseFilesystems for Flat {
     async fn info(&self) -> Result<NodeInfo> {
@@ -63,12 +81,15 @@ impl FuseFilesystems for Flat {
     }
 }
 
-/// Returns the driver, which keeps its volumes below `root` and serves each with a `daemon` of its own, in the pods of
-/// a `mounter` or as its child.
-pub fn plugin(root: PathBuf, daemon: FuseDaemon, mounter: Option<Mounter>, args: &DriverArgs) -> Plugin {
-    let flat = Arc::new(Flat { root: root.clone(), daemon, mounter, args: args.clone() });
-    Plugin::new("flat.csi.example.org", env!("CARGO_PKG_VERSION"))
-        .own_directory(root)
-        .controller(ControllerService::new(flat.clone()).create_delete_volume())
+/// Returns the driver, which keeps its volumes below `root` and serves each with a `daemon` of its own: in the pods that
+/// `args` name, or as its child. With `pods` its controller makes a pod for each volume.
+pub fn plugin(root: PathBuf, daemon: FuseDaemon, pods: Option<FusePods>, args: &DriverArgs) -> Plugin {
+    let flat = Arc::new(Flat { root, daemon, mounter: args.mounter(), pods, args: args.clone() });
+    let controller = ControllerService::new(flat.clone()).create_delete_volume();
+    // Also in the process that writes the manifests, which has no client for pods.
+    let are_per_volume = flat.mounter.as_ref().and_then(Mounter::namespace_of_volumes).is_some();
+    Plugin::new(NAME, env!("CARGO_PKG_VERSION"))
+        .own_directory(&flat.root)
+        .controller(if are_per_volume { controller.publish_unpublish_volume() } else { controller })
         .node(FuseNode::service(flat))
 }

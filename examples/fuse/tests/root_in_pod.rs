@@ -15,16 +15,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use csi_core::client::{Client, Target, VolumeUse};
-use csi_core::mount::{Mount, MountHealth, health, mounts};
+use csi_core::mount::{Host, Mount, MountEntry, MountHealth, mounts};
 use csi_core::proto::v1;
+use serde_json::json;
 use test_support::driver::{Driver, on_tmpfs};
+use test_support::kube_api::ApiServer;
 use test_support::process::{fuse_daemons, kill, until};
 use v1::volume_capability::access_mode::Mode;
 
 /// The user of a pod.
 const USER: u32 = 65534;
-/// The name of the pod, where each volume has its own.
-const POD: &str = "fuse-3a29c4f7b01aa727";
 const UID: &str = "4cfa1f4c-93a9-4a9c-a60a-25f0ed1aa8a6";
 
 /// The directories of a node, below a tmpfs.
@@ -46,6 +46,10 @@ impl Node {
         self.kubelet().join("pods").join(UID).join("volumes/kubernetes.io~empty-dir/mounter")
     }
 
+    fn kubeconfig(&self) -> PathBuf {
+        self.place.join("kubeconfig")
+    }
+
     fn program(&self) -> Command {
         let mut program = Command::new(env!("CARGO_BIN_EXE_fuse"));
         program.arg("--root").arg(self.root());
@@ -57,11 +61,16 @@ impl Node {
         let mut program = self.program();
         program.args(["--node-id=n", "--log-level=error", "--fuse-pods", pods]);
         program.arg("--endpoint").arg(&socket).arg("--volume-roots").arg(self.kubelet());
+        if pods == NAMESPACE {
+            program.env("KUBECONFIG", self.kubeconfig());
+        }
         Driver::start(program, socket).await
     }
 }
 
 const DAEMON_SET: &str = "flat-fuse/flat";
+/// Each volume has a pod of its own there.
+const NAMESPACE: &str = "flat-fuse";
 
 /// A mounter. It ends with its programs, as a container does.
 struct Pod(Child, PathBuf);
@@ -150,7 +159,60 @@ impl Workload {
 }
 
 fn is_dead(place: &Path) -> bool {
-    matches!(health(place), Ok(MountHealth::Dead(_)))
+    matches!(Host::kernel().mounts().health(place), Ok(MountHealth::Dead(_)))
+}
+
+/// As the kubelet does for each pod.
+fn make_logs(pod: &str) {
+    fs::create_dir_all(format!("/var/log/pods/flat-fuse_{pod}_{UID}")).unwrap();
+}
+
+/// An API server for the driver's process, with this node, its scheduler and its kubelet.
+async fn serve_api(node: &Node) -> ApiServer {
+    let server = ApiServer::new();
+    server.put("nodes/n", json!({ "metadata": { "name": "n", "uid": "n1" }, "spec": {} }));
+    let container = json!({ "name": "mounter", "image": "flat:1" });
+    let template = json!({ "metadata": {}, "spec": { "containers": [container] } });
+    server.put(
+        "podtemplates/flat-fuse/flat-fuse",
+        json!({ "metadata": { "name": "flat-fuse" }, "template": template }),
+    );
+    let address = format!("http://{}", server.listen().await);
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{ "name": "test", "cluster": { "server": address } }],
+        "users": [{ "name": "test", "user": {} }],
+        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
+    });
+    fs::write(node.kubeconfig(), config.to_string()).unwrap();
+    let cluster = server.clone();
+    tokio::spawn(async move {
+        loop {
+            for mut pod in cluster.objects("pods/flat-fuse/") {
+                let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+                let path = format!("pods/flat-fuse/{name}");
+                if pod["metadata"]["deletionTimestamp"].is_string() {
+                    cluster.delete(&path);
+                } else if pod["status"].is_null() {
+                    make_logs(&name);
+                    pod["status"] = json!({ "conditions": [{ "type": "PodScheduled", "status": "True" }] });
+                    cluster.put(&path, pod);
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    server
+}
+
+/// What exists before the external-attacher calls the driver.
+fn attach(server: &ApiServer, volume_id: &str) {
+    let source = json!({ "driver": "flat.csi.example.org", "volumeHandle": volume_id });
+    server.put("persistentvolumes/pv", json!({ "metadata": { "name": "pv" }, "spec": { "csi": source } }));
+    let spec = json!({
+        "attacher": "flat.csi.example.org", "nodeName": "n", "source": { "persistentVolumeName": "pv" },
+    });
+    server.put("volumeattachments/va", json!({ "metadata": { "name": "va" }, "spec": spec }));
 }
 
 /// Makes the node's directories, the driver, a pod, and a volume that is published.
@@ -166,9 +228,8 @@ async fn with_volume(
     chown(node.comm(), Some(USER), Some(USER)).unwrap();
     // What the machine has there is covered, in this namespace.
     Mount::new("tmpfs", "logs").at(&csi_core::mount::Target::new("/var/log").unwrap()).unwrap();
-    for name in ["flat-x7k2p", POD] {
-        fs::create_dir_all(format!("/var/log/pods/flat-fuse_{name}_{UID}")).unwrap();
-    }
+    make_logs("flat-x7k2p");
+    let server = serve_api(&node).await;
     let mut pod = Pod::start(&node);
     let mut driver = node.driver(pods).await;
     let client = driver.client();
@@ -183,11 +244,13 @@ async fn with_volume(
     let staging = node.kubelet().join("staging");
     let target = node.kubelet().join("target");
     fs::create_dir(&staging).unwrap();
+    attach(&server, &volume_id);
     let mut volume = VolumeUse::new(volume_id, capability).staged_at(&staging);
-    volume.publish_context = [("fuse-pod".to_owned(), POD.to_owned())].into();
+    volume.node_id = (pods == NAMESPACE).then(|| "n".to_owned());
     volume.attach_stage_publish(&client, &[Target::new(&target)]).await.unwrap();
     test(&node, &mut driver, &mut pod, &mut volume, &target).await;
     unpublish(&driver.client(), &mut volume, &target).await;
+    assert!(server.objects("pods/").is_empty(), "a pod is left");
     assert!(fuse_daemons(place).is_empty(), "a program is left");
     assert!(!mounts().unwrap().iter().any(|entry| entry.fs_type == "fuse"), "a mount is left");
 }
@@ -250,11 +313,12 @@ fn after_the_end_of_driver_and_mounter_the_next_publish_repairs_the_volume() {
     });
 }
 
-/// The controller names the pod when it attaches the volume. The unstage of a later driver has no such context.
+/// The controller makes the pod and names it when it attaches the volume. The unstage of a later driver has no such
+/// context.
 #[test]
 fn the_next_driver_finds_the_pod_of_a_volume_by_its_mount() {
     on_tmpfs(async |place| {
-        with_volume(place, "flat-fuse", async |node, driver, pod, volume, target| {
+        with_volume(place, NAMESPACE, async |node, driver, pod, volume, target| {
             fs::write(target.join("kept"), "data").unwrap();
             driver.restart().await;
             pod.kill();
@@ -262,6 +326,101 @@ fn the_next_driver_finds_the_pod_of_a_volume_by_its_mount() {
             assert_eq!(fs::read_to_string(target.join("kept")).unwrap(), "data", "another pod continues it");
             volume.publish_context.clear();
             driver.restart().await;
+        })
+        .await;
+    });
+}
+
+/// As volumes have it that share a pod: the controller has named the same one.
+#[test]
+fn a_pod_serves_two_volumes_and_each_ends_by_itself() {
+    on_tmpfs(async |place| {
+        with_volume(place, NAMESPACE, async |node, driver, _, volume, first| {
+            let create = v1::CreateVolumeRequest {
+                name: "w".into(),
+                volume_capabilities: vec![volume.capability.clone()],
+                ..Default::default()
+            };
+            let id = driver.client().call(create).await.unwrap().volume.unwrap().volume_id;
+            chown(node.root().join(&id), Some(USER), Some(USER)).unwrap();
+            let [staging, second] = ["staging-w", "target-w"].map(|name| node.kubelet().join(name));
+            fs::create_dir(&staging).unwrap();
+            let mut other = VolumeUse::new(id, volume.capability.clone()).staged_at(&staging);
+            other.publish_context = volume.publish_context.clone();
+            other.attach_stage_publish(&driver.client(), &[Target::new(&second)]).await.unwrap();
+            assert_eq!(fuse_daemons(place).len(), 2);
+            fs::write(second.join("own"), "data").unwrap();
+            assert!(!first.join("own").exists());
+            driver.restart().await;
+            let workload = Workload::start(first);
+            unpublish(&driver.client(), &mut other, &second).await;
+            workload.goes_on("the other volume has ended");
+            workload.end();
+            assert_eq!(fuse_daemons(place).len(), 1);
+        })
+        .await;
+    });
+}
+
+/// The driver gives the device to no mounter then, and starts the program again. It still knows the pod.
+#[test]
+fn a_pod_that_comes_late_serves_its_volume_again() {
+    on_tmpfs(async |place| {
+        with_volume(place, NAMESPACE, async |node, _, pod, _, target| {
+            fs::write(target.join("kept"), "data").unwrap();
+            pod.kill();
+            until("users get an error", || is_dead(target));
+            let is_placeholder = |entry: &MountEntry| entry.source == "daemon-is-gone";
+            until("an attempt has failed", || mounts().unwrap().iter().any(is_placeholder));
+            *pod = Pod::start(node);
+            let kept = || fs::read_to_string(target.join("kept"));
+            until("the program is started again", || kept().is_ok_and(|text| text == "data"));
+        })
+        .await;
+    });
+}
+
+/// As two pods of one node do.
+#[test]
+fn two_users_share_a_program_which_ends_with_the_second_one() {
+    on_tmpfs(async |place| {
+        with_volume(place, DAEMON_SET, async |node, driver, _, volume, first| {
+            let client = driver.client();
+            let second = node.kubelet().join("second");
+            volume.publish(&client, &[Target::new(&second)]).await.unwrap();
+            let program = fuse_daemons(place);
+            assert_eq!(program.len(), 1);
+            fs::write(first.join("shared"), "data").unwrap();
+            let workload = Workload::start(&second);
+            volume.unpublish(&client, &[first]).await.unwrap();
+            workload.goes_on("the first user has ended");
+            workload.end();
+            assert_eq!(fs::read_to_string(second.join("shared")).unwrap(), "data");
+            assert_eq!(fuse_daemons(place), program);
+            let begun = Instant::now();
+            volume.unpublish(&client, &[&second]).await.unwrap();
+            volume.unstage(&client).await.unwrap();
+            assert!(fuse_daemons(place).is_empty() && begun.elapsed() < Duration::from_secs(30));
+        })
+        .await;
+    });
+}
+
+/// It repeats the calls for the volumes that it finds.
+#[test]
+fn a_kubelet_that_starts_again_changes_nothing() {
+    on_tmpfs(async |place| {
+        with_volume(place, DAEMON_SET, async |_, driver, _, volume, target| {
+            let client = driver.client();
+            let workload = Workload::start(target);
+            let before = (fuse_daemons(place), mounts().unwrap());
+            for _ in 0..20 {
+                volume.stage(&client).await.unwrap();
+                volume.publish(&client, &[Target::new(target)]).await.unwrap();
+                workload.goes_on("the kubelet has started again");
+            }
+            assert_eq!((fuse_daemons(place), mounts().unwrap()), before);
+            workload.end();
         })
         .await;
     });

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use csi_core::client::{Target, VolumeUse};
-use csi_core::mount::{MountHealth, health, mounts};
+use csi_core::mount::{Host, MountHealth, mounts};
 use csi_core::proto::v1;
 use test_support::driver::{Driver, on_tmpfs};
 use test_support::process::{fuse_daemons, kill, until};
@@ -58,7 +58,9 @@ async fn live(place: &Path) {
 
     // The program is killed: the next publish replaces it, and the written data is there.
     kill(&fuse_daemons(place));
-    until("the mount is dead", || matches!(health(&pod).unwrap(), MountHealth::Dead(_)));
+    until("the mount is dead", || {
+        matches!(Host::kernel().mounts().health(&pod).unwrap(), MountHealth::Dead(_))
+    });
     volume.publish(&client, &targets).await.unwrap();
     assert_eq!(fs::read_to_string(pod.join("kept")).unwrap(), "data");
 

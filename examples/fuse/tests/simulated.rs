@@ -31,6 +31,29 @@ async fn a_dead_daemon_is_started_again() {
     assert_eq!(node.read(format!("{TARGET}/file")).unwrap(), b"data");
 }
 
+#[tokio::test]
+async fn a_volume_that_does_not_exist_gets_no_pod() {
+    let directory = tempfile::tempdir().unwrap();
+    let args = parse(&["--node-id=n", "--fuse-pods=flat-fuse"]);
+    let plugin = fuse::plugin(directory.path().join("volumes"), FuseDaemon::new("flatfs"), None, &args);
+    let client = serve(plugin, &directory).await;
+    let mut volume = VolumeUse::new("v", VolumeCapability::mount(Mode::SingleNodeWriter));
+    volume.node_id = Some("n".to_owned());
+    let missing = volume.attach_stage_publish(&client, &[Target::new(TARGET)]).await.unwrap_err();
+    assert_eq!(missing.code(), tonic::Code::NotFound, "{missing}");
+}
+
+#[test]
+fn the_manifests_with_pods_need_no_cluster() {
+    for (kind, object) in [("per-volume", "kind: PodTemplate"), ("per-node", "type: OnDelete")] {
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_fuse"));
+        program.args(["manifests", "--image=a/b:1", "--single", "--fuse-pods", kind]);
+        let made = program.env("KUBECONFIG", "/nonexistent").output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        assert!(String::from_utf8(made.stdout).unwrap().contains(object), "{kind}");
+    }
+}
+
 #[test]
 fn the_program_explains_itself() {
     test_support::driver::explains_itself(env!("CARGO_BIN_EXE_fuse"));

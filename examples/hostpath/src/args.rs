@@ -94,6 +94,11 @@ pub struct Args {
     #[allow(missing_docs, reason = "its own documentation is the help's text")]
     #[command(flatten)]
     pub driver: DriverArgs,
+
+    #[cfg(feature = "controllers")]
+    #[allow(missing_docs, reason = "its own documentation is the help's text")]
+    #[command(flatten)]
+    pub controllers: csi_controllers::ControllerArgs,
 }
 
 /// When a volume can grow.
@@ -166,7 +171,8 @@ fn within(flag: &str, most: u64, bytes: u64) -> Result<()> {
 
 /// `KEY=VALUE`.
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
+    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = pair.ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -209,9 +215,14 @@ mod tests {
         assert_eq!(args.pools.len(), 2);
         assert_eq!(args.pools[1].topology.len(), 2);
         assert_eq!(args.without, [Feature::Attach, Feature::SnapshotMetadata]);
-        for bad in
-            ["--pool=fast", "--pool=fast=10Xi", "--topology=zone", "--without=everything", "--kind=tape"]
-        {
+        for bad in [
+            "--pool=fast",
+            "--pool==1Gi",
+            "--pool=fast=10Xi",
+            "--topology=zone",
+            "--without=everything",
+            "--kind=tape",
+        ] {
             let args = ["hostpath", "--endpoint=/csi.sock", "--data=/srv", bad];
             assert!(Args::try_parse_from(args).is_err(), "{bad}");
         }

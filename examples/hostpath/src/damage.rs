@@ -1,10 +1,11 @@
 //! The damage of a volume, or of the disk that holds all volumes. It is checked at each call, so it is
 //! reported exactly as long as it lasts.
 
+use std::fs::FileType;
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
 
-use csi_core::mount::{MountHealth, health_of_filesystem};
+use csi_core::mount::MountHealth;
 use csi_core::types::VolumeHealthStatus::{DataLoss, Degraded, Inaccessible};
 use csi_core::types::{StorageHealthEntry, StorageHealthStatus, VolumeHealthEntry, VolumeHealthStatus};
 use csi_core::{Error, Result};
@@ -85,12 +86,13 @@ fn refuse(what: &str, id: &str, found: Option<VolumeHealthEntry>) -> Result<()> 
 fn of(place: &Path, kind: Kind, due: u64) -> Option<VolumeHealthEntry> {
     let content = kind.content(place);
     let name = kind.name();
-    match content.metadata() {
+    // What a link leads to is not deleted with the volume.
+    match content.symlink_metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Some(entry(DataLoss, "ContentMissing", format!("its {name} no longer exists")))
         }
         Err(error) => Some(unreadable(name, &error)),
-        Ok(found) if found.is_dir() != (kind == Kind::Directory) => {
+        Ok(found) if !is_of(kind, found.file_type()) => {
             Some(entry(DataLoss, "ContentMissing", format!("its {name} was replaced by something else")))
         }
         Ok(found) if kind == Kind::Image && found.len() < due => Some(entry(
@@ -99,6 +101,13 @@ fn of(place: &Path, kind: Kind, due: u64) -> Option<VolumeHealthEntry> {
             format!("its image has {} bytes instead of {due}", found.len()),
         )),
         Ok(_) => None,
+    }
+}
+
+fn is_of(kind: Kind, found: FileType) -> bool {
+    match kind {
+        Kind::Image => found.is_file(),
+        Kind::Directory => found.is_dir(),
     }
 }
 
@@ -111,7 +120,7 @@ pub(crate) fn of_storage(host: &Host) -> Result<Vec<StorageHealthEntry>> {
     if let Err(error) = std::fs::read_dir(&host.data) {
         return Ok(entry(Unreachable, "DataDirectoryGone", format!("the data directory: {error}")));
     }
-    Ok(match health_of_filesystem(&host.data)? {
+    Ok(match csi_core::mount::Host::kernel().mounts().health_of_filesystem(&host.data)? {
         MountHealth::Healthy if host.is_read_only()? => {
             entry(Degraded, "FilesystemReadOnly", "the data directory is mounted read-only".to_owned())
         }

@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 pub enum Kind {
     /// An image file, attached as a loop device: raw, or with a filesystem on it
     Image,
-    /// A directory, whose size the disk's filesystem enforces if it has project quotas
+    /// A directory, whose size the disk's filesystem enforces if it has quotas for that
     Directory,
 }
 
@@ -52,7 +52,7 @@ impl Kind {
     pub(crate) fn supports(self, capability: &VolumeCapability) -> bool {
         let mode = capability.access_mode;
         match self {
-            Self::Image if capability.is_block() => true,
+            Self::Image if !capability.is_mount() => true,
             Self::Image => {
                 let known = capability.fs_type().is_none_or(|name| name.parse::<Filesystem>().is_ok());
                 known && (!mode.is_multi_node() || mode.is_read_only())
@@ -63,9 +63,8 @@ impl Kind {
 
     /// The smallest size in bytes of a volume with these capabilities.
     pub(crate) fn least(self, capabilities: &[VolumeCapability]) -> u64 {
-        let filesystems = capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
         match self {
-            Self::Image => filesystems.map(Filesystem::min_size).max().unwrap_or(MIB),
+            Self::Image => capabilities.iter().map(VolumeCapability::min_device_size).fold(MIB, u64::max),
             Self::Directory => MIB,
         }
     }

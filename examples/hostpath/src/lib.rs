@@ -49,6 +49,9 @@ pub async fn run(args: &Args) -> ExitCode {
     let log = csi_core::init_log(args.driver.log_format, &args.driver.log_level);
     let plugin = log.and_then(|()| plugin(args).map_err(Into::into));
     match plugin {
+        #[cfg(feature = "controllers")]
+        Ok(plugin) => csi_controllers::run(plugin, &args.driver, &args.controllers).await,
+        #[cfg(not(feature = "controllers"))]
         Ok(plugin) => plugin.run_with(&args.driver).await,
         Err(error) => {
             eprintln!("{}: {error}", args.driver_name);

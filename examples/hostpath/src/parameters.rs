@@ -1,7 +1,7 @@
 //! The parameters of a StorageClass, a VolumeAttributesClass or an inline volume.
 
 use csi_core::kubernetes::Quantity;
-use csi_core::types::MutableParameters;
+use csi_core::types::StringMap;
 use csi_core::{CreateVolumeRequest, Result};
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +66,7 @@ impl Parameters {
 impl Mutable {
     const NAMES: [&str; 2] = ["provisioning", "description"];
 
-    pub(crate) fn asked(parameters: &MutableParameters, accepted: &[String]) -> Result<Self> {
+    pub(crate) fn asked(parameters: &StringMap, accepted: &[String]) -> Result<Self> {
         if is_known(parameters.iter(), accepted) { parameters.parse_known() } else { parameters.parse() }
     }
 

@@ -27,7 +27,7 @@ pub fn plugin(args: &Args) -> Result<Plugin> {
     let shared = Arc::new(driver.clone());
     let topologies = driver.pools.topologies();
     let mut plugin = Plugin::new(&args.driver_name, &args.vendor_version)
-        .own_directory(&args.data)
+        .own_directory(&driver.data)
         .declare(|options| {
             // It freezes mounted filesystems for a copy, and attaches loop devices.
             let has_own_pods = options.controller != deploy::Controller::NodeLocal;

@@ -1,6 +1,6 @@
 //! Volumes that are frozen while their content is copied.
 
-use csi_core::mount::{LoopDevice, mounts};
+use csi_core::mount::mounts;
 use csi_core::node_plugins::mounted_from;
 use csi_core::{Error, Result, mount};
 
@@ -52,11 +52,11 @@ impl Host {
                 _ => Ok(QuiescedVolume { _holds: holds }),
             };
         }
-        for device in LoopDevice::find(&content)? {
+        for device in node.devices().loop_devices(&content)? {
             let table = mounts()?;
-            let path = device.path().display();
-            match table.iter().find(|entry| entry.is_on(device.number())) {
-                Some(mounted) => holds.push(self.freezer.hold(device.number(), &mounted.mount_point)?),
+            let path = device.path.display();
+            match table.iter().find(|entry| entry.is_on(device.number)) {
+                Some(mounted) => holds.push(self.freezer.hold(device.number, &mounted.mount_point)?),
                 None if record.is_filesystem() => {
                     return Err(Error::Unavailable(
                         format!(
@@ -74,7 +74,7 @@ impl Host {
                         .into(),
                     ));
                 }
-                None => sync(device.path())?,
+                None => sync(&device.path)?,
             }
         }
         Ok(QuiescedVolume { _holds: holds })

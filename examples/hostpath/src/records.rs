@@ -76,11 +76,7 @@ impl Record for VolumeRecord {
     }
 }
 
-impl Record for InlineRecord {
-    fn name(&self) -> Option<&str> {
-        None
-    }
-}
+impl Record for InlineRecord {}
 
 impl Record for SnapshotRecord {
     fn name(&self) -> Option<&str> {

@@ -104,8 +104,7 @@ fn every_test_of_the_kit_passes_in_one_of_the_runs() {
         ];
         let passed = all(vec![
             Case::new("images", &[], images),
-            // A directory has no blocks that the service could list.
-            Case::new("directories", &["--kind=directory", "--without=snapshot-metadata"], directories),
+            Case::new("directories", &["--kind=directory"], directories),
             Case::new(
                 "offline expansion, blocks of one size",
                 &["--expansion=offline", "--block-metadata=fixed"],
@@ -125,6 +124,16 @@ fn every_test_of_the_kit_passes_in_one_of_the_runs() {
         let excused: Vec<&str> = NOT_FOR_IT.iter().map(|(id, _)| *id).collect();
         assert_eq!(never, excused, "tests that no run passed");
         println!("{} tests, each passed in one run at least", all.len());
+    });
+}
+
+/// Without `--kind` and a filesystem the use of a volume decides what it is: a directory for several nodes, else an
+/// image.
+#[test]
+fn the_use_of_a_volume_decides_its_kind() {
+    in_private(async || {
+        let kit = |run: &Run| run.kit_without_filesystem().only("create-volume").only("get-capacity");
+        all(vec![Case::new("the use decides", &[], kit)]).await;
     });
 }
 

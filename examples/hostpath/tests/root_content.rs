@@ -30,7 +30,7 @@ async fn restored(run: &Run, request: v1::CreateVolumeRequest) -> (String, u64) 
     let mut life = Life::new(run, request).await.unwrap();
     let target = life.start().await.unwrap();
     let words = fs::read_to_string(target.join("file")).unwrap();
-    let bytes = csi_mount::stats(&target).unwrap().bytes.total;
+    let bytes = csi_mount::Host::kernel().mounts().stats(&target).unwrap().bytes.total;
     life.end().await;
     (words, bytes)
 }

@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use csi_core::client::Client;
+use csi_core::client::{Client, VolumeUse};
 use csi_proto::v1;
 use support::life::Life;
 use support::requests::*;
@@ -104,7 +104,7 @@ async fn change(client: Client, volume_id: String, round: u32) -> Result<(), ton
 fn description(run: &Run, id: &str) -> String {
     let path = run.stored("volumes", id, "record.json");
     let record: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    record["mutable"]["description"].as_str().unwrap_or_default().to_owned()
+    record["record"]["mutable"]["description"].as_str().unwrap_or_default().to_owned()
 }
 
 /// A driver that is killed repeatedly, and the expected content of its disk.
@@ -202,12 +202,8 @@ impl<'a> Kills<'a> {
         if let Some(volume) = answered.volume {
             assert_eq!(volume.volume_id, again, "{this_round}: a name is one volume");
         }
-        let request = v1::CreateSnapshotRequest {
-            source_volume_id: again.clone(),
-            name: format!("kept-{}", round / 2),
-            ..Default::default()
-        };
-        let snapshot = self.client.call(request).await.unwrap();
+        let volume = VolumeUse::new(&again, capability(None, 1));
+        let snapshot = self.client.call(volume.create_snapshot(format!("kept-{}", round / 2))).await.unwrap();
         self.kept.insert(again);
         self.cut.insert(snapshot.snapshot.unwrap().snapshot_id);
         if self.run.of("journal").exists() {

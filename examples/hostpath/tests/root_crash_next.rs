@@ -7,7 +7,8 @@ mod support;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use csi_mount::{LoopDevice, Target, mounts, unmount};
+use csi_mount::internal::LoopDevice;
+use csi_mount::{Target, mounts, unmount};
 use csi_proto::v1;
 use support::life::Life;
 use support::requests::*;
@@ -29,9 +30,11 @@ enum Next {
 
 const NEXT: [Next; 4] = [Next::Repeat, Next::Undo, Next::LowerFirst, Next::Reboot];
 
+const KINDS: u32 = 4;
+
 /// The volumes: mounted images, raw images published for reading or for writing, and directories.
 fn request(round: u32) -> v1::CreateVolumeRequest {
-    let (kind, filesystem, mode) = match round / 4 % 4 {
+    let (kind, filesystem, mode) = match round / 4 % KINDS {
         0 => ("image", Some("ext4"), 1),
         1 => ("image", None, 2),
         2 => ("image", None, 1),
@@ -43,12 +46,14 @@ fn request(round: u32) -> v1::CreateVolumeRequest {
     request
 }
 
-/// The whole life. It fails when the driver is killed.
-async fn live(run: &Run, request: v1::CreateVolumeRequest) -> Result<(), Status> {
+/// The whole life, and how long it is. It fails when the driver is killed.
+async fn live(run: &Run, request: v1::CreateVolumeRequest) -> Result<Duration, Status> {
+    let start = Instant::now();
     let mut life = Life::new(run, request).await?;
     life.start().await?;
     life.stop().await?;
-    life.delete().await
+    life.delete().await?;
+    Ok(start.elapsed())
 }
 
 /// Recreates the state after a machine restart: only the driver's disk is mounted, and no loop device
@@ -91,11 +96,11 @@ async fn go_on(run: &Run, next: Next, request: v1::CreateVolumeRequest) {
 #[test]
 fn killed_in_a_volumes_life_it_comes_to_a_good_end_by_every_next_step() {
     with_driver(&[], async |run, mut driver| {
-        let start = Instant::now();
-        for first in 0..4 {
-            live(run, request(first * 4)).await.unwrap();
+        // The last whole life of each kind: a machine is not as busy all the time.
+        let mut whole = Vec::new();
+        for kind in 0..KINDS {
+            whole.push(live(run, request(kind * 4)).await.unwrap());
         }
-        let whole = start.elapsed() / 4;
         driver.kill();
         let rounds = rounds(32);
         let mut dice = 0x9e37_79b9_u32;
@@ -104,13 +109,17 @@ fn killed_in_a_volumes_life_it_comes_to_a_good_end_by_every_next_step() {
             let next = NEXT[round as usize % NEXT.len()];
             driver.start_again().await;
             dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let whole = &mut whole[(round / 4 % KINDS) as usize];
             let moment = whole.mul_f64(f64::from(dice >> 16) / 65536.0);
             let killed = async {
                 tokio::time::sleep(moment).await;
                 driver.kill();
             };
             let (lived, ()) = tokio::join!(live(run, request(round)), killed);
-            cut += u32::from(lived.is_err());
+            match lived {
+                Ok(length) => *whole = length,
+                Err(_) => cut += 1,
+            }
             if let Next::Reboot = next {
                 reboot(run);
             }

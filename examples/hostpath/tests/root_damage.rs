@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use csi_core::client::Client;
-use csi_mount::LoopDevice;
+use csi_mount::internal::LoopDevice;
 use csi_proto::v1;
 use nix::mount::{MsFlags, mount};
 use support::life::Life;
@@ -66,6 +66,17 @@ fn an_image_that_is_gone_or_cut_off_is_lost_data() {
         assert_eq!(hurt.wrong().await, (reasons.clone(), reasons));
         File::options().write(true).open(&image).unwrap().set_len(8 * MIB).unwrap();
         assert_eq!(hurt.wrong().await, (none(), none()), "it is as large again");
+
+        // A deletion would remove the link only, and a copy follows none.
+        let moved = image.with_extension("moved");
+        fs::rename(&image, &moved).unwrap();
+        std::os::unix::fs::symlink(&moved, &image).unwrap();
+        let missing = vec!["ContentMissing".to_owned()];
+        assert_eq!(hurt.wrong().await, (missing.clone(), missing));
+        let refused = hurt.snapshot("of a link").await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused:?}");
+        fs::rename(&moved, &image).unwrap();
+        assert_eq!(hurt.wrong().await, (none(), none()), "it is a file again");
 
         fs::rename(&image, run.of("aside")).unwrap_or_else(|_| fs::remove_file(&image).unwrap());
         let reasons = vec!["ContentMissing".to_owned()];

@@ -77,7 +77,7 @@ fn where_the_node_does_not_expand_staging_does() {
         life.unstage().await.unwrap();
         life.stage().await.unwrap();
         let target = life.publish("one").await.unwrap();
-        assert!(csi_mount::stats(&target).unwrap().bytes.total > 400 * MIB);
+        assert!(csi_mount::Host::kernel().mounts().stats(&target).unwrap().bytes.total > 400 * MIB);
         life.end().await;
         // A raw device does not need a stage to grow: the published device grows at once.
         let mut raw = Life::new(run, wanted("raw", None, 8 * MIB)).await.unwrap();

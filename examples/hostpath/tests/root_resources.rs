@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use csi_core::client::Client;
+use csi_core::client::{Client, VolumeUse};
 use csi_proto::v1;
 use support::life::Life;
 use support::requests::*;
@@ -35,12 +35,8 @@ async fn modify(client: &Client, id: &str, text: &str) -> Result<(), Status> {
 }
 
 async fn snapshot(client: &Client, id: &str, name: &str) -> Result<String, Status> {
-    let request = v1::CreateSnapshotRequest {
-        source_volume_id: id.to_owned(),
-        name: name.to_owned(),
-        ..Default::default()
-    };
-    Ok(client.call(request).await?.snapshot.unwrap().snapshot_id)
+    let volume = VolumeUse::new(id, capability(None, 1));
+    Ok(client.call(volume.create_snapshot(name)).await?.snapshot.unwrap().snapshot_id)
 }
 
 /// The paths below a directory.
@@ -113,6 +109,26 @@ fn a_full_disk_is_named_and_nothing_is_left_of_the_try() {
             }
             assert!(refused >= 4, "{refused}");
             modify(&client, &id, "short").await.unwrap();
+        },
+    );
+}
+
+#[test]
+fn after_an_expansion_on_a_full_disk_the_driver_starts_and_deletes() {
+    with_driver_on(
+        || Run::on_tmpfs(2 * MIB),
+        &[],
+        async |run, mut driver| {
+            let client = run.client();
+            let volume = client.call(wanted("grown", Some(""), MIB)).await.unwrap().volume.unwrap();
+            let filler = fill(run, 0);
+            let growing = VolumeUse::new(&volume.volume_id, capability(None, 1));
+            let status = client.call(growing.controller_expand_volume(2 * MIB as i64)).await.unwrap_err();
+            names_its_path(&status, run, "No space left on device");
+            driver.restart().await;
+            delete(&client, &volume.volume_id).await.unwrap();
+            fs::remove_file(filler).unwrap();
+            nothing_is_half_made(run);
         },
     );
 }
@@ -312,14 +328,6 @@ fn a_create_without_memory_is_refused_or_works_and_is_never_half_made() {
     });
 }
 
-/// Reads a number of the process, such as `Threads:` or `RssAnon:` in KiB.
-fn status(driver: &Driver, field: &str) -> u64 {
-    let path = format!("/proc/{}/status", driver.id());
-    let text = fs::read_to_string(path).unwrap();
-    let value = text.lines().find_map(|line| line.strip_prefix(field)).expect(field);
-    value.split_whitespace().next().unwrap().parse().unwrap()
-}
-
 /// After a drain of a node the kubelet starts all its pods at once.
 #[test]
 fn a_burst_takes_few_threads_and_its_memory_is_given_back() {
@@ -328,7 +336,7 @@ fn a_burst_takes_few_threads_and_its_memory_is_given_back() {
         || Run::on_tmpfs(8 << 30),
         &[],
         async |run, driver| {
-            let before = status(&driver, "RssAnon:");
+            let before = driver.status("RssAnon:");
             let mut lives = Vec::new();
             for at in 0..VOLUMES {
                 let mut life =
@@ -336,6 +344,7 @@ fn a_burst_takes_few_threads_and_its_memory_is_given_back() {
                 life.attach("node-1").await.unwrap();
                 lives.push(life);
             }
+            let begin = Instant::now();
             let mut burst = JoinSet::new();
             for life in &lives {
                 fs::create_dir_all(life.staging()).unwrap();
@@ -345,22 +354,24 @@ fn a_burst_takes_few_threads_and_its_memory_is_given_back() {
             }
             let mut threads = 0;
             while !burst.is_empty() {
-                threads = threads.max(status(&driver, "Threads:"));
+                threads = threads.max(driver.status("Threads:"));
                 if let Ok(Some(staged)) =
                     tokio::time::timeout(Duration::from_millis(5), burst.join_next()).await
                 {
                     staged.unwrap().unwrap();
                 }
             }
-            let peak = status(&driver, "RssAnon:");
-            // 41 on a quiet machine with two cores. On a busy one some steps take longer than work keeps its place.
-            assert!(threads <= 80, "{threads} threads at once");
+            let peak = driver.status("RssAnon:");
+            // 41 on a quiet machine with two cores, and 80 to 132 without places. On a busy machine some work takes
+            // longer than the 10 s for which it keeps its place, and other work begins next to it.
+            let most = 64 + 16 * (begin.elapsed().as_secs() / 10);
+            assert!(threads <= most, "{threads} threads at once, and {most} are allowed");
 
             let end = Instant::now() + Duration::from_secs(120);
             let mut after = peak;
             while after > 8 * 1024 && Instant::now() < end {
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                after = status(&driver, "RssAnon:");
+                after = driver.status("RssAnon:");
             }
             println!(
                 "{threads} threads; private memory {before} KiB before, {peak} in the burst, {after} after it"

@@ -44,10 +44,6 @@ struct Pool {
     disks: RemoteDisks,
 }
 
-/// The StorageClass accepts no parameters.
-#[derive(serde::Deserialize)]
-struct Params {}
-
 impl Pool {
     fn image(&self, id: &VolumeId) -> Result<PathBuf> {
         Ok(self.images.join(id.as_file_name()?))
@@ -179,10 +175,9 @@ impl Controller for Pool {
 #[async_trait]
 impl CreateDeleteVolume for Pool {
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
-        let Params {} = request.parameters.parse()?;
-        let filesystems = request.volume_capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
-        let least = filesystems.map(Filesystem::min_size).max().unwrap_or(MIB);
-        let wanted = request.capacity_range.at_least(least).choose(GIB, MIB)?;
+        request.parameters.check_keys(&[])?;
+        let sizes = request.volume_capabilities.iter().map(VolumeCapability::min_device_size);
+        let wanted = request.capacity_range.at_least(sizes.fold(MIB, u64::max)).choose(GIB, MIB)?;
         let id = VolumeId::from_name(&request.name)?;
         self.run(move |pool| pool.create(&id, wanted)).await
     }
@@ -218,14 +213,17 @@ impl PublishUnpublishVolume for Pool {
     }
 
     async fn unpublish_volume(&self, request: ControllerUnpublishVolumeRequest) -> Result<()> {
-        self.run(move |pool| {
+        let unpublished = self.run(move |pool| {
             pool.change(&request.volume_id, |lun| {
                 lun.published.unpublish(request.node_id.as_ref());
                 Ok(())
             })
-        })
-        .await
-        .map(drop)
+        });
+        match unpublished.await {
+            // A deleted volume is attached nowhere. After an error the call would be repeated for ever.
+            Err(Error::VolumeNotFound(_)) => Ok(()),
+            done => done.map(drop),
+        }
     }
 }
 
@@ -299,4 +297,30 @@ pub fn plugin(pool: PathBuf, portal: SocketAddr) -> Result<Plugin> {
         .own_directory(pool)
         .controller(controller)
         .node(BlockNode::service(volumes).single_node_multi_writer()))
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_core::proto::v1;
+
+    use super::*;
+
+    /// It would be repeated for ever, and keep the VolumeAttachment.
+    #[tokio::test]
+    async fn a_deleted_volume_can_be_detached() {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = Pool {
+            images: directory.path().to_owned(),
+            luns: Records::open(directory.path().join("luns")).unwrap(),
+            numbers: Arc::default(),
+            portal: "127.0.0.1:0".parse().unwrap(),
+            disks: RemoteDisks::new(directory.path().join("attached")),
+        };
+        let detach = v1::ControllerUnpublishVolumeRequest {
+            volume_id: "deleted".to_owned(),
+            node_id: "node-1".to_owned(),
+            ..Default::default()
+        };
+        pool.unpublish_volume(detach.try_into().unwrap()).await.unwrap();
+    }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use csi_core::controller::{
     Capacity, CreateSnapshotRequest, DeleteSnapshotRequest, GetCapacity, GetCapacityRequest,
 };
-use csi_core::mount::erase::EraseMode;
 use csi_core::mount::flow::block::StagePlan;
+use csi_core::mount::lvm::EraseMode;
 use csi_core::mount::lvm::{HOST_LAUNCHER, LvmLayout, LvmName, LvmOptions, LvmRequest};
 use csi_core::mount::{Filesystem, IdMap, Luks};
 use csi_core::node::{
@@ -104,8 +104,8 @@ impl CreateDeleteVolume for Local {
         let params: Params = request.parameters.parse()?;
         let places = [Place::new(self.here()?, ())];
         Place::candidates(&places, request.accessibility_requirements.as_ref(), 0)?;
-        let filesystems = request.volume_capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
-        let range = request.capacity_range.at_least(filesystems.map(Filesystem::min_size).max().unwrap_or(1));
+        let sizes = request.volume_capabilities.iter().map(VolumeCapability::min_device_size);
+        let range = request.capacity_range.at_least(sizes.fold(1, u64::max));
         let id = VolumeId::from_name(&request.name)?;
         let bytes = range.choose(1 << 30, 1)?;
         let source = request.volume_content_source.as_ref().map(LvmName::from);

@@ -51,7 +51,8 @@ pub struct VolumeArgs {
     pub mount_permissions: Mode,
 
     /// The time in seconds after which an operation fails if the server of its share does not answer
-    #[arg(long, env = "SERVER_PATIENCE", value_name = "SECONDS", default_value_t = 40)]
+    #[arg(long, env = "SERVER_PATIENCE", value_name = "SECONDS", default_value_t = 40,
+        value_parser = clap::value_parser!(u64).range(1..))]
     pub server_patience: u64,
 }
 

@@ -17,7 +17,7 @@ use csi_core::mount::Root;
 use csi_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::records::{Part, foreign};
+use crate::records::Part;
 use crate::volumes;
 
 /// The record of a place.
@@ -27,18 +27,11 @@ pub(crate) struct Place {
     was_found: bool,
     /// The keys of the volumes that own the place.
     volumes: BTreeSet<String>,
-    /// The place itself. Records of earlier versions don't have it.
-    #[serde(default)]
-    sub_dir: Option<String>,
 }
 
 impl Place {
     fn read(root: &Root, sub_dir: &str) -> Result<Option<Self>> {
-        let place: Option<Self> = Part::Places.read(root, sub_dir)?;
-        match place.as_ref().and_then(|place| place.sub_dir.as_deref()) {
-            Some(other) if other != sub_dir => Err(foreign(root, Part::Places, sub_dir, other)),
-            _ => Ok(place),
-        }
+        Part::Places.read(root, sub_dir)
     }
 
     /// Whether the directory is or will be created for a single volume, its only owner.
@@ -67,7 +60,7 @@ pub(crate) fn enter(root: &Root, sub_dir: &str, key: &str, is_copy: bool) -> Res
         Some(place) => place,
         None => {
             refuse_nested("parameters[subDir]", root, sub_dir)?;
-            Place { was_found: is_there, sub_dir: Some(sub_dir.to_owned()), ..Place::default() }
+            Place { was_found: is_there, ..Place::default() }
         }
     };
     if let (Some(first), 1) = (place.volumes.first(), place.volumes.len())

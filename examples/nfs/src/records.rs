@@ -80,13 +80,6 @@ impl Part {
     }
 }
 
-/// The error for a record that is of another name than its file.
-pub(crate) fn foreign(root: &Root, part: Part, key: &str, name: &str) -> Error {
-    let file = root.path().join(format!("{}.json", part.path(key)));
-    let text = format!("{}: is the record of {name:?}, not of {key}: restore the file", file.display());
-    Error::Internal(text.into())
-}
-
 /// The longest name, in bytes, that is used as a key unchanged.
 const LONGEST: usize = 48;
 

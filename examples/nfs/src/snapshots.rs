@@ -10,7 +10,7 @@ use csi_core::types::{Snapshot, SnapshotId};
 use csi_core::{Error, Result, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use crate::records::{self, Part, foreign};
+use crate::records::Part;
 use crate::volumes;
 
 /// A snapshot's record.
@@ -23,11 +23,7 @@ pub(crate) struct Cut {
 }
 
 fn find(root: &Root, key: &str) -> Result<Option<Cut>> {
-    let found: Option<Cut> = Part::Snapshots.read(root, key)?;
-    match found {
-        Some(cut) if records::key(&cut.name) != key => Err(foreign(root, Part::Snapshots, key, &cut.name)),
-        found => Ok(found),
-    }
+    Part::Snapshots.read(root, key)
 }
 
 /// Creates the snapshot, or finds the one that was created with this name.

@@ -32,7 +32,7 @@ use csi_core::{CreateVolumeRequest, Error, Reason, Result, Volume, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use crate::parameters::{OnDelete, Wanted, sub_dir_of};
-use crate::records::{self, Part, foreign};
+use crate::records::{self, Part};
 use crate::share_workers::{OpenShare, locked};
 use crate::{places, snapshots};
 
@@ -105,9 +105,6 @@ impl Content {
 pub(crate) fn find(root: &Root, key: &str) -> Result<Option<VolumeRecord>> {
     let found: Option<VolumeRecord> = Part::Volumes.read(root, key)?;
     let Some(record) = found else { return Ok(None) };
-    if records::key(&record.name) != key {
-        return Err(foreign(root, Part::Volumes, key, &record.name));
-    }
     // A user who can write to the whole share could have written the record.
     let sub_dir = sub_dir_of("the record's sub_dir", &record.sub_dir);
     let sub_dir = sub_dir.map_err(|error| Error::Internal(Reason::from_error(error)))?;

@@ -21,3 +21,11 @@ async fn the_controller_conforms_and_nothing_is_left() {
 fn the_program_explains_itself() {
     test_support::driver::explains_itself(env!("CARGO_BIN_EXE_nfs"));
 }
+
+#[test]
+fn a_driver_without_patience_is_refused() {
+    let program = env!("CARGO_BIN_EXE_nfs");
+    let refused = std::process::Command::new(program).arg("--server-patience=0").output().unwrap();
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && text.contains("--server-patience"), "{text}");
+}

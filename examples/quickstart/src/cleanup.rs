@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use csi_mount::{Detach, ErrorKind, LoopDevice, MountEntry, Target, Unmount, mounts};
+use csi_mount::{Detach, ErrorKind, Host, LoopPath, MountEntry, Target, Unmount, mounts};
 
 /// The folder of a driver's volumes, inside the driver's own folder.
 pub(crate) const STORAGE: &str = "storage";
@@ -77,11 +77,13 @@ fn unmount_all(place: &Path) -> csi_mount::Result<usize> {
 }
 
 /// The loop devices over files in `place`, and the loop devices over those devices.
-pub(crate) fn loop_devices(place: &Path) -> Result<Vec<LoopDevice>, String> {
+pub(crate) fn loop_devices(place: &Path) -> Result<Vec<LoopPath>, String> {
+    let host = Host::kernel();
+    let found = |file: &Path| host.devices().loop_devices(file).map_err(|error| error.to_string());
     let mut devices = Vec::new();
     for file in backing_files(place).map_err(|error| error.to_string())? {
-        for device in LoopDevice::find(&file).map_err(|error| error.to_string())? {
-            devices.extend(LoopDevice::find(device.path()).map_err(|error| error.to_string())?);
+        for device in found(&file)? {
+            devices.extend(found(&device.path)?);
             devices.push(device);
         }
     }
@@ -125,10 +127,10 @@ fn detach_all(file: &Path) -> csi_mount::Result<usize> {
 }
 
 fn try_detach_all(file: &Path, count: &mut usize) -> csi_mount::Result<()> {
-    for device in LoopDevice::find(file)? {
-        try_detach_all(device.path(), count)?;
-        device.detach()?;
-        *count += 1;
+    let host = Host::kernel();
+    for device in host.devices().loop_devices(file)? {
+        try_detach_all(&device.path, count)?;
     }
+    *count += host.devices().loop_detach(file)?;
     Ok(())
 }

@@ -8,7 +8,6 @@ mod cleanup;
 mod driver;
 mod namespace;
 mod run;
-mod tools;
 
 use std::io::Write as _;
 use std::process::ExitCode;

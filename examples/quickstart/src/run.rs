@@ -11,7 +11,6 @@ use crate::args::{Example, Run};
 use crate::cleanup;
 use crate::driver::{self, CALL_TIMEOUT, Driver};
 use crate::namespace::Privileges;
-use crate::tools;
 
 const MIB: i64 = 1 << 20;
 const OK: u8 = 0;
@@ -47,7 +46,7 @@ impl Plan {
             }
         }
         if examples.contains(&Example::Block) {
-            tools::look_up(filesystem)?;
+            look_up_tools(filesystem)?;
         }
         Ok(Self { examples, filesystem, keep: run.keep, privileges, left_out })
     }
@@ -74,6 +73,25 @@ enum End {
     Well,
     Failed(Failure),
     Signal(Signal),
+}
+
+/// Checks for the programs that volumes with this filesystem on loop devices need.
+///
+/// # Errors
+/// Names the missing program, and the Debian package that has it.
+fn look_up_tools(filesystem: Filesystem) -> Result<(), String> {
+    if let Err(missing) = filesystem.find_tools() {
+        let package = filesystem.package();
+        return Err(format!(
+            "{missing} (`apt-get install {package}`), choose another filesystem with --fs, or run `--only dirs`"
+        ));
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Err("/dev/loop-control is missing: load the kernel module `loop` (a container needs the host's /dev), \
+                    or run `--only dirs`"
+            .to_owned());
+    }
+    Ok(())
 }
 
 /// Runs the plan, cleans up, and returns the exit status.
@@ -246,7 +264,7 @@ fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
             report.command(&format!("umount {}", quoted(&mount.mount_point)));
         }
         for device in cleanup::loop_devices(place)? {
-            report.command(&format!("losetup -d {}", device.path().display()));
+            report.command(&format!("losetup -d {}", device.path.display()));
         }
     }
     report.command(&format!("rm -r {}", quoted(place)));

@@ -41,10 +41,7 @@ fn ctrl_c_at_any_time_leaves_nothing() {
         ("dirs.csi.example.org", 1),
     ] {
         let place = Place::of_root();
-        let mut running = place.start(&[]);
-        running.until(marker, count);
-        running.ctrl_c();
-        let (status, text) = running.finish();
+        let (status, text) = place.interrupt_at(marker, count);
         assert_eq!(status, Some(130), "after {marker} {count}:\n{text}");
         assert!(text.contains("Ctrl-C"), "{text}");
         place.assert_clean(&text);

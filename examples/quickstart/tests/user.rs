@@ -23,10 +23,7 @@ fn ctrl_c_leaves_nothing() {
         [("directories", 1), ("start the driver", 1), ("NodePublishVolume", 1), ("NodePublishVolume", 2)]
     {
         let place = Place::of_a_user();
-        let mut running = place.start(&[]);
-        running.until(marker, count);
-        running.ctrl_c();
-        let (status, text) = running.finish();
+        let (status, text) = place.interrupt_at(marker, count);
         assert_eq!(status, Some(130), "{text}");
         place.assert_clean(&text);
     }

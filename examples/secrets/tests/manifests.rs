@@ -27,6 +27,8 @@ fn a_wrong_option_is_named_and_a_missing_endpoint_too() {
     let (status, text, errors) = manifests(&["manifests", IMAGE, "--single", "--namespace=A"]);
     assert_eq!((status, text.as_str()), (Some(2), ""));
     assert!(errors.contains("namespace: \"A\""), "{errors}");
+    let (status, _, errors) = manifests(&["manifests", IMAGE, "--single", "--fuse-pods=per-node"]);
+    assert!(status == Some(2) && errors.contains("fuse-pods: the driver"), "{errors}");
     let (status, _, errors) = manifests(&["manifests", IMAGE]);
     assert!(status == Some(2) && errors.contains("--single"), "{errors}");
     let (status, _, errors) = manifests(&[]);

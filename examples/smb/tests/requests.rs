@@ -16,9 +16,11 @@ async fn requests_that_cannot_work_are_refused_by_name() {
     let client = serve(driver().host(node), places.path()).await;
     let full = map(&[("username", "u"), ("password", "p")]);
     let none = map(&[("username", "u")]);
+    let misspelt = map(&[("username", "u"), ("pasword", "p")]);
     let share = "//smb.example.org/share";
     for (context, group, secrets, code, part) in [
         (map(&[("source", share)]), "", &none, Code::Unauthenticated, "password"),
+        (map(&[("source", share)]), "", &misspelt, Code::InvalidArgument, "did you mean password?"),
         (map(&[("source", "smb.example.org/share")]), "", &full, Code::InvalidArgument, "//server/share"),
         (map(&[("source", "//smb.example.org/share/../x")]), "", &full, Code::InvalidArgument, ".."),
         (map(&[("source", share), ("subDir", "pvc-1")]), "", &full, Code::NotFound, "static"),

@@ -60,7 +60,7 @@ async fn a_call_is_a_part_of_its_callers_trace() {
     });
     let parent = format!("00-{TRACE}-{PARENT}-01");
     request.metadata_mut().insert("traceparent", parent.parse().unwrap());
-    client.controller().create_volume(request).await.unwrap();
+    client.call::<v1::CreateVolumeRequest>(request).await.unwrap();
 
     let [grpc, csi] = spans_of(&exporter, "CreateVolume").await;
     assert_eq!(grpc.parent_span_id.to_string(), PARENT);

@@ -13,13 +13,15 @@ use crate::error::Error;
 use crate::files::{Document, MARKER, yaml};
 use crate::objects;
 use crate::options::{Controller, Options};
-use crate::plan::Plan;
+use crate::plan::{COMPONENT, Plan};
 
 /// Marks the files of a chart that this crate writes.
 pub(crate) const HEAD: &str =
     "# Made from the driver's capabilities. Change the flags; give other values to Helm with -f or --set.\n";
 /// The character around expressions in texts of the objects: no flag can contain it.
 const QUOTE: char = '\0';
+/// The variable by which csi-core's flags take a level.
+const LOG_LEVEL: &str = "RUST_LOG";
 const REPLICATED: &str = "if gt (int .Values.controller.replicas) 1";
 
 /// Returns the files of the chart by their paths in its directory, `Chart.yaml` first.
@@ -41,12 +43,12 @@ pub(crate) fn files(plan: &Plan<'_>) -> Result<Vec<(String, String)>, Error> {
     let mut chart = Chart {
         values: json!({ "kubeletDir": options.kubelet_dir }),
         scales,
-        has_log_level: !options.classic,
+        has_log_level: !options.classic && !sets_log_level(options),
         expressions: Vec::new(),
     };
     let template_plan = Plan { driver: plan.driver, options: &with_expressions, name: plan.name.clone() };
     let mut files = Vec::new();
-    for (name, documents) in objects::all(&template_plan)?.0 {
+    for (name, documents) in objects::all(&template_plan).0 {
         // Helm stores the release in the namespace before it makes any object.
         let is_made = |document: &Document| name != "namespace.yaml" || document.kind != "Namespace";
         let documents = documents.into_iter().filter(is_made);
@@ -123,6 +125,12 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error {
     |source| Error::Io { path, source }
 }
 
+/// Whether the flags set the variable of the level.
+fn sets_log_level(options: &Options) -> bool {
+    let plain = options.env.iter().map(|(name, _)| name);
+    plain.chain(options.secret_env.iter().map(|variable| &variable.name)).any(|name| name == LOG_LEVEL)
+}
+
 /// The version in the tag of an image, if it is one of SemVer without an addition.
 fn version(image: &str) -> Option<&str> {
     let (_, tag) = image.split('@').next()?.rsplit_once(':')?;
@@ -154,13 +162,12 @@ impl Chart {
     fn template(&mut self, mut document: Document) -> Result<String, Error> {
         self.expressions.clear();
         match document.kind {
-            "DaemonSet" => self.workload(&mut document.object, "node"),
-            "Deployment" | "StatefulSet" => self.workload(&mut document.object, "controller"),
+            "DaemonSet" | "Deployment" | "StatefulSet" => self.workload(&mut document.object["spec"]),
+            "PodTemplate" => self.workload(&mut document.object),
             _ => {}
         }
         self.texts(&mut document.object);
-        let plain = document.comments + &yaml(document.kind, &document.object)? + &document.tail;
-        let plain = plain.replace("{{", r#"{{ "{{" }}"#);
+        let plain = document.text()?.replace("{{", r#"{{ "{{" }}"#);
         let mut template: String = plain.lines().map(|line| self.line(line)).collect();
         if document.kind == "PodDisruptionBudget" {
             template = format!("{{{{- {REPLICATED} }}}}\n{template}{{{{- end }}}}\n");
@@ -202,18 +209,27 @@ impl Chart {
         *place = default.unwrap_or(absent);
     }
 
-    fn workload(&mut self, object: &mut Value, part: &str) {
+    fn workload(&mut self, spec: &mut Value) {
+        let component =
+            spec["template"]["metadata"]["labels"][COMPONENT].as_str().unwrap_or_default().to_owned();
+        // FUSE programs run on the nodes of the driver.
+        let part = if component == "fuse" { "node" } else { &component };
         if self.scales && part == "controller" {
-            self.take(&mut object["spec"], "replicas", &[part, "replicas"], Value::Null);
+            self.take(spec, "replicas", &[part, "replicas"], Value::Null);
         }
-        let pod = &mut object["spec"]["template"]["spec"];
-        for field in ["affinity", "nodeSelector", "priorityClassName", "tolerations"] {
+        let pod = &mut spec["template"]["spec"];
+        for field in ["affinity", "nodeSelector", "tolerations"] {
             self.take(pod, field, &[part, field], json!({}));
         }
+        self.take(pod, "priorityClassName", &[&component, "priorityClassName"], json!({}));
         self.take(pod, "imagePullSecrets", &["imagePullSecrets"], json!([]));
         if let Some(spread) = pod.get_mut("topologySpreadConstraints") {
             let text = spread.take().to_string();
             *spread = self.expression(Some(REPLICATED.to_owned()), text);
+        }
+        // The program that the init container copies is the driver's.
+        for container in pod.get_mut("initContainers").and_then(Value::as_array_mut).into_iter().flatten() {
+            self.take(container, "image", &["images", "driver"], Value::Null);
         }
         for container in pod["containers"].as_array_mut().into_iter().flatten() {
             let name = camel_case(container["name"].as_str().unwrap_or_default());
@@ -225,13 +241,12 @@ impl Chart {
         }
     }
 
-    /// The variable by which csi-core's flags take a level.
     fn log_level(&mut self, driver: &mut Value) {
         self.values["logLevel"] = "".into();
         let condition = Some("with .Values.logLevel".to_owned());
-        let variable = r#"{"name": "RUST_LOG", "value": {{ toJson . }}}"#;
+        let variable = format!(r#"{{"name": "{LOG_LEVEL}", "value": {{{{ toJson . }}}}}}"#);
         match driver.get_mut("env").and_then(Value::as_array_mut) {
-            Some(variables) => variables.push(self.expression(condition, variable.to_owned())),
+            Some(variables) => variables.push(self.expression(condition, variable)),
             None => driver["env"] = self.expression(condition, format!("[{variable}]")),
         }
     }

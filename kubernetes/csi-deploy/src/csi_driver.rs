@@ -1,24 +1,21 @@
 //! The CSIDriver object: every field from a capability, or from what is declared.
 
 use csi_proto::{ControllerCapability, NodeCapability};
-use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, TokenRequest};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
 
-use crate::error::Error;
 use crate::files::Files;
-use crate::options::Options;
-use crate::options::{FsGroupPolicy, Lifecycle};
+use crate::options::{FsGroupPolicy, Lifecycle, Options, TokenRequest};
 use crate::plan::Plan;
 use crate::plan::labels;
 
-pub(crate) fn add(plan: &Plan<'_>, files: &mut Files) -> Result<(), Error> {
+pub(crate) fn add(plan: &Plan<'_>, files: &mut Files) {
     let options = plan.options;
     let Options { fs_group_policy, lifecycle, .. } = options;
     let mut comments = Vec::new();
     let mut by_capability = |field: &str, has: bool, capability: &str| {
         let verb = if has { "has" } else { "lacks" };
         comments.push(format!("{field}: the driver {verb} {capability}"));
-        Some(has)
+        has
     };
     let attach_required = by_capability(
         "attachRequired",
@@ -50,28 +47,23 @@ pub(crate) fn add(plan: &Plan<'_>, files: &mut Files) -> Result<(), Error> {
         Lifecycle::Ephemeral => &["Ephemeral"],
         Lifecycle::Both => &["Persistent", "Ephemeral"],
     };
-    let token = |token: &crate::TokenRequest| TokenRequest {
-        audience: token.audience.clone(),
-        expiration_seconds: token.seconds.map(i64::from),
-    };
-    let tokens: Vec<TokenRequest> = options.token.iter().map(token).collect();
-    let spec = CSIDriverSpec {
-        attach_required,
-        service_account_token_in_secrets: options.service_account_token_in_secrets.then_some(true),
-        storage_capacity,
-        fs_group_policy: Some(fs_group_policy.as_str().to_owned()),
-        node_allocatable_update_period_seconds: options.node_allocatable_update_period.map(i64::from),
-        pod_info_on_mount: Some(plan.pod_info()),
-        prevent_pod_scheduling_if_missing: options.prevent_pod_scheduling_if_missing.then_some(true),
-        requires_republish: Some(options.requires_republish),
-        se_linux_mount: Some(options.selinux_mount),
-        token_requests: (!tokens.is_empty()).then_some(tokens),
-        volume_lifecycle_modes: Some(modes.iter().map(|mode| (*mode).to_owned()).collect()),
-    };
-    let metadata = ObjectMeta {
-        name: Some(plan.driver.name.clone()),
-        labels: Some(labels(plan, None)),
-        ..ObjectMeta::default()
-    };
-    files.add("csidriver.yaml", comments, &CSIDriver { metadata, spec })
+    let token =
+        |token: &TokenRequest| json!({ "audience": token.audience, "expirationSeconds": token.seconds });
+    let tokens: Vec<Value> = options.token.iter().map(token).collect();
+    let spec = json!({
+        "attachRequired": attach_required,
+        "fsGroupPolicy": fs_group_policy.as_str(),
+        "nodeAllocatableUpdatePeriodSeconds": options.node_allocatable_update_period,
+        "podInfoOnMount": plan.pod_info(),
+        "preventPodSchedulingIfMissing": options.prevent_pod_scheduling_if_missing.then_some(true),
+        "requiresRepublish": options.requires_republish,
+        "seLinuxMount": options.selinux_mount,
+        "serviceAccountTokenInSecrets": options.service_account_token_in_secrets.then_some(true),
+        "storageCapacity": storage_capacity,
+        "tokenRequests": (!tokens.is_empty()).then_some(tokens),
+        "volumeLifecycleModes": modes,
+    });
+    let metadata = json!({ "labels": labels(plan, None), "name": plan.driver.name });
+    let object = json!({ "metadata": metadata, "spec": spec });
+    files.add("csidriver.yaml", comments, ("storage.k8s.io/v1", "CSIDriver"), object);
 }

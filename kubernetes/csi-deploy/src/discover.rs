@@ -2,7 +2,7 @@
 
 use csi_proto::client::{Client, explain};
 use csi_proto::v1;
-use csi_proto::{Rpc, escape};
+use csi_proto::{Rpc, RpcRequest, escape};
 use tonic::Code;
 
 use crate::driver::Driver;
@@ -14,16 +14,11 @@ impl Driver {
     /// # Errors
     /// [`DiscoverError`] when a call fails, or a service that the driver declares is on neither socket.
     pub async fn discover(node: &Client, controller: &Client) -> Result<Self, DiscoverError> {
-        let info = node.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await;
-        let info = answered(Rpc::GetPluginInfo, info)?;
-        let plugin = node.identity().get_plugin_capabilities(v1::GetPluginCapabilitiesRequest {}).await;
-        let plugin = answered(Rpc::GetPluginCapabilities, plugin)?;
+        let info = ask(node, v1::GetPluginInfoRequest {}).await?;
+        let plugin = ask(node, v1::GetPluginCapabilitiesRequest {}).await?;
         let mut driver = Self::new(info.name).with_plugin(&plugin.capabilities);
-        let answer = controller
-            .controller()
-            .controller_get_capabilities(v1::ControllerGetCapabilitiesRequest {})
-            .await;
-        if let Some(answer) = if_served(Rpc::ControllerGetCapabilities, answer)? {
+        let answer = ask(controller, v1::ControllerGetCapabilitiesRequest {}).await;
+        if let Some(answer) = if_served(answer)? {
             use v1::controller_service_capability::Type::Rpc;
             driver = driver.with_controller(
                 answer.capabilities.into_iter().filter_map(|one| one.r#type.map(|Rpc(rpc)| rpc.r#type())),
@@ -31,8 +26,8 @@ impl Driver {
         } else if driver.serves(v1::plugin_capability::service::Type::ControllerService) {
             return Err(DiscoverError::Missing { service: "Controller", flag: "--controller-endpoint" });
         }
-        let answer = node.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await;
-        let Some(answer) = if_served(Rpc::NodeGetCapabilities, answer)? else {
+        let answer = ask(node, v1::NodeGetCapabilitiesRequest {}).await;
+        let Some(answer) = if_served(answer)? else {
             return Err(DiscoverError::Missing { service: "Node", flag: "--endpoint" });
         };
         use v1::node_service_capability::Type::Rpc as NodeRpc;
@@ -42,20 +37,18 @@ impl Driver {
     }
 }
 
-type Answer<T> = Result<tonic::Response<T>, tonic::Status>;
-
-fn answered<T>(rpc: Rpc, answer: Answer<T>) -> Result<T, DiscoverError> {
-    answer.map(tonic::Response::into_inner).map_err(|status| DiscoverError::Refused {
-        rpc,
+async fn ask<R: RpcRequest>(client: &Client, request: R) -> Result<R::Answer, DiscoverError> {
+    client.call(request).await.map_err(|status| DiscoverError::Refused {
+        rpc: R::RPC,
         code: status.code(),
         reason: escape::terminal(&explain(&status)).into_owned(),
     })
 }
 
-fn if_served<T>(rpc: Rpc, answer: Answer<T>) -> Result<Option<T>, DiscoverError> {
+fn if_served<T>(answer: Result<T, DiscoverError>) -> Result<Option<T>, DiscoverError> {
     match answer {
-        Err(status) if status.code() == Code::Unimplemented => Ok(None),
-        answer => answered(rpc, answer).map(Some),
+        Err(DiscoverError::Refused { code: Code::Unimplemented, .. }) => Ok(None),
+        answer => answer.map(Some),
     }
 }
 

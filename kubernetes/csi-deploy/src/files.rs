@@ -1,7 +1,6 @@
 //! The files that are made, in their order, and each object as YAML.
 
 use csi_proto::escape;
-use k8s_openapi::Resource;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -13,41 +12,26 @@ pub(crate) struct Files(pub(crate) Vec<(&'static str, Vec<Document>)>);
 
 #[derive(Debug)]
 pub(crate) struct Document {
+    api: &'static str,
     pub(crate) kind: &'static str,
     /// Lines of YAML.
     pub(crate) comments: String,
-    /// The object as YAML, in the order of its type's fields.
-    pub(crate) yaml: String,
-    /// The same object.
+    /// Its other fields.
     pub(crate) object: Value,
-    /// Lines of YAML after it: fields that are YAML already.
+    /// Lines of YAML after the object: fields that are YAML already.
     pub(crate) tail: String,
 }
 
 impl Files {
-    pub(crate) fn add<T>(
+    /// Adds an object of this API and kind. Its fields that are null are left out.
+    pub(crate) fn add(
         &mut self,
         file: &'static str,
         comments: Vec<String>,
-        object: &T,
-    ) -> Result<(), Error>
-    where
-        T: Resource + Serialize,
-    {
-        self.add_as(T::KIND, file, comments, object)
-    }
-
-    /// The same for an object of a type that is not one of Kubernetes.
-    pub(crate) fn add_as(
-        &mut self,
-        kind: &'static str,
-        file: &'static str,
-        comments: Vec<String>,
-        object: &impl Serialize,
-    ) -> Result<(), Error> {
-        let document = Document::new(kind, &comments, object)?;
-        self.push(file, document);
-        Ok(())
+        kind: (&'static str, &'static str),
+        object: Value,
+    ) {
+        self.push(file, Document::new(comments, kind, object));
     }
 
     pub(crate) fn push(&mut self, file: &'static str, document: Document) {
@@ -60,15 +44,30 @@ impl Files {
 
 impl Document {
     pub(crate) fn new(
-        kind: &'static str,
-        comments: &[String],
-        object: &impl Serialize,
-    ) -> Result<Self, Error> {
+        comments: Vec<String>,
+        (api, kind): (&'static str, &'static str),
+        mut object: Value,
+    ) -> Self {
         let comments = comments.iter().map(|line| format!("# {}\n", escape::terminal(line))).collect();
-        let yaml = yaml(kind, object)?;
-        let object =
-            serde_json::to_value(object).map_err(|error| Error::Yaml { kind, reason: error.to_string() })?;
-        Ok(Self { kind, comments, yaml, object, tail: String::new() })
+        leave_out_nulls(&mut object);
+        Self { api, kind, comments, object, tail: String::new() }
+    }
+
+    pub(crate) fn text(&self) -> Result<String, Error> {
+        let Self { api, kind, comments, object, tail } = self;
+        let fields = yaml(kind, object)?;
+        Ok(format!("{comments}apiVersion: {api}\nkind: {kind}\n{fields}{tail}"))
+    }
+}
+
+fn leave_out_nulls(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(leave_out_nulls),
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(leave_out_nulls);
+        }
+        _ => {}
     }
 }
 

@@ -18,8 +18,8 @@
 //! # Ok::<_, csi_deploy::Error>(())
 //! ```
 //!
-//! The objects are values of `k8s-openapi`'s types; no text template is filled in. Equal input gives equal
-//! bytes, in one order. The Helm chart is made from the same objects.
+//! The objects are JSON values; no text template is filled in. Equal input gives equal bytes, in one order. The Helm
+//! chart is made from the same objects.
 //!
 //! | module | has |
 //! |---|---|
@@ -38,14 +38,15 @@
 //! | `clap` | [`Options`] as command-line flags, and `Output` |
 //! | `client` | `Driver::discover`: reads the facts from a socket |
 //!
-//! The types are those of Kubernetes 1.37 (`k8s-openapi/latest`): k8s-openapi has one version in a program, and
-//! the types differ between versions. The objects have only fields that also older clusters know, and with their
-//! options those in `docs/releases.md`.
+//! The objects are those of Kubernetes 1.37: the tests read each as its type of `k8s-openapi` and back, and no field is
+//! lost. The objects have only fields that also older clusters know, and with their options those in
+//! `docs/releases.md`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod chart;
+mod checks;
 mod classes;
 mod csi_driver;
 #[cfg(feature = "client")]
@@ -55,7 +56,6 @@ mod error;
 mod extras;
 mod files;
 mod manifests;
-mod monitoring;
 mod names;
 mod objects;
 mod options;

@@ -23,11 +23,10 @@ use crate::{chart, objects, releases, testdriver};
 pub fn manifests(driver: &Driver, options: &Options) -> Result<Manifests, Error> {
     let plan = Plan::new(driver, options)?;
     let text = |(name, documents): (_, Vec<Document>)| {
-        let texts: Vec<String> =
-            documents.into_iter().map(|one| one.comments + &one.yaml + &one.tail).collect();
-        (name, texts.join(MARKER))
+        let texts = documents.iter().map(Document::text).collect::<Result<Vec<_>, _>>()?;
+        Ok((name, texts.join(MARKER)))
     };
-    let files: Vec<_> = objects::all(&plan)?.0.into_iter().map(text).collect();
+    let files = objects::all(&plan).0.into_iter().map(text).collect::<Result<Vec<_>, Error>>()?;
     let base = Kustomization {
         api_version: "kustomize.config.k8s.io/v1beta1",
         kind: "Kustomization",
@@ -174,6 +173,13 @@ fn notes(plan: &Plan<'_>) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if plan.options.fuse_pods.is_some() && !plan.options.requires_republish {
+        notes.push(
+            "a FUSE program that has ended with its pod starts again at the next publish of its volume: with \
+             --requires-republish the kubelet publishes every 90 s"
+                .to_owned(),
+        );
+    }
     let objects = plan.own_objects();
     if !objects.is_empty() {
         notes.push(format!(
@@ -182,7 +188,7 @@ fn notes(plan: &Plan<'_>) -> Vec<String> {
             objects.join(", ")
         ));
     }
-    if plan.options.replicas > 1 {
+    if plan.options.replicas > 1 && !plan.options.no_sidecars {
         notes.push("each sidecar elects its own leader, so several controller pods can serve calls at the same time: \
                     the driver must bear that".to_owned());
     }

@@ -6,7 +6,10 @@ use crate::error::Error;
 const LABEL: usize = 63;
 const SUBDOMAIN: usize = 253;
 /// The longest suffix that this crate puts after the beginning of a name.
-const SUFFIX: usize = "-snapshot-metadata".len();
+pub(crate) const SUFFIX: &str = "-snapshot-metadata";
+/// The same with a StatefulSet: a label of its pods has its name and a hash of up to ten digits
+/// (kubernetes/kubernetes#64023).
+pub(crate) const STATEFUL_SET_SUFFIX: &str = "-controller-0123456789";
 /// The verbs of RBAC for resources, in the usual order.
 pub(crate) const VERBS: [&str; 8] =
     ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
@@ -42,10 +45,10 @@ pub(crate) fn check_label(field: &'static str, text: &str) -> Result<(), Error> 
     })
 }
 
-pub(crate) fn check_prefix(field: &'static str, text: &str) -> Result<(), Error> {
+pub(crate) fn check_prefix(field: &'static str, text: &str, suffix: &str) -> Result<(), Error> {
     check_label(field, text)?;
     let length = text.len();
-    let most = LABEL - SUFFIX;
+    let most = LABEL - suffix.len();
     check(length <= most, field, || {
         format!(
             "{text:?} has {length} characters, at most {most} leave room for the ends of names: give a shorter \
@@ -125,9 +128,10 @@ mod tests {
         for bad in ["a.b", &"x".repeat(64), "A", ""] {
             assert!(check_label("x", bad).is_err(), "{bad}");
         }
-        assert!(
-            check_prefix("name", &"x".repeat(45)).is_ok() && check_prefix("name", &"x".repeat(46)).is_err()
-        );
+        for (suffix, most) in [(SUFFIX, 45), (STATEFUL_SET_SUFFIX, 41)] {
+            assert!(check_prefix("name", &"x".repeat(most), suffix).is_ok());
+            assert!(check_prefix("name", &"x".repeat(most + 1), suffix).is_err());
+        }
         assert!(check_driver(&"x".repeat(63)).is_ok() && check_driver(&"x".repeat(64)).is_err());
     }
 

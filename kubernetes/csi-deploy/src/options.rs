@@ -13,7 +13,7 @@ use crate::settings::{FilesDirectory, SecretVariable};
 /// Where the sidecars' maintainers publish the images. `sidecar_registry` names another place.
 const SIDECAR_REGISTRY: &str = "registry.k8s.io/sig-storage";
 const NAMESPACE: &str = "kube-system";
-const FUSE_MEMORY: &str = "1Gi";
+pub(crate) const FUSE_MEMORY: &str = "1Gi";
 const KUBELET: &str = "/var/lib/kubelet";
 /// The port in docs/manifest-objects.md, and livenessprobe's default.
 const PORT: u16 = 9808;
@@ -85,6 +85,10 @@ options! {
     replicas: u16 = 1, [value_name = "COUNT", default_value_t = 1];
 
     "Controller":
+    /// The driver does the work of the controller's sidecars itself, as csi-controllers' run does: the pod has one
+    /// container, and one leader among all replicas
+    no_sidecars: bool, [];
+
     /// The driver's controller elects a leader itself, as csi-kube's Election does. A process that waits has no
     /// socket, so no probe asks it, and the sidecars elect no leader
     driver_elects: bool, [];
@@ -181,12 +185,17 @@ options! {
     /// -fuse
     fuse_pods: Option<FusePods>, [value_name = "KIND"];
 
-    /// With --fuse-pods per-node the image of the FUSE programs, if it is not the driver's. The driver's program is copied
-    /// into its pods, and must be linked statically
+    /// With --fuse-pods the image of the FUSE programs, if it is not the driver's. The driver's program is copied into
+    /// their pods, and must be linked statically
     fuse_image: Option<String>, [value_name = "IMAGE"];
 
-    /// With --fuse-pods per-node the memory of all FUSE programs of a node, which is reserved on each node
+    /// With --fuse-pods the memory that each of their pods reserves and is limited to: per-node that of all FUSE programs
+    /// of a node
     fuse_memory: String = FUSE_MEMORY.to_owned(), [value_name = "QUANTITY", default_value = FUSE_MEMORY];
+
+    /// With --fuse-pods the priority class of their pods [default: system-node-critical with per-node, none with
+    /// per-volume]
+    fuse_priority_class: Option<String>, [value_name = "NAME"];
 
     "CSIDriver":
     /// The kinds of volumes: persistent, ephemeral (inline in a pod), or both
@@ -474,7 +483,7 @@ impl Options {
         for (field, directories) in
             [("secret-files", &self.secret_files), ("config-files", &self.config_files)]
         {
-            let directories = directories.iter().filter(|directory| directory.is_in(part));
+            let directories = directories.iter().filter(|directory| directory.pods.have(part));
             paths.extend(directories.map(|directory| (field, directory.path.as_str())));
         }
         paths

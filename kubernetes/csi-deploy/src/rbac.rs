@@ -6,13 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::api::rbac::v1::{
-    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::error::Error;
 use crate::files::Files;
 use crate::options::Controller;
 use crate::options::FusePods;
@@ -81,16 +77,30 @@ const IN_USE: Condition = Condition {
     holds: |plan| !plan.expands_online(),
 };
 
+const OFFLINE: Condition =
+    Condition { text: "the driver expands OFFLINE", holds: |plan| !plan.expands_online() };
+const TOPOLOGY: Condition =
+    Condition { text: "the driver has a topology", holds: |plan| plan.has_topology() };
+const CHANGES_CLAIMS: Condition = Condition {
+    text: "the driver has a topology (a claim goes back to the scheduler) or CLONE_VOLUME (the finalizer of a source)",
+    holds: |plan| plan.has_topology() || plan.has(csi_proto::ControllerCapability::CloneVolume),
+};
+
+const CONDITION: Condition =
+    Condition { text: "the driver has VOLUME_CONDITION, of spec v1.12", holds: |_| true };
+
 fn watches_nodes(plan: &Plan<'_>) -> bool {
     (plan.has_topology() || plan.publishes_capacity()) && !plan.is_node_local()
 }
 
 const READ: &[&str] = &["get", "list", "watch"];
+const WATCH: &[&str] = &["list", "watch"];
 /// What client-go's recorder of events calls; the sidecars' files also allow list, watch and update.
 const EVENTS: &[&str] = &["create", "patch"];
 /// The sidecar's file also allows update.
 const CONTENTS: &[&str] = &["get", "list", "watch", "patch"];
 const CHANGE: &[&str] = &["update", "patch"];
+const EVENTS_GROUP: &str = "events.k8s.io";
 const STORAGE: &str = "storage.k8s.io";
 const SNAPSHOT: &str = "snapshot.storage.k8s.io";
 const GROUP: &str = "groupsnapshot.storage.k8s.io";
@@ -108,7 +118,7 @@ const fn row(
 
 /// All rules, except that on leases, which all sidecars share, and those on Secrets, which the options name.
 #[rustfmt::skip]
-const TABLE: [Row; 46] = {
+const TABLE: [Row; 45] = {
     use Sidecar::*;
     [
         row(Provisioner, Cluster, "", "persistentvolumes", &["get", "list", "watch", "create", "patch", "delete"], ALWAYS),
@@ -147,25 +157,79 @@ const TABLE: [Row; 46] = {
         row(Snapshotter, Cluster, GROUP, "volumegroupsnapshotcontents", CONTENTS, GROUPS),
         row(Snapshotter, Cluster, GROUP, "volumegroupsnapshotcontents/status", CHANGE, GROUPS),
 
-        // Its file also lets it change these objects, which its code only reads.
-        row(SnapshotMetadata, Cluster, "cbt.storage.k8s.io", "snapshotmetadataservices", &["get", "list"], ALWAYS),
+        // Its file also lets it list and change these objects, which its code only gets.
+        row(SnapshotMetadata, Cluster, "cbt.storage.k8s.io", "snapshotmetadataservices", &["get"], ALWAYS),
         row(SnapshotMetadata, Cluster, "authentication.k8s.io", "tokenreviews", &["create"], ALWAYS),
         row(SnapshotMetadata, Cluster, "authorization.k8s.io", "subjectaccessreviews", &["create"], ALWAYS),
-        row(SnapshotMetadata, Cluster, SNAPSHOT, "volumesnapshots", &["get", "list"], ALWAYS),
-        row(SnapshotMetadata, Cluster, SNAPSHOT, "volumesnapshotcontents", &["get", "list"], ALWAYS),
+        row(SnapshotMetadata, Cluster, SNAPSHOT, "volumesnapshots", &["get"], ALWAYS),
+        row(SnapshotMetadata, Cluster, SNAPSHOT, "volumesnapshotcontents", &["get"], ALWAYS),
         row(SnapshotMetadata, Cluster, SNAPSHOT, "volumesnapshotclasses", &["get", "list"], Condition {
             text: "Not in the sidecar's file: its code reads the class to find the secret", holds: |_| true }),
 
         row(HealthMonitor, Cluster, "", "persistentvolumes", READ, ALWAYS),
         row(HealthMonitor, Cluster, "", "persistentvolumeclaims", READ, ALWAYS),
-        row(HealthMonitor, Cluster, "", "persistentvolumeclaims/status", CHANGE, Condition {
-            text: "It writes `status.healthStatus`; the verbs are assumed", holds: |_| true }),
+        row(HealthMonitor, Cluster, "", "persistentvolumeclaims/status", &["patch"], ALWAYS),
+        row(HealthMonitor, Cluster, "", "events", EVENTS, ALWAYS),
 
         row(ConditionMonitor, Cluster, "", "persistentvolumes", READ, ALWAYS),
         row(ConditionMonitor, Cluster, "", "persistentvolumeclaims", READ, ALWAYS),
-        row(ConditionMonitor, Cluster, "", "nodes", READ, ALWAYS),
-        row(ConditionMonitor, Cluster, "", "pods", READ, ALWAYS),
-        row(ConditionMonitor, Cluster, "", "events", EVENTS, ALWAYS),
+        // It looks for its own events before it says that a volume is well again. Its file also lets it read nodes
+        // and pods, for `--enable-node-watcher`.
+        row(ConditionMonitor, Cluster, "", "events", &["list", "watch", "create", "patch"], ALWAYS),
+    ]
+};
+
+/// What csi-controllers calls in the place of these sidecars. A watch lists and watches; a change is a patch, and an object
+/// that somebody else has changed meanwhile is read again.
+#[rustfmt::skip]
+const BUILT_IN: [Row; 40] = {
+    use Sidecar::*;
+    [
+        row(Provisioner, Cluster, "", "persistentvolumes", &["get", "list", "watch", "create", "patch", "delete"], ALWAYS),
+        row(Provisioner, Cluster, "", "persistentvolumeclaims", WATCH, ALWAYS),
+        row(Provisioner, Cluster, "", "persistentvolumeclaims", &["get", "patch"], CHANGES_CLAIMS),
+        row(Provisioner, Cluster, STORAGE, "storageclasses", WATCH, ALWAYS),
+        row(Provisioner, Cluster, EVENTS_GROUP, "events", EVENTS, ALWAYS),
+        row(Provisioner, Cluster, SNAPSHOT, "volumesnapshots", CONTENTS, SNAPSHOTS),
+        row(Provisioner, Cluster, SNAPSHOT, "volumesnapshotcontents", WATCH, SNAPSHOTS),
+        row(Provisioner, Cluster, STORAGE, "csinodes", WATCH, TOPOLOGY),
+        row(Provisioner, Cluster, "", "nodes", WATCH, TOPOLOGY),
+        row(Provisioner, Cluster, STORAGE, "volumeattachments", WATCH, ATTACHES),
+        row(Provisioner, Cluster, STORAGE, "volumeattributesclasses", WATCH, CLASS_OF_CLAIM),
+        row(Provisioner, Cluster, "gateway.networking.k8s.io", "referencegrants", &["list"], CROSS_NAMESPACE),
+        row(Provisioner, Namespace, "", "configmaps", &["create"], ALWAYS),
+        row(Provisioner, Namespace, STORAGE, "csistoragecapacities", &["list", "watch", "create", "patch", "delete"], CAPACITY),
+        row(Provisioner, Namespace, "", "pods", &["get"], CAPACITY),
+        row(Provisioner, Namespace, "apps", "replicasets", &["get"], CAPACITY_OF_DEPLOYMENT),
+
+        row(Attacher, Cluster, "", "persistentvolumes", CONTENTS, ALWAYS),
+        row(Attacher, Cluster, STORAGE, "csinodes", WATCH, ALWAYS),
+        row(Attacher, Cluster, STORAGE, "volumeattachments", CONTENTS, ALWAYS),
+        row(Attacher, Cluster, STORAGE, "volumeattachments/status", &["patch"], ALWAYS),
+
+        row(Resizer, Cluster, "", "persistentvolumes", &["list", "watch", "patch"], ALWAYS),
+        row(Resizer, Cluster, "", "persistentvolumeclaims", READ, ALWAYS),
+        row(Resizer, Cluster, "", "persistentvolumeclaims/status", &["patch"], ALWAYS),
+        row(Resizer, Cluster, "", "pods", &["list"], OFFLINE),
+        row(Resizer, Cluster, EVENTS_GROUP, "events", EVENTS, ALWAYS),
+        row(Resizer, Cluster, STORAGE, "volumeattributesclasses", WATCH, MODIFIES),
+
+        row(Snapshotter, Cluster, EVENTS_GROUP, "events", EVENTS, ALWAYS),
+        row(Snapshotter, Cluster, SNAPSHOT, "volumesnapshotclasses", WATCH, ALWAYS),
+        row(Snapshotter, Cluster, SNAPSHOT, "volumesnapshotcontents", CONTENTS, ALWAYS),
+        row(Snapshotter, Cluster, SNAPSHOT, "volumesnapshotcontents/status", &["patch"], ALWAYS),
+        row(Snapshotter, Cluster, GROUP, "volumegroupsnapshotclasses", WATCH, GROUPS),
+        row(Snapshotter, Cluster, GROUP, "volumegroupsnapshotcontents", CONTENTS, GROUPS),
+        row(Snapshotter, Cluster, GROUP, "volumegroupsnapshotcontents/status", &["patch"], GROUPS),
+
+        row(HealthMonitor, Cluster, "", "persistentvolumes", WATCH, ALWAYS),
+        row(HealthMonitor, Cluster, "", "persistentvolumeclaims", READ, ALWAYS),
+        row(HealthMonitor, Cluster, "", "persistentvolumeclaims/status", &["patch"], ALWAYS),
+        row(HealthMonitor, Cluster, EVENTS_GROUP, "events", EVENTS, ALWAYS),
+
+        row(ConditionMonitor, Cluster, "", "persistentvolumes", WATCH, CONDITION),
+        row(ConditionMonitor, Cluster, "", "persistentvolumeclaims", WATCH, CONDITION),
+        row(ConditionMonitor, Cluster, EVENTS_GROUP, "events", EVENTS, CONDITION),
     ]
 };
 
@@ -193,8 +257,12 @@ type Grants = BTreeMap<(String, String), Grant>;
 struct Rules {
     cluster: Grants,
     namespace: Grants,
+    /// What is allowed on objects by their name, if the driver does the sidecars' work.
+    by_name: Vec<Value>,
     /// The names of the Secrets in each namespace.
     secrets: BTreeMap<String, BTreeSet<String>>,
+    /// The namespaces with Secrets whose names follow from claims.
+    all_secrets: BTreeSet<String>,
 }
 
 impl Rules {
@@ -205,8 +273,8 @@ impl Rules {
         }
         rules.of_driver(driver_rules(plan, part));
         if makes_pods(plan, part) {
-            for (group, resource, verb) in FUSE_PODS {
-                rules.add(Cluster, "driver", group, resource, &[verb]);
+            for (group, resource, verbs) in FUSE_PODS {
+                rules.add(Cluster, "driver", group, resource, verbs);
             }
         }
         rules
@@ -238,15 +306,38 @@ impl Rules {
         for sidecar in sidecars.iter().filter(|sidecar| plan.elects_leader(**sidecar)) {
             self.add(Namespace, sidecar.image().0, "coordination.k8s.io", "leases", LEASES);
         }
+        let built_in = plan.built_in();
+        let rows = BUILT_IN.iter().filter(|row| built_in.contains(&row.sidecar) && (row.when.holds)(plan));
+        for row in rows {
+            self.add(row.scope, "driver", row.group, row.resource, row.verbs);
+        }
+        if !built_in.is_empty() {
+            // A rule with names can't allow the creation.
+            self.add(Namespace, "driver", "coordination.k8s.io", "leases", &["create"]);
+            let leases = leases(&plan.driver.name);
+            self.by_name.push(rule("coordination.k8s.io", "leases", Some(&leases), ["get", "update"]));
+        }
+        if built_in.contains(&Sidecar::Provisioner) {
+            let name = format!("{}-volume-creations", plain_name(&plan.driver.name));
+            self.by_name.push(rule("", "configmaps", Some(&[name]), ["get", "patch"]));
+        }
         for secret in &plan.options.secret {
-            let Some(reader) = reader(secret.used_for).filter(|reader| sidecars.contains(reader)) else {
+            let Some(reader) = reader(secret.used_for) else { continue };
+            let owner = if built_in.contains(&reader) {
+                "driver"
+            } else if sidecars.contains(&reader) {
+                reader.image().0
+            } else {
                 continue;
             };
-            // With the claim's name in it, the name is known only when the claim exists.
-            if secret.name.contains("${") || secret.namespace.contains("${") {
-                self.add(Cluster, reader.image().0, "", "secrets", &["get"]);
-            } else {
-                self.secrets.entry(secret.namespace.clone()).or_default().insert(secret.name.clone());
+            // With the claim's name in it, a name is known only when the claim exists.
+            if secret.namespace.contains("${") {
+                self.add(Cluster, owner, "", "secrets", &["get"]);
+                continue;
+            }
+            self.secrets.entry(secret.namespace.clone()).or_default().insert(secret.name.clone());
+            if secret.name.contains("${") {
+                self.all_secrets.insert(secret.namespace.clone());
             }
         }
     }
@@ -262,6 +353,11 @@ impl Rules {
     }
 }
 
+/// A rule for the objects of these names, or for all.
+fn rule(group: &str, resource: &str, names: Option<&[String]>, verbs: impl Serialize) -> Value {
+    json!({ "apiGroups": [group], "resourceNames": names, "resources": [resource], "verbs": verbs })
+}
+
 fn comments(grants: &Grants) -> Vec<String> {
     let owners = |grant: &Grant| grant.owners.iter().copied().collect::<Vec<_>>().join(", ");
     grants.iter().map(|((_, resource), grant)| format!("{resource}: {}", owners(grant))).collect()
@@ -270,13 +366,26 @@ fn comments(grants: &Grants) -> Vec<String> {
 /// What client-go's leader election calls; the sidecars' files also allow list, watch and delete.
 const LEASES: &[&str] = &["get", "create", "update"];
 
+/// The leases of the four sidecars, which csi-controllers holds in their place.
+fn leases(driver: &str) -> [String; 4] {
+    let name = plain_name(driver);
+    let of = |sidecar: &str| format!("{sidecar}-{name}");
+    [name.clone(), of("external-attacher-leader"), of("external-resizer"), of("external-snapshotter-leader")]
+}
+
+fn plain_name(driver: &str) -> String {
+    driver.replace('.', "-")
+}
+
 /// `FUSE_PODS` and `FUSE_PODS_NAMESPACE` of csi-kube.
-const FUSE_PODS: [(&str, &str, &str); 3] = [
-    ("", "nodes", "get"),
-    ("", "persistentvolumes", "list"),
-    ("storage.k8s.io", "volumeattachments", "list"),
+const FUSE_PODS: [(&str, &str, &[&str]); 4] = [
+    ("", "nodes", &["get"]),
+    ("", "persistentvolumes", &["list"]),
+    ("storage.k8s.io", "volumeattachments", &["list"]),
+    ("events.k8s.io", "events", &["create", "patch"]),
 ];
-const FUSE_PODS_VERBS: [&str; 4] = ["get", "list", "create", "delete"];
+const FUSE_PODS_NAMESPACE: [(&str, &[&str]); 2] =
+    [("pods", &["get", "list", "create", "patch", "delete"]), ("podtemplates", &["get"])];
 
 /// In the order in which people write them.
 fn ordered(verbs: &BTreeSet<String>) -> Vec<String> {
@@ -286,12 +395,9 @@ fn ordered(verbs: &BTreeSet<String>) -> Vec<String> {
     verbs
 }
 
-fn policy(grants: &Grants) -> Vec<PolicyRule> {
-    let rule = |((group, resource), grant): (&(String, String), &Grant)| PolicyRule {
-        api_groups: Some(vec![group.clone()]),
-        resources: Some(vec![resource.clone()]),
-        verbs: ordered(&grant.verbs),
-        ..PolicyRule::default()
+fn policy(grants: &Grants) -> Vec<Value> {
+    let rule = |((group, resource), grant): (&(String, String), &Grant)| {
+        rule(group, resource, None, ordered(&grant.verbs))
     };
     grants.iter().map(rule).collect()
 }
@@ -301,7 +407,8 @@ pub(crate) fn sidecar_calls_api(sidecar: Sidecar) -> bool {
 }
 
 pub(crate) fn driver_calls_api(plan: &Plan<'_>, part: Part) -> bool {
-    !driver_rules(plan, part).is_empty() || makes_pods(plan, part)
+    let works = part == Part::Controller && plan.options.no_sidecars;
+    works || !driver_rules(plan, part).is_empty() || makes_pods(plan, part)
 }
 
 /// Whether this part makes a pod for each volume's FUSE program.
@@ -316,7 +423,7 @@ fn driver_rules<'a>(plan: &Plan<'a>, part: Part) -> &'a [Rule] {
     }
 }
 
-pub(crate) fn add(plan: &Plan<'_>, files: &mut Files) -> Result<(), Error> {
+pub(crate) fn add(plan: &Plan<'_>, files: &mut Files) {
     for part in plan.parts() {
         let rules = Rules::new(plan, part);
         let comment = if rules.is_empty() {
@@ -324,136 +431,101 @@ pub(crate) fn add(plan: &Plan<'_>, files: &mut Files) -> Result<(), Error> {
         } else {
             Vec::new()
         };
-        let account =
-            ServiceAccount { metadata: metadata(plan, part.name(plan), part), ..ServiceAccount::default() };
-        files.add(part.rbac_file(), comment, &account)?;
-        cluster_role(plan, part, &rules, files)?;
-        role(plan, part, &rules, files)?;
-        if makes_pods(plan, part) {
-            fuse_pods(plan, part, files)?;
-        }
-        secrets(plan, part, &rules, files)?;
-    }
-    Ok(())
-}
-
-fn cluster_role(plan: &Plan<'_>, part: Part, rules: &Rules, files: &mut Files) -> Result<(), Error> {
-    if rules.cluster.is_empty() {
-        return Ok(());
-    }
-    let name = part.name(plan);
-    let metadata = || ObjectMeta { namespace: None, ..metadata(plan, name.clone(), part) };
-    let role =
-        ClusterRole { metadata: metadata(), rules: Some(policy(&rules.cluster)), ..ClusterRole::default() };
-    files.add(part.rbac_file(), comments(&rules.cluster), &role)?;
-    let binding = ClusterRoleBinding {
-        metadata: metadata(),
-        role_ref: reference("ClusterRole", &name),
-        subjects: Some(vec![subject(plan, part)]),
-    };
-    files.add(part.rbac_file(), Vec::new(), &binding)
-}
-
-fn role(plan: &Plan<'_>, part: Part, rules: &Rules, files: &mut Files) -> Result<(), Error> {
-    if rules.namespace.is_empty() {
-        return Ok(());
-    }
-    let name = part.name(plan);
-    let role = Role { metadata: metadata(plan, name.clone(), part), rules: Some(policy(&rules.namespace)) };
-    files.add(part.rbac_file(), comments(&rules.namespace), &role)?;
-    bind(plan, part, metadata(plan, name.clone(), part), &name, files)
-}
-
-/// The role in the namespace of the pods.
-fn fuse_pods(plan: &Plan<'_>, part: Part, files: &mut Files) -> Result<(), Error> {
-    let name = plan.fuse_name();
-    let metadata = || ObjectMeta { namespace: Some(name.clone()), ..metadata(plan, name.clone(), part) };
-    let rule = PolicyRule {
-        api_groups: Some(vec![String::new()]),
-        resources: Some(vec!["pods".to_owned()]),
-        verbs: FUSE_PODS_VERBS.map(str::to_owned).into(),
-        ..PolicyRule::default()
-    };
-    let comment = vec!["The pods of the FUSE programs, and no others.".to_owned()];
-    files.add(part.rbac_file(), comment, &Role { metadata: metadata(), rules: Some(vec![rule]) })?;
-    bind(plan, part, metadata(), &name, files)
-}
-
-/// Each Secret by its name, in a role in its namespace.
-fn secrets(plan: &Plan<'_>, part: Part, rules: &Rules, files: &mut Files) -> Result<(), Error> {
-    for (namespace, names) in &rules.secrets {
-        let name = format!("{}-secrets", part.name(plan));
-        let metadata =
-            || ObjectMeta { namespace: Some(namespace.clone()), ..metadata(plan, name.clone(), part) };
-        let rule = PolicyRule {
-            api_groups: Some(vec![String::new()]),
-            resources: Some(vec!["secrets".to_owned()]),
-            resource_names: Some(names.iter().cloned().collect()),
-            verbs: vec!["get".to_owned()],
-            ..PolicyRule::default()
+        let name = part.name(plan);
+        let account = json!({ "metadata": metadata(plan, &name, part) });
+        files.add(part.rbac_file(), comment, ("v1", "ServiceAccount"), account);
+        let mut role = |namespace: Option<&str>, name: &str, comment: Vec<String>, rules: Vec<Value>| {
+            if !rules.is_empty() {
+                add_role(plan, part, files, namespace, name, comment, &rules);
+            }
         };
-        let comment = vec!["The Secrets that the classes refer to, and no other.".to_owned()];
-        files.add(part.rbac_file(), comment, &Role { metadata: metadata(), rules: Some(vec![rule]) })?;
-        bind(plan, part, metadata(), &name, files)?;
+        let own = Some(&*plan.options.namespace);
+        role(None, &name, comments(&rules.cluster), policy(&rules.cluster));
+        if !rules.namespace.is_empty() {
+            let policy = [policy(&rules.namespace), rules.by_name.clone()].concat();
+            role(own, &name, comments(&rules.namespace), policy);
+        }
+        if makes_pods(plan, part) {
+            let comment = vec!["The pods of the FUSE programs, and no others.".to_owned()];
+            let rules = FUSE_PODS_NAMESPACE.map(|(resource, verbs)| rule("", resource, None, verbs));
+            role(Some(&plan.fuse_name()), &plan.fuse_name(), comment, rules.into());
+        }
+        // Each Secret by its name, in a role in its namespace.
+        for (namespace, names) in &rules.secrets {
+            let names: Vec<String> = names.iter().cloned().collect();
+            let (names, comment) = if rules.all_secrets.contains(namespace) {
+                (None, "All Secrets of this namespace, because their names follow from the claims.")
+            } else {
+                (Some(names.as_slice()), "The Secrets that the classes refer to, and no other.")
+            };
+            let rules = vec![rule("", "secrets", names, ["get"])];
+            role(Some(namespace), &format!("{name}-secrets"), vec![comment.to_owned()], rules);
+        }
     }
-    Ok(())
 }
 
-fn bind(
+/// A role in a namespace or of the whole cluster, and its binding to the account of the part's pods.
+fn add_role(
     plan: &Plan<'_>,
     part: Part,
-    metadata: ObjectMeta,
-    role: &str,
     files: &mut Files,
-) -> Result<(), Error> {
-    let binding = RoleBinding {
-        metadata,
-        role_ref: reference("Role", role),
-        subjects: Some(vec![subject(plan, part)]),
+    namespace: Option<&str>,
+    name: &str,
+    comment: Vec<String>,
+    rules: &[Value],
+) {
+    const API: &str = "rbac.authorization.k8s.io/v1";
+    let [role, binding] = match namespace {
+        Some(_) => ["Role", "RoleBinding"],
+        None => ["ClusterRole", "ClusterRoleBinding"],
     };
-    files.add(part.rbac_file(), Vec::new(), &binding)
+    let mut metadata = metadata(plan, name, part);
+    metadata["namespace"] = json!(namespace);
+    let object = json!({ "metadata": metadata, "rules": rules });
+    files.add(part.rbac_file(), comment, (API, role), object);
+    let account =
+        json!({ "kind": "ServiceAccount", "name": part.name(plan), "namespace": plan.options.namespace });
+    let object = json!({
+        "metadata": metadata,
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": name },
+        "subjects": [account],
+    });
+    files.add(part.rbac_file(), Vec::new(), (API, binding), object);
 }
 
-fn reference(kind: &str, name: &str) -> RoleRef {
-    RoleRef {
-        api_group: Some("rbac.authorization.k8s.io".to_owned()),
-        kind: kind.to_owned(),
-        name: name.to_owned(),
-    }
-}
-
-fn subject(plan: &Plan<'_>, part: Part) -> Subject {
-    Subject {
-        kind: "ServiceAccount".to_owned(),
-        name: part.name(plan),
-        namespace: Some(plan.options.namespace.clone()),
-        ..Subject::default()
-    }
-}
-
-/// The table as Markdown, for the document that is compared with it.
+/// Both tables as Markdown, for the document that is compared with them.
 #[cfg(test)]
-fn markdown() -> String {
-    let mut text = String::from(
-        "| sidecar | API group | resource | verbs | where | only if |\n|---|---|---|---|---|---|\n",
-    );
-    let group = |group: &'static str| if group.is_empty() { "core" } else { group };
-    for Row { sidecar, scope, group: of, resource, verbs, when } in &TABLE {
-        let scope = if *scope == Cluster { "cluster" } else { "namespace" };
-        let project = sidecar.project();
-        let version = sidecar.image().1;
-        let verbs = verbs.join(", ");
-        text += &format!(
-            "| {project} {version} | {} | {resource} | {verbs} | {scope} | {} |\n",
-            group(of),
-            when.text
-        );
-    }
-    text + &format!(
-        "| all except external-snapshot-metadata | coordination.k8s.io | leases | {} | namespace | `--leader-election` |\n\
+fn markdown() -> [String; 2] {
+    let versioned = |sidecar: Sidecar| format!("{} {}", sidecar.project(), sidecar.image().1);
+    let leases = LEASES.join(", ");
+    let of_sidecars = format!(
+        "| sidecar | API group | resource | verbs | where | only if |\n|---|---|---|---|---|---|\n{}\
+         | all except external-snapshot-metadata | coordination.k8s.io | leases | {leases} | namespace | `--leader-election` |\n\
          | the sidecar that reads it | core | secrets, by name | get | the Secret's namespace | `--secret` |\n",
-        LEASES.join(", ")
-    )
+        lines(&TABLE, versioned),
+    );
+    let built_in = format!(
+        "| in the place of | API group | resource | verbs | where | only if |\n|---|---|---|---|---|---|\n{}\
+         | all | coordination.k8s.io | leases | create | namespace |  |\n\
+         | all | coordination.k8s.io | leases, by name | get, update | namespace |  |\n\
+         | external-provisioner | core | configmaps, by name | get, patch | namespace |  |\n\
+         | the sidecar that reads it | core | secrets, by name | get | the Secret's namespace | `--secret` |\n",
+        lines(&BUILT_IN, |sidecar| sidecar.project().to_owned()),
+    );
+    [of_sidecars, built_in]
+}
+
+#[cfg(test)]
+fn lines(table: &[Row], name: impl Fn(Sidecar) -> String) -> String {
+    let mut text = String::new();
+    for Row { sidecar, scope, group, resource, verbs, when } in table {
+        let group = if group.is_empty() { "core" } else { group };
+        let scope = if *scope == Cluster { "cluster" } else { "namespace" };
+        let name = name(*sidecar);
+        let verbs = verbs.join(", ");
+        text += &format!("| {name} | {group} | {resource} | {verbs} | {scope} | {} |\n", when.text);
+    }
+    text
 }
 
 #[cfg(test)]
@@ -461,15 +533,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_has_the_table() {
+    fn the_document_has_the_tables() {
         let document = include_str!("../docs/rbac.md");
-        assert!(document.contains(&markdown()), "docs/rbac.md lacks this table:\n{}", markdown());
+        for table in markdown() {
+            assert!(document.contains(&table), "docs/rbac.md lacks this table:\n{table}");
+        }
     }
 
     #[test]
     fn every_sidecar_that_calls_the_api_has_rules() {
         for sidecar in Sidecar::ALL {
             assert!(sidecar_calls_api(sidecar), "{sidecar:?}");
+            let is_built_in = BUILT_IN.iter().any(|row| row.sidecar == sidecar);
+            assert_eq!(is_built_in, sidecar != Sidecar::SnapshotMetadata, "{sidecar:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::part::Part;
 
 /// The pods that get a Secret or a ConfigMap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pods {
+pub(crate) enum Pods {
     One(Part),
     All,
 }
@@ -23,7 +23,7 @@ impl Pods {
         }
     }
 
-    fn have(self, part: Part) -> bool {
+    pub(crate) fn have(self, part: Part) -> bool {
         self == Self::All || self == Self::One(part)
     }
 }
@@ -34,13 +34,7 @@ pub struct SecretVariable {
     pub(crate) name: String,
     pub(crate) secret: String,
     pub(crate) key: String,
-    pods: Pods,
-}
-
-impl SecretVariable {
-    pub(crate) fn is_in(&self, part: Part) -> bool {
-        self.pods.have(part)
-    }
+    pub(crate) pods: Pods,
 }
 
 impl FromStr for SecretVariable {
@@ -63,13 +57,7 @@ pub struct FilesDirectory {
     pub(crate) path: String,
     /// The name of the Secret or ConfigMap.
     pub(crate) object: String,
-    pods: Pods,
-}
-
-impl FilesDirectory {
-    pub(crate) fn is_in(&self, part: Part) -> bool {
-        self.pods.have(part)
-    }
+    pub(crate) pods: Pods,
 }
 
 impl FromStr for FilesDirectory {
@@ -92,8 +80,8 @@ mod tests {
         for (end, due) in [("", [true, false]), ("@node", [false, true]), ("@all", [true, true])] {
             let variable: SecretVariable = format!("TOKEN=cloud/token{end}").parse().expect(end);
             let files: FilesDirectory = format!("/etc/cloud=cloud{end}").parse().expect(end);
-            assert_eq!([Part::Controller, Part::Node].map(|part| variable.is_in(part)), due, "{end}");
-            assert_eq!([Part::Controller, Part::Node].map(|part| files.is_in(part)), due, "{end}");
+            assert_eq!([Part::Controller, Part::Node].map(|part| variable.pods.have(part)), due, "{end}");
+            assert_eq!([Part::Controller, Part::Node].map(|part| files.pods.have(part)), due, "{end}");
             assert_eq!([variable.name, variable.secret, variable.key], ["TOKEN", "cloud", "token"]);
             assert_eq!([files.path, files.object], ["/etc/cloud", "cloud"]);
         }

@@ -7,6 +7,9 @@ use csi_proto::ControllerCapability;
 use crate::options::Controller;
 use crate::plan::Plan;
 
+/// By default 5 requests a second, and 10 at once: that is slower than nearly all drivers.
+pub(crate) const API_RATE: [&str; 2] = ["--kube-api-qps=20", "--kube-api-burst=100"];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sidecar {
     Provisioner,
@@ -159,8 +162,7 @@ impl Sidecar {
             Self::LivenessProbe => {}
         }
         if matches!(self, Self::Provisioner | Self::Attacher | Self::Resizer | Self::Snapshotter) {
-            // By default 5 requests a second, and 10 at once: that is slower than nearly all drivers.
-            flags.extend(["--kube-api-qps=20", "--kube-api-burst=100"].map(str::to_owned));
+            flags.extend(API_RATE.map(str::to_owned));
         }
         flags
     }
@@ -192,7 +194,22 @@ impl Plan<'_> {
         self.sidecars().into_iter().any(|sidecar| self.elects_leader(sidecar))
     }
 
+    /// The sidecars with containers of their own.
     pub(crate) fn sidecars(&self) -> Vec<Sidecar> {
-        Sidecar::ALL.into_iter().filter(|sidecar| sidecar.serves(self)).collect()
+        let serves = |sidecar: &Sidecar| sidecar.serves(self);
+        let is_apart = |sidecar: &Sidecar| !self.is_built_in(*sidecar);
+        Sidecar::ALL.into_iter().filter(serves).filter(is_apart).collect()
+    }
+
+    /// The sidecars whose work the driver does itself.
+    pub(crate) fn built_in(&self) -> Vec<Sidecar> {
+        let serves = |sidecar: &Sidecar| sidecar.serves(self);
+        let is_built_in = |sidecar: &Sidecar| self.is_built_in(*sidecar);
+        Sidecar::ALL.into_iter().filter(serves).filter(is_built_in).collect()
+    }
+
+    /// Backup programs call snapshot-metadata over the network, with TLS.
+    fn is_built_in(&self, sidecar: Sidecar) -> bool {
+        self.options.no_sidecars && sidecar != Sidecar::SnapshotMetadata
     }
 }

@@ -40,6 +40,20 @@ fn a_chart_replaces_only_a_chart_of_the_same_driver() {
     assert_eq!(fs::read_dir(place.path()).expect("entries").count(), 1);
 }
 
+/// Else the container would have the variable twice.
+#[test]
+fn a_level_of_the_flags_is_not_a_value_of_the_chart() {
+    let read = |change: fn(&mut Options)| {
+        let chart = tempfile::tempdir().expect("a directory");
+        made("files.csi.example.org", change).write_chart_to(chart.path()).expect("a chart");
+        let read = |file: &str| fs::read_to_string(chart.path().join(file)).expect(file);
+        read("values.yaml") + &read("templates/node.yaml")
+    };
+    assert!(read(|_| ()).contains("logLevel"));
+    let level = |options: &mut Options| options.env = vec![("RUST_LOG".to_owned(), "debug".to_owned())];
+    assert!(!read(level).contains("logLevel"));
+}
+
 #[test]
 fn the_test_driver_is_written_to_its_file_alone() {
     let place = tempfile::tempdir().expect("a directory");

@@ -3,6 +3,7 @@
 mod support;
 
 use csi_deploy::{Driver, FusePods, Options, manifests};
+use csi_kube::rules;
 use csi_proto::ControllerCapability;
 use serde_json::{Value, json};
 
@@ -72,7 +73,14 @@ fn the_driver_finds_the_pods() {
     let mounts = driver["volumeMounts"].as_array().expect("mounts");
     let logs = json!({"mountPath": "/var/log/pods", "name": "pod-logs", "readOnly": true});
     assert!(mounts.contains(&logs), "{driver}");
+    let notes = |options: &Options| {
+        let driver = Driver::new("flat.csi.example.org").with_node([]);
+        manifests(&driver, options).expect("manifests").notes().to_vec()
+    };
+    assert!(notes(&options())[0].contains("--requires-republish"));
     let mut without = options();
+    without.requires_republish = true;
+    assert!(notes(&without).is_empty());
     without.fuse_pods = None;
     let text = format!("{:?}", self::objects(&without));
     assert!(!text.contains("fuse") && !text.contains("/var/log"), "{text}");
@@ -83,6 +91,7 @@ fn another_image_gets_the_drivers_program() {
     let mut options = options();
     options.fuse_image = Some("registry.example.org/rclone:1".to_owned());
     options.fuse_memory = "4Gi".to_owned();
+    options.fuse_priority_class = Some("storage".to_owned());
     options.arg = vec!["--region=eu".to_owned()];
     let objects = objects(&options);
     let pod = &named(&objects, "DaemonSet", NAME)["spec"]["template"]["spec"];
@@ -93,6 +102,7 @@ fn another_image_gets_the_drivers_program() {
     assert_eq!(container["image"], "registry.example.org/rclone:1");
     assert_eq!(container["command"], json!(["/csi-program/mounter"]));
     assert_eq!(container["resources"]["limits"]["memory"], "4Gi");
+    assert_eq!(pod["priorityClassName"], "storage");
 }
 
 #[test]
@@ -105,13 +115,28 @@ fn what_can_not_work_is_refused() {
     };
     assert!(refused(|options| options.classic = true).contains("fuse-pods"));
     assert!(refused(|options| options.fuse_memory = "much".to_owned()).contains("fuse-memory"));
+    assert!(refused(|options| options.fuse_memory = "12x".to_owned()).contains("fuse-memory"));
+    assert!(refused(|options| options.fuse_memory = "0Gi".to_owned()).contains("fuse-memory"));
+    let memory = refused(|options| {
+        options.fuse_pods = None;
+        options.fuse_memory = "2Gi".to_owned();
+    });
+    assert!(memory.contains("only with --fuse-pods"), "{memory}");
     let image = refused(|options| {
         options.fuse_pods = None;
         options.fuse_image = Some("a/b:1".to_owned());
     });
     assert!(image.contains("fuse-image"), "{image}");
+    let class = refused(|options| {
+        options.fuse_pods = None;
+        options.fuse_priority_class = Some("high".to_owned());
+    });
+    assert!(class.contains("fuse-priority-class"), "{class}");
+    assert!(
+        refused(|options| options.fuse_priority_class = Some("High!".to_owned())).contains("priority-class")
+    );
     let no_controller = refused(|options| options.fuse_pods = Some(FusePods::PerVolume));
-    assert!(no_controller.contains("PUBLISH_UNPUBLISH_VOLUME"), "{no_controller}");
+    assert!(no_controller.contains("FusePods"), "{no_controller}");
 }
 
 /// The controller makes pods in that namespace, and can do it in no other one.
@@ -125,23 +150,37 @@ fn a_controller_that_makes_pods_has_the_rights_for_that() {
     let objects = support::objects(&manifests(&driver, &options).expect("manifests").single());
     let kinds = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).count();
     assert_eq!(kinds("DaemonSet"), 1, "the driver's own");
+    let template = &named(&objects, "PodTemplate", NAME)["template"];
+    let per_node = self::objects(&self::options());
+    let set = &named(&per_node, "DaemonSet", NAME)["spec"]["template"];
+    assert_eq!(template["spec"]["priorityClassName"], Value::Null);
+    let mut due = set["spec"].clone();
+    due.as_object_mut().expect("a pod").remove("priorityClassName");
+    assert_eq!(template["spec"], due, "it is the same pod");
+    assert_eq!(template["metadata"]["labels"], set["metadata"]["labels"]);
     named(&objects, "Namespace", NAME);
     let role = named(&objects, "Role", NAME);
     assert_eq!(role["metadata"]["namespace"], NAME);
-    let verbs = json!(["get", "list", "create", "delete"]);
-    assert_eq!(role["rules"], json!([{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]));
+    let rule = |rule: &rules::Rule| json!({"apiGroups": [rule.group], "resources": [rule.resource], "verbs": rule.verbs});
+    assert_eq!(role["rules"], rules::FUSE_PODS_NAMESPACE.iter().map(rule).collect::<Value>());
     let binding = named(&objects, "RoleBinding", NAME);
     assert_eq!(binding["subjects"][0]["name"], "flat-csi-example-org-controller");
     let cluster = named(&objects, "ClusterRole", "flat-csi-example-org-controller");
-    let has = |resource: &str, verb: &str| {
+    let verbs = |group: &str, resource: &str| {
         let rules = cluster["rules"].as_array().expect("rules").iter();
-        rules.clone().any(|rule| {
-            rule["resources"] == json!([resource])
-                && rule["verbs"].as_array().expect("verbs").contains(&json!(verb))
-        })
+        let is_it =
+            |rule: &&Value| rule["resources"] == json!([resource]) && rule["apiGroups"] == json!([group]);
+        rules
+            .clone()
+            .find(is_it)
+            .map(|rule| rule["verbs"].as_array().expect("verbs").clone())
+            .unwrap_or_default()
     };
-    assert!(has("nodes", "get") && has("persistentvolumes", "list") && has("volumeattachments", "list"));
-    assert!(!has("pods", "create") && !has("pods", "list"), "{cluster}");
+    for rule in rules::FUSE_PODS {
+        let found = verbs(rule.group, rule.resource);
+        assert!(rule.verbs.iter().all(|verb| found.contains(&json!(verb))), "{rule}: {found:?}");
+    }
+    assert_eq!(verbs("", "pods"), [] as [Value; 0], "{cluster}");
     for (kind, name) in
         [("Deployment", "flat-csi-example-org-controller"), ("DaemonSet", "flat-csi-example-org-node")]
     {
@@ -154,11 +193,33 @@ fn a_controller_that_makes_pods_has_the_rights_for_that() {
 
 /// In a chart, the driver's namespace is Helm's, and this one is made.
 #[test]
-fn the_chart_has_the_namespace() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let driver = Driver::new("flat.csi.example.org").with_node([]);
-    manifests(&driver, &options()).expect("manifests").write_chart_to(directory.path()).expect("a chart");
-    let text = std::fs::read_to_string(directory.path().join("templates/fuse.yaml")).expect("a template");
-    assert!(text.contains("kind: Namespace") && text.contains(&format!("name: {NAME}")), "{text}");
-    assert!(!directory.path().join("templates/namespace.yaml").exists());
+fn the_chart_has_the_namespace_and_the_values_of_its_pods() {
+    let driver = Driver::new("flat.csi.example.org")
+        .with_controller([ControllerCapability::PublishUnpublishVolume])
+        .with_node([]);
+    for kind in [FusePods::PerNode, FusePods::PerVolume] {
+        let mut options = options();
+        options.fuse_pods = Some(kind);
+        options.fuse_image = Some("registry.example.org/rclone:1".to_owned());
+        options.fuse_priority_class = Some("storage".to_owned());
+        let directory = tempfile::tempdir().expect("a directory");
+        manifests(&driver, &options).expect("manifests").write_chart_to(directory.path()).expect("a chart");
+        let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).expect(name);
+        let text = read("templates/fuse.yaml");
+        assert!(!directory.path().join("templates/namespace.yaml").exists());
+        assert!(!read("templates/node.yaml").contains("null"), "{kind:?}");
+        let values: Value = serde_saphyr::from_str(&read("values.yaml")).expect("values");
+        assert_eq!(values["fuse"]["priorityClassName"], "storage", "{kind:?}");
+        assert_eq!(values["node"]["priorityClassName"], "system-node-critical", "{kind:?}");
+        assert_eq!(values["images"]["mounter"], "registry.example.org/rclone:1", "{kind:?}");
+        for due in [
+            "kind: Namespace",
+            &format!("name: {NAME}"),
+            "priorityClassName: {{ toJson .Values.fuse.priorityClassName }}",
+            "image: {{ toJson .Values.images.driver }}",
+            "image: {{ toJson .Values.images.mounter }}",
+        ] {
+            assert!(text.contains(due), "{kind:?}: {due}: {text}");
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use csi_deploy::{Class, Driver, Error, FsGroupPolicy, Lifecycle, Options, Rule, manifests};
 use csi_proto::v1::{PluginCapability, plugin_capability};
 use csi_proto::{ControllerCapability, NodeCapability};
@@ -43,9 +45,23 @@ fn names_that_kubernetes_refuses() {
     }
     // Long enough for a CSIDriver, too long for the names of its objects.
     assert_eq!(refused(&named(&"x".repeat(60)), |_| ()), "name");
+    let of_services = |options: &mut Options| {
+        options.service_monitor = true;
+        options.metrics_from = vec!["monitoring".to_owned()];
+    };
+    assert_eq!(refused(&named("3par.csi.example.org"), of_services), "name");
     type Change = fn(&mut Options);
-    let cases: [(&str, Change); 21] = [
+    let cases: [(&str, Change); 24] = [
+        ("port", |options| {
+            options.port = 50048;
+            options.snapshot_metadata_secret = Some("certificate".to_owned());
+        }),
         ("name", |options| options.name = Some("a.b".to_owned())),
+        ("kubelet-dir", |options| options.kubelet_dir = format!("/{}", "x".repeat(60))),
+        ("name", |options| {
+            options.name = Some("x".repeat(42));
+            options.controller = csi_deploy::Controller::StatefulSet;
+        }),
         ("namespace", |options| options.namespace = "Files".to_owned()),
         ("image", |options| options.image = String::new()),
         ("image", |options| options.image = "a b".to_owned()),
@@ -82,9 +98,14 @@ fn options_that_contradict_each_other_or_a_capability() {
     assert_eq!(refused(&driver(), local), "controller");
     let attaching = driver().with_controller([ControllerCapability::PublishUnpublishVolume]);
     assert_eq!(refused(&with_topology(attaching), local), "controller");
+    let modifying = driver().with_controller([ControllerCapability::ModifyVolume]);
+    let empty: Change = |options| options.attributes_class = vec![Class::new("gold")];
+    assert_eq!(refused(&modifying, empty), "attributes-class", "Kubernetes requires a parameter");
     let no_node = Driver::new("files.csi.example.org").with_controller([]);
     assert_eq!(refused(&no_node, |_| ()), "driver");
-    let cases: [(&str, Change); 22] = [
+    let cases: [(&str, Change); 24] = [
+        ("env", |options| options.env = vec![("A".to_owned(), String::new()); 2]),
+        ("env", |options| options.env = vec![("NODE_ID".to_owned(), "x".to_owned())]),
         ("driver-elects", |options| {
             options.controller = csi_deploy::Controller::StatefulSet;
             options.driver_elects = true;
@@ -128,11 +149,19 @@ fn options_that_contradict_each_other_or_a_capability() {
     for (field, change) in cases {
         assert_eq!(refused(&driver(), change), field);
     }
+    let of_fuse: Change = |options| {
+        options.namespace = "files-csi-example-org-fuse".to_owned();
+        options.fuse_pods = Some(csi_deploy::FusePods::PerNode);
+    };
+    assert_eq!(refused(&driver(), of_fuse), "namespace");
     let in_vain: Change = |options| {
         options.controller = csi_deploy::Controller::NodeLocal;
         options.controller_arg = vec!["--x".to_owned()];
     };
     assert_eq!(refused(&with_topology(driver()), in_vain), "controller-arg");
+    let node_only = Driver::new("files.csi.example.org").with_node([]);
+    assert_eq!(refused(&node_only, |options| options.replicas = 2), "replicas");
+    assert_eq!(refused(&node_only, |options| options.privileged_controller = true), "privileged-controller");
     let for_nobody: Change = |options| {
         options.controller = csi_deploy::Controller::NodeLocal;
         options.secret_files = vec!["/etc/cloud=cloud".parse().expect("files")];
@@ -225,6 +254,48 @@ fn events_and_leases_have_only_the_verbs_that_are_used() {
     assert_eq!(of("leases"), ["create", "get", "update"]);
 }
 
+/// The verbs on a resource in each rule of the manifests, in their order.
+fn verbs(driver: &Driver, options: &Options, resource: &str) -> Vec<Vec<String>> {
+    let objects = support::objects(&manifests(driver, options).expect("manifests").single());
+    let rules = objects.iter().filter_map(|object| object["rules"].as_array()).flatten();
+    let of_resource = rules.filter(|rule| rule["resources"][0] == resource);
+    of_resource.map(|rule| serde_json::from_value(rule["verbs"].clone()).expect("verbs")).collect()
+}
+
+#[test]
+fn without_sidecars_claims_are_changed_only_for_a_topology_or_clones() {
+    let mut options = Options::new("registry.example.org/files-csi:1.0.0");
+    options.no_sidecars = true;
+    let claims = |driver: &Driver| verbs(driver, &options, "persistentvolumeclaims");
+    let changed = ["get", "list", "watch", "patch"];
+    assert_eq!(claims(&driver()), [["list", "watch"]]);
+    assert_eq!(claims(&with_topology(driver())), [changed]);
+    let clones = [ControllerCapability::CreateDeleteVolume, ControllerCapability::CloneVolume];
+    assert_eq!(claims(&driver().with_controller(clones)), [changed]);
+    let records = verbs(&driver(), &options, "configmaps");
+    assert_eq!(records, [vec!["create"], vec!["get", "patch"]]);
+}
+
+/// No other sidecar lends the health monitor its rules here.
+#[test]
+fn a_driver_that_only_reports_health_has_all_rules_of_the_monitor() {
+    let driver = Driver::new("files.csi.example.org")
+        .with_controller([ControllerCapability::GetVolumeHealth])
+        .with_node([NodeCapability::VolumeMountGroup]);
+    for no_sidecars in [false, true] {
+        let mut options = Options::new("registry.example.org/files-csi:1.0.0");
+        options.no_sidecars = no_sidecars;
+        let objects = support::objects(&manifests(&driver, &options).expect("manifests").single());
+        let role = objects.iter().find(|object| object["kind"] == "ClusterRole").expect("a role");
+        let rules = role["rules"].as_array().expect("rules");
+        let resources: BTreeSet<_> =
+            rules.iter().map(|rule| rule["resources"][0].as_str().expect("a resource")).collect();
+        let expected =
+            ["events", "persistentvolumeclaims", "persistentvolumeclaims/status", "persistentvolumes"];
+        assert_eq!(resources, BTreeSet::from(expected), "--no-sidecars: {no_sidecars}");
+    }
+}
+
 #[test]
 fn only_the_kubelet_and_named_namespaces_reach_the_pods() {
     let mut options = Options::new("registry.example.org/files-csi:1.0.0");
@@ -250,12 +321,27 @@ fn only_the_kubelet_and_named_namespaces_reach_the_pods() {
     assert_eq!(peer["kubernetes.io/metadata.name"], "monitoring");
 }
 
+#[test]
+fn without_host_pid_a_driver_of_devices_says_what_it_lacks() {
+    let mut options = Options::new("registry.example.org/files-csi:1.0.0");
+    let is_said = |options: &Options| {
+        let made = manifests(&driver(), options).expect("manifests");
+        made.notes().iter().any(|note| note.contains("without --host-pid the driver can't name the pod"))
+    };
+    assert!(!is_said(&options), "it has no devices");
+    options.devices = true;
+    assert!(is_said(&options));
+    options.host_pid = true;
+    assert!(!is_said(&options));
+}
+
 /// Numbers in base 60 (`1:30`) stay plain: the parsers of Kubernetes read them as text.
 #[test]
 fn what_yaml_1_1_takes_for_something_else_is_quoted() {
     let mut options = Options::new("registry.example.org/files-csi:1.0.0");
     let words = ["yes", "on", "n", "0755", "1e3", "~", "null", "#x", "a: b", ""];
-    options.env = words.iter().map(|word| ("WORD".to_owned(), (*word).to_owned())).collect();
+    let named = |(index, word): (usize, &&str)| (format!("WORD{index}"), (*word).to_owned());
+    options.env = words.iter().enumerate().map(named).collect();
     let text = manifests(&driver(), &options).expect("manifests").single();
     for word in words {
         let quoted = [format!("value: \"{word}\"\n"), format!("value: '{word}'\n")];

@@ -65,6 +65,33 @@ fn credentials_reach_the_controller_and_the_node_only_if_it_is_named() {
     }
 }
 
+/// Otherwise the controller could read all Secrets of the cluster.
+#[test]
+fn a_secret_with_the_name_of_a_claim_is_read_in_its_namespace_only() {
+    let mut options = options();
+    options.storage_class = vec!["cloud".parse().expect("a class")];
+    let mut role = |reference: &str| {
+        options.secret = vec![reference.parse().expect("a reference")];
+        let driver = Driver::new("cloud.csi.example.org")
+            .with_controller([ControllerCapability::CreateDeleteVolume])
+            .with_node([]);
+        let made = manifests(&driver, &options).expect("manifests");
+        let roles = support::objects(&made.single()).into_iter().find_map(|object| {
+            let rules = object["rules"].as_array()?;
+            let rule = rules.iter().find(|rule| rule["resources"] == json!(["secrets"]))?.clone();
+            Some((object["metadata"]["namespace"].clone(), rule["resourceNames"].clone()))
+        });
+        roles.expect("a role")
+    };
+    for (reference, expected) in [
+        ("provisioner=vault/one", (json!("vault"), json!(["one"]))),
+        ("provisioner=vault/${pvc.name}", (json!("vault"), Value::Null)),
+        ("provisioner=${pvc.namespace}/one", (Value::Null, Value::Null)),
+    ] {
+        assert_eq!(role(reference), expected, "{reference}");
+    }
+}
+
 /// No sidecar gets them.
 #[test]
 fn only_the_drivers_container_has_the_credentials() {

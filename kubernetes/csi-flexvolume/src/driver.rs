@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::time::Duration;
 
-use csi_proto::client::{Client, MakeCalls, explain};
-use csi_proto::{ControllerCapability, NodeCapability, Redactor, RpcRequest, v1};
+use csi_proto::client::{Client, explain};
+use csi_proto::internal::{MakeCalls, Redactor};
+use csi_proto::{ControllerCapability, NodeCapability, RpcRequest, v1};
 use tonic::Code;
 
 use crate::config::Config;

@@ -13,9 +13,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use csi_mount::MountState;
 use csi_proto::client::{Target, VolumeUse};
 use csi_proto::{NodeCapability, v1};
+use tonic::Code;
 
 use crate::Context;
 use crate::answer::Answer;
+use crate::driver::Refused;
 use crate::options::Options;
 use crate::volumes::Volume;
 
@@ -138,10 +140,12 @@ impl Context {
         offers: &[NodeCapability],
     ) -> Result<(), String> {
         let on_node = self.on_node(id, v1::VolumeCapability::default(), offers);
-        on_node.unpublish(&mut self.driver, &[directory]).await?;
+        let unpublished = on_node.unpublish(&mut self.driver, &[directory]).await;
+        unpublished.or_else(|refused| accept_missing(refused, directory))?;
         if volume.targets.iter().all(|target| target == directory) {
-            on_node.unstage(&mut self.driver).await?;
+            let unstaged = on_node.unstage(&mut self.driver).await;
             if let Some(staging) = &on_node.staging_path {
+                unstaged.or_else(|refused| accept_missing(refused, staging))?;
                 match std::fs::remove_dir(staging) {
                     Err(error) if error.kind() != ErrorKind::NotFound => {
                         return Err(format!("remove {}: {error}", staging.display()));
@@ -173,12 +177,20 @@ impl Context {
     }
 }
 
+/// A driver can refuse to undo a step of a volume that does not exist. Where nothing is mounted, nothing is left to undo.
+fn accept_missing(refused: Refused, directory: &Path) -> Result<(), String> {
+    match refused.code {
+        Some(Code::NotFound) if !is_mounted(directory)? => Ok(()),
+        _ => Err(refused.into()),
+    }
+}
+
 /// What is at the directory, by csi-mount, which does not ask the filesystem there: a dead one would hang. Symbolic
 /// links are followed.
 fn state(directory: &Path) -> Result<MountState, String> {
     let mut path = directory.to_owned();
     for _ in 0..MAX_LINKS {
-        let state = csi_mount::mount_state(&path).map_err(|error| error.to_string())?;
+        let state = csi_mount::Host::kernel().mounts().state(&path).map_err(|error| error.to_string())?;
         // Only what is not a mount can be a link, and is on the filesystem of its parent directory.
         let link = (state == MountState::NotMounted).then(|| std::fs::read_link(&path).ok()).flatten();
         let (Some(link), Some(parent)) = (link, path.parent()) else { return Ok(state) };

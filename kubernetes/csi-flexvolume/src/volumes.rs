@@ -16,7 +16,6 @@ use crate::config::Config;
 
 /// The record of a volume. It is written before the calls to the driver that it describes.
 #[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct Volume {
     /// The name of the PersistentVolume, or of the volume in its pod: `detach` has nothing else.
     pub(crate) name: String,
@@ -76,7 +75,7 @@ impl Volumes {
     }
 
     pub(crate) fn get(&self, id: &str) -> Result<Volume, String> {
-        self.records.get(id).map(Option::unwrap_or_default).map_err(text)
+        Ok(self.records.get(id).map_err(text)?.unwrap_or_default())
     }
 
     /// Writes the record, or removes it if it says nothing.
@@ -93,8 +92,8 @@ impl Volumes {
         let list = self.records.list().map_err(text)?;
         let found: Vec<String> =
             list.records.into_iter().filter(|(_, volume)| is_it(volume)).map(|(id, _)| id).collect();
-        match list.unreadable.first() {
-            Some(error) if found.is_empty() => Err(error.to_string()),
+        match list.unreadable.into_iter().next() {
+            Some(error) if found.is_empty() => Err(text(error)),
             _ => Ok(found),
         }
     }

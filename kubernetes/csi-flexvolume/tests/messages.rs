@@ -73,7 +73,11 @@ fn init_and_unknown_volumes_need_no_driver() {
     let config = Some("socket=/no/such/csi.sock\nattach=true\nfsGroup=false");
     let due = json!({ "attach": true, "fsGroup": false, "requiresFSResize": true, "selinuxRelabel": true,
         "supportsMetrics": false });
+    let unfinished = folder.path().join("records/.new-1-0");
+    std::fs::create_dir(folder.path().join("records")).unwrap();
+    std::fs::write(&unfinished, "{").unwrap();
     assert_eq!(run(folder.path(), config, &["init"]), json!({ "status": "Success", "capabilities": due }));
+    assert!(!unfinished.exists(), "a killed command left it");
     for (command, due) in
         [("unmount", "Success"), ("getvolumename", "Not supported"), ("new", "Not supported")]
     {
@@ -114,6 +118,29 @@ fn a_mount_that_no_record_names_is_not_left_behind() {
     assert_eq!(answer["status"], "Failure", "{answer}");
     for directory in [below("nothing"), below("root/no-such-directory")] {
         assert_eq!(run(folder.path(), config, &["unmount", &directory]), json!({ "status": "Success" }));
+    }
+}
+
+/// It can be the one of the volume that is mounted there.
+#[test]
+fn a_record_that_cannot_be_read_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("records/v.json");
+    std::fs::create_dir(folder.path().join("records")).unwrap();
+    let volume = r#"{"name":"","nodes":[],"publish_context":{},"targets":["/x"],"expand_to":null}"#;
+    let foreign = format!(r#"{{"id":"w","record":{volume}}}"#);
+    for (damage, named) in [
+        ("", "records/v.json: "),
+        ("{\"targets\": [", "records/v.json: "),
+        ("garbage", "records/v.json: "),
+        ("{\"older\": 1}", "records/v.json: "),
+        (&foreign, "records/v.json: is not a record of this driver: it is the record of \"w\""),
+    ] {
+        std::fs::write(&record, damage).unwrap();
+        let answer = run(folder.path(), Some("socket=/no/such/csi.sock"), &["unmount", "/no/such/directory"]);
+        assert_eq!(answer["status"], "Failure", "{damage}: {answer}");
+        assert!(answer["message"].as_str().unwrap().contains(named), "{answer}");
+        assert_eq!(std::fs::read_to_string(&record).unwrap(), damage, "it is left for its repair");
     }
 }
 

@@ -9,11 +9,11 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt as _;
 
 use crate::error::{Error, Result};
-use crate::request::send;
+use crate::request::{Pauses, send, with_answer_limit};
 
 /// Taints of a node that is being removed, in addition to the mark of `kubectl drain`.
 const REMOVAL_TAINTS: [&str; 4] = [
@@ -92,16 +92,23 @@ impl Drain {
     /// # Errors
     /// [`Error::Api`] and [`Error::TimedOut`], if it can't be known what is attached.
     pub async fn run(&self, client: &Client, mut progress: impl FnMut(&[String])) -> Result<Drained> {
-        let until = Instant::now() + self.limit;
-        if !self.is_unconditional && !self.is_draining(client).await? {
+        let begun = Instant::now();
+        let mut pauses = Pauses::within(self.limit);
+        let is_needed = loop {
+            match self.is_needed(client).await {
+                Err(error) if error.is_transient() => pauses.after(error).await?,
+                known => break known?,
+            }
+        };
+        if !is_needed {
             return Ok(Drained::NotNeeded);
         }
-        let attachments: Api<VolumeAttachment> = Api::all(client.clone());
+        let attachments: Api<VolumeAttachment> = Api::all(with_answer_limit(client));
         let mut events = pin!(watcher(attachments, watcher::Config::default()).default_backoff());
         let mut known = Attached::default();
         let mut shown = None;
         let mut failure = None;
-        while let Ok(event) = timeout_at(until, events.next()).await {
+        while let Ok(event) = timeout(self.limit.saturating_sub(begun.elapsed()), events.next()).await {
             match event {
                 Some(Ok(event)) => known.apply(event, |one| self.is_ours(one)),
                 Some(Err(error)) => {
@@ -133,8 +140,11 @@ impl Drain {
         }
     }
 
-    /// Whether the node is being drained or removed, or is gone already.
-    async fn is_draining(&self, client: &Client) -> Result<bool> {
+    /// Whether the node is being drained or removed, or is gone already, if that matters.
+    async fn is_needed(&self, client: &Client) -> Result<bool> {
+        if self.is_unconditional {
+            return Ok(true);
+        }
         let nodes: Api<Node> = Api::all(client.clone());
         let node = send(&format!("read node {}", self.node), nodes.get_opt(&self.node)).await?;
         let Some(node) = node else { return Ok(true) };

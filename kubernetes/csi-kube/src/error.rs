@@ -78,16 +78,17 @@ impl Error {
     }
 
     /// Another client changed the object since it was read.
-    pub(crate) fn is_conflict(&self) -> bool {
+    pub fn is_conflict(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_conflict)
     }
 
     /// An object of this name exists.
-    pub(crate) fn is_taken(&self) -> bool {
+    pub fn is_taken(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_already_exists)
     }
 
-    pub(crate) fn is_missing(&self) -> bool {
+    /// The object does not exist.
+    pub fn is_missing(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_not_found)
     }
 
@@ -105,7 +106,9 @@ impl fmt::Display for Error {
             Self::Api { action, .. } => match self.status() {
                 Some(status) => {
                     let rules = " (csi_kube::rules lists the rules that the driver needs)";
-                    let hint = if status.is_forbidden() { rules } else { "" };
+                    // A quota, Pod Security and a namespace that is being deleted forbid too, in other words.
+                    let is_by_rules = status.is_forbidden() && status.message.contains(" cannot ");
+                    let hint = if is_by_rules { rules } else { "" };
                     format!("{action}: the API server answered {}: {}{hint}", status.code, status.message)
                 }
                 None => format!("{action}: no answer from the API server"),
@@ -144,13 +147,23 @@ impl From<Error> for csi_core::Error {
 mod tests {
     use super::*;
 
+    fn forbidden(action: &str, message: &str) -> String {
+        let status = kube::core::Status::failure(message, "Forbidden").with_code(403);
+        let source = Box::new(kube::Error::Api(Box::new(status)));
+        Error::Api { action: action.to_owned(), source }.to_string()
+    }
+
+    #[test]
+    fn only_a_missing_rule_leads_to_the_rules() {
+        let quota = forbidden("create pod a", "pods \"a\" is forbidden: exceeded quota: small");
+        assert!(quota.ends_with("exceeded quota: small"), "{quota}");
+        let rule = forbidden("list pods", "pods is forbidden: User \"u\" cannot list resource \"pods\"");
+        assert!(rule.ends_with("(csi_kube::rules lists the rules that the driver needs)"), "{rule}");
+    }
+
     #[test]
     fn the_api_servers_text_is_one_line() {
-        let status =
-            kube::core::Status::failure("denied\nERROR forged \u{1b}[2J", "Forbidden").with_code(403);
-        let source = Box::new(kube::Error::Api(Box::new(status)));
-        let error = Error::Api { action: "read node a\nb".to_owned(), source };
-        let text = error.to_string();
+        let text = forbidden("read node a\nb", "denied\nERROR forged \u{1b}[2J");
         assert!(!text.contains(char::is_control) && text.starts_with(r"read node a\nb: "), "{text}");
         assert!(text.contains(r"denied\nERROR forged \u{1b}[2J"), "{text}");
     }

@@ -77,16 +77,17 @@ pub use events::{Events, Severity};
 pub use fuse_pods::FusePods;
 #[doc(no_inline)]
 pub use kube::Client;
-pub use leader::{Election, LeaderLayer, LeaderOnly, Leadership, Timing};
+pub use leader::{Election, Leadership, Timing};
 pub use node_events::NodeEvents;
 pub use node_labels::{NodeFacts, NodeLabels};
 pub use objects::Objects;
 pub use startup_taint::StartupTaint;
 
-/// For the tests of this crate.
+/// For the tests of this crate, and for csi-controllers.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::leader::Clock;
+    pub use crate::leader::{Clock, while_leading};
+    pub use crate::request::{send, with_answer_limit};
 }
 
 /// The code in README.md compiles.

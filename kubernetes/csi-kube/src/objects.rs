@@ -15,7 +15,7 @@ use tokio_stream::StreamExt as _;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::{Error, Result};
-use crate::request::send;
+use crate::request::{send, with_answer_limit};
 
 /// Reads the claim, volume, pod, class or namespace of a CSI call, by the names that the sidecars and the
 /// kubelet add to it.
@@ -58,7 +58,7 @@ where
 {
     fn start(client: &Client, config: watcher::Config) -> Option<Self> {
         let (store, writer) = reflector::store();
-        let stream = watcher(Api::<K>::all(client.clone()), config).default_backoff();
+        let stream = watcher(Api::<K>::all(with_answer_limit(client)), config).default_backoff();
         let mut changes = Box::pin(reflector::reflector(writer, stream));
         let watch = tokio::spawn(async move {
             while let Some(change) = changes.next().await {

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use kube::Client;
+use kube::client::Body;
 use kube::runtime::watcher::DefaultBackoff;
 use tokio::time::{Instant, sleep, timeout};
+use tower::service_fn;
 
 use crate::error::{Error, Result};
 
@@ -11,7 +14,10 @@ use crate::error::{Error, Result};
 pub(crate) const LIMIT: Duration = Duration::from_secs(15);
 
 /// Sends one request; `action` is for the error: `read node worker-1`.
-pub(crate) async fn send<T>(action: &str, request: impl Future<Output = kube::Result<T>>) -> Result<T> {
+///
+/// # Errors
+/// [`Error::Api`] and [`Error::TimedOut`].
+pub async fn send<T>(action: &str, request: impl Future<Output = kube::Result<T>>) -> Result<T> {
     send_within(LIMIT, action, request).await
 }
 
@@ -27,6 +33,22 @@ pub(crate) async fn send_within<T>(
     }
 }
 
+/// The longest time in which an answer has to begin. The API server ends a request after a minute.
+const BEGIN: Duration = Duration::from_secs(65);
+
+/// A client whose answers begin in time, or are errors. Without it a list, or the beginning of a watch, whose connection is
+/// dead would have no end: kube limits only the time in which a watch that has begun is silent.
+#[must_use]
+pub fn with_answer_limit(client: &Client) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let client = client.clone();
+    let limited = service_fn(move |request: http::Request<Body>| {
+        let client = client.clone();
+        async move { timeout(BEGIN, client.send(request)).await?.map_err(tower::BoxError::from) }
+    });
+    Client::new(limited, namespace)
+}
+
 /// The longest pause, unless the API server asks for a longer one.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -39,7 +61,7 @@ pub(crate) struct Pauses {
 
 impl Pauses {
     pub(crate) fn within(limit: Duration) -> Self {
-        Self { until: Some(Instant::now() + limit), ..Self::endless() }
+        Self { until: Instant::now().checked_add(limit), ..Self::endless() }
     }
 
     pub(crate) fn endless() -> Self {

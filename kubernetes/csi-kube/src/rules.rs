@@ -122,16 +122,26 @@ pub const FUSE_PODS: &[Rule] = &[
     cluster("", "nodes", GET, "see which node a volume is attached to"),
     cluster("", "persistentvolumes", LIST, "find the volumes of the attachments"),
     cluster(STORAGE, "volumeattachments", LIST, "find pods of volumes that are not attached"),
+    cluster("events.k8s.io", "events", &["create", "patch"], "write why a pod has ended"),
 ];
 /// [`FusePods`](crate::FusePods), in the namespace of the pods, which is not the driver's: `--fuse-pods` of the manifests
 /// makes this Role.
-pub const FUSE_PODS_NAMESPACE: &[Rule] = &[Rule {
-    group: "",
-    resource: "pods",
-    verbs: &["get", "list", "create", "delete"],
-    scope: Scope::Namespace,
-    reason: "make and delete the pods of volumes",
-}];
+pub const FUSE_PODS_NAMESPACE: &[Rule] = &[
+    Rule {
+        group: "",
+        resource: "pods",
+        verbs: &["get", "list", "create", "patch", "delete"],
+        scope: Scope::Namespace,
+        reason: "make and delete the pods of volumes, and note which volumes share one",
+    },
+    Rule {
+        group: "",
+        resource: "podtemplates",
+        verbs: GET,
+        scope: Scope::Namespace,
+        reason: "read what these pods are made from",
+    },
+];
 
 /// [`Objects::claim`](crate::Objects::claim).
 pub const CLAIMS: &[Rule] = &[cluster("", "persistentvolumeclaims", GET, "read the claim of a volume")];

@@ -5,9 +5,14 @@ use k8s_openapi::api::storage::v1::CSINode;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::time::{Duration, Instant, sleep};
 
 use crate::error::{Error, Result};
 use crate::request::{Pauses, send};
+
+/// How long the taint can come later than the registration: node managers and autoscalers add it to nodes that have joined.
+const LATE: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// Removes the start-up taint of a node once the driver is registered there.
 ///
@@ -61,24 +66,30 @@ impl StartupTaint {
         self.run(client, node).await;
     }
 
-    /// Waits until the CSINode object lists the driver and the kubelet runs since this boot, removes the taint, and
-    /// ends. For a driver whose registrar is a container of its own: after a reboot the entry can be older than the
-    /// registration for the seconds between the start of the kubelet and that of the registrar.
+    /// Waits until the CSINode object lists the driver and the kubelet runs since this boot, and removes the taint. It
+    /// ends two minutes later: a taint that comes in this time is removed too.
     ///
-    /// It repeats every failure without an
-    /// end, at most every ten seconds: without it the node gets no pods. A failure that a repetition alone
-    /// cannot cure is logged as a warning.
+    /// For a driver whose registrar is a container of its own. After a reboot the entry can be older than the registration
+    /// for the seconds between the start of the kubelet and that of the registrar.
+    ///
+    /// It repeats every failure without an end, at most every ten seconds: without it the node gets no pods. A failure
+    /// that a repetition alone cannot cure is logged as a warning.
     pub async fn run(self, client: Client, node: impl Into<String>) {
         let node = node.into();
         let mut pauses = Pauses::endless();
         let mut logged = String::new();
+        let mut until = None;
         loop {
             let error = match self.try_remove(&client, &node).await {
                 Ok(removed) => {
                     for taint in removed {
                         tracing::info!(node, taint, "removed the start-up taint: the driver is registered");
                     }
-                    return;
+                    if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + LATE) {
+                        return;
+                    }
+                    sleep(PAUSE).await;
+                    continue;
                 }
                 Err(error) => error,
             };

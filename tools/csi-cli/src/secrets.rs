@@ -1,72 +1,45 @@
 //! Secrets: read from a file, sent in the right calls, and never printed.
 
+#[cfg(any(test, feature = "program"))]
 use std::collections::BTreeMap;
-use std::fmt;
 
-use csi_proto::{Pairs, Redactor, Rpc, RpcRequest};
+use csi_proto::internal::Redactor;
+use csi_proto::{Pairs, RpcRequest};
 
-/// The secrets of calls, for every RPC or for one.
+/// Parses the text form of [`Pairs`], or a JSON object whose values are strings.
 ///
-/// Its `Debug` shows only the keys.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Secrets(Pairs);
-
-impl Secrets {
-    /// Parses the text form of [`Pairs`], or a JSON object whose values are strings.
-    ///
-    /// # Errors
-    /// Names the line that is neither, and never shows its text.
-    #[cfg(any(test, feature = "program"))]
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        if !text.trim_start().starts_with('{') {
-            return Pairs::parse(text).map(Self).map_err(|error| error.to_string());
-        }
-        // The parser's own message can quote the input.
-        let parsed: Result<BTreeMap<String, String>, serde_json::Error> = serde_json::from_str(text);
-        let parsed = parsed
-            .map_err(|error| format!("line {}: not a JSON object whose values are strings", error.line()))?;
-        Ok(Self(parsed.into_iter().collect()))
+/// # Errors
+/// Names the line that is neither, and never shows its text.
+#[cfg(any(test, feature = "program"))]
+pub(crate) fn parse(text: &str) -> Result<Pairs, String> {
+    if !text.trim_start().starts_with('{') {
+        return Pairs::parse(text).map_err(|error| error.to_string());
     }
-
-    #[cfg(feature = "program")]
-    pub(crate) fn set(&mut self, key: impl Into<String>, value: impl Into<String>) {
-        self.0.set(key, value);
-    }
-
-    /// The secrets for this RPC: those for all RPCs, overridden by its own.
-    pub(crate) fn of(&self, rpc: Rpc) -> BTreeMap<String, String> {
-        self.0.of(rpc)
-    }
-
-    /// The request with the secrets of its RPC, if it has a field for them.
-    pub(crate) fn added_to<R: RpcRequest>(&self, mut request: R) -> R {
-        if let Some(secrets) = request.secrets_mut() {
-            *secrets = self.of(R::RPC);
-        }
-        request
-    }
-
-    pub(crate) fn hidden(&self) -> Redactor {
-        let mut hidden = Redactor::default();
-        hidden.add(self.0.values());
-        hidden
-    }
+    // The parser's own message can quote the input.
+    let parsed: Result<BTreeMap<String, String>, serde_json::Error> = serde_json::from_str(text);
+    let parsed = parsed
+        .map_err(|error| format!("line {}: not a JSON object whose values are strings", error.line()))?;
+    Ok(parsed.into_iter().collect())
 }
 
-impl From<Pairs> for Secrets {
-    fn from(pairs: Pairs) -> Self {
-        Self(pairs)
+/// The request with the secrets of its RPC, if it has a field for them.
+pub(crate) fn with<R: RpcRequest>(secrets: &Pairs, mut request: R) -> R {
+    if let Some(field) = request.secrets_mut() {
+        *field = secrets.of(R::RPC);
     }
+    request
 }
 
-impl fmt::Debug for Secrets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+pub(crate) fn hidden(secrets: &Pairs) -> Redactor {
+    let mut hidden = Redactor::default();
+    hidden.add(secrets.values());
+    hidden
 }
 
 #[cfg(test)]
 mod tests {
+    use csi_proto::Rpc;
+
     use super::*;
 
     #[test]
@@ -74,9 +47,9 @@ mod tests {
         let due =
             BTreeMap::from([("user".to_owned(), "ann".to_owned()), ("key".to_owned(), "a=b".to_owned())]);
         for text in [r#"{"user": "ann", "key": "a=b"}"#, "# comment\nuser = ann\n\nkey=a=b\n"] {
-            assert_eq!(Secrets::parse(text).unwrap().of(Rpc::DeleteVolume), due);
+            assert_eq!(parse(text).unwrap().of(Rpc::DeleteVolume), due);
         }
-        let secrets = Secrets::parse("user=ann\n[CreateVolume]\nuser=bob\n").unwrap();
+        let secrets = parse("user=ann\n[CreateVolume]\nuser=bob\n").unwrap();
         assert_eq!(secrets.of(Rpc::CreateVolume)["user"], "bob");
         assert_eq!(secrets.of(Rpc::DeleteVolume)["user"], "ann");
         assert!(format!("{secrets:?}").contains("user") && !format!("{secrets:?}").contains("ann"));
@@ -87,7 +60,7 @@ mod tests {
         for text in
             [r#"{"user": ["canary"]}"#, r#"{"user": canary"#, "canary\n", "[canary]", "{\"a\": \"b\"} canary"]
         {
-            let error = Secrets::parse(text).unwrap_err();
+            let error = parse(text).unwrap_err();
             assert!(error.contains("line 1") && !error.contains("canary"), "{error}");
         }
     }

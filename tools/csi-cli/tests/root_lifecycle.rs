@@ -31,15 +31,9 @@ fn dirs_lives_and_nothing_is_left() {
         let target = places.join("target");
         std::fs::create_dir(&staging).unwrap();
         std::fs::create_dir(&target).unwrap();
-        let words = [
-            "--staging",
-            staging.to_str().unwrap(),
-            "--target",
-            target.to_str().unwrap(),
-            "--output",
-            "json",
-        ];
-        let text = ok(&driver.lifecycle(&driver.path("csi.sock"), &words));
+        let mut command = driver.lifecycle_command(&driver.path("csi.sock"), &["--output", "json"]);
+        command.arg("--staging").arg(&staging).arg("--target").arg(&target);
+        let text = ok(&command.output().unwrap());
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let end = lines.last().unwrap();
@@ -127,9 +121,7 @@ fn a_clone_has_the_data_of_its_source_or_the_life_fails() {
             "{shown}"
         );
         driver.assert_clean(&shown);
-        let output = driver.lifecycle(&cloning(driver, true).socket(), &[]);
-        let shown = text(&output);
-        assert_eq!(output.status.code(), Some(1), "{shown}");
+        let shown = ended(&driver.lifecycle(&cloning(driver, true).socket(), &[]), 1);
         assert!(shown.contains("read failed") && shown.contains("hello"), "{shown}");
         driver.assert_clean(&shown);
     });
@@ -188,14 +180,11 @@ fn what_can_not_be_taken_back_is_named_with_the_commands_that_do() {
             let fails = matches!(rpc, Rpc::NodeUnstageVolume | Rpc::ControllerExpandVolume);
             fails.then(|| Status::internal("it never works"))
         });
-        let output =
-            driver.lifecycle(&fake.socket(), &["--capability", "rwo,block", "--size", "1Mi", "--name", "v"]);
-        let shown = text(&output);
-        assert_eq!(output.status.code(), Some(1), "{shown}");
+        let words = ["--capability", "rwo,block", "--size", "1Mi", "--name", "v"];
+        let shown = ended(&driver.lifecycle(&fake.socket(), &words), 1);
         // Everything that does not depend on the failed step is undone: the targets.
         assert!(shown.contains("unpublished") && shown.contains("not undone: NodeUnstageVolume"), "{shown}");
-        let (_, commands) = shown.split_once("these commands undo what is left:\n").unwrap();
-        let commands: Vec<_> = commands.lines().take_while(|line| line.starts_with("  ")).collect();
+        let commands = undoing(&shown);
         assert!(commands[0].contains("csi node unstage-volume --volume-id"), "{shown}");
         assert!(shown.contains("csi controller delete-volume --volume-id"), "{shown}");
         // The printed commands undo the rest once the driver works again.
@@ -226,9 +215,8 @@ fn ctrl_c_in_the_middle_takes_everything_back() {
                     done
                 }
             });
-            let mut command = csi(&fake.socket());
-            command.args(["lifecycle", "--capability", "rwo,block", "--size", "1Mi"]);
-            let running = Running::start(command.env("TMPDIR", driver.path("places")));
+            let words = ["--capability", "rwo,block", "--size", "1Mi"];
+            let running = Running::start(&mut driver.lifecycle_command(&fake.socket(), &words));
             driver.runtime.block_on(reached.notified());
             running.signal(Signal::SIGINT);
             let (status, text, errors) = running.finish();
@@ -264,8 +252,7 @@ fn hanging(driver: &Driver) -> Fake {
 fn ctrl_c_ends_a_look_at_a_volume_that_hangs() {
     with_driver(dirs::plugin, |driver| {
         let fake = hanging(driver);
-        let mut command = csi(&fake.socket());
-        let running = Running::start(command.arg("lifecycle").env("TMPDIR", driver.path("places")));
+        let running = Running::start(&mut driver.lifecycle_command(&fake.socket(), &[]));
         until(|| running.waits_at_a_pipe().then_some(()));
         running.signal(Signal::SIGINT);
         let (status, text, errors) = running.finish();
@@ -279,9 +266,7 @@ fn ctrl_c_ends_a_look_at_a_volume_that_hangs() {
 fn a_volume_that_hangs_is_a_step_that_failed() {
     with_driver(dirs::plugin, |driver| {
         let fake = hanging(driver);
-        let output = driver.lifecycle(&fake.socket(), &["--timeout", "3s"]);
-        let text = text(&output);
-        assert_eq!(output.status.code(), Some(1), "{text}");
+        let text = ended(&driver.lifecycle(&fake.socket(), &["--timeout", "3s"]), 1);
         assert!(text.contains("the volume does not answer within 3s"), "{text}");
         assert!(text.trim_end().ends_with("nothing is left"), "{text}");
         driver.assert_clean(&text);
@@ -303,9 +288,7 @@ fn a_second_ctrl_c_waits_no_longer_and_names_what_is_left() {
                 forward(client, rpc, bytes).await
             }
         });
-        let mut command = csi(&fake.socket());
-        command.args(["lifecycle", "--name", "v"]).env("TMPDIR", driver.path("places"));
-        let running = Running::start(&mut command);
+        let running = Running::start(&mut driver.lifecycle_command(&fake.socket(), &["--name", "v"]));
         let once = || driver.runtime.block_on(reached.notified());
         once();
         running.signal(Signal::SIGINT);
@@ -316,8 +299,7 @@ fn a_second_ctrl_c_waits_no_longer_and_names_what_is_left() {
         assert_eq!(status, Some(1), "{text}");
         assert!(text.contains("Ctrl-C again") && text.contains("csi node unpublish-volume"), "{text}");
         drop(fake);
-        let (_, commands) = text.split_once("these commands undo what is left:\n").unwrap();
-        driver.run_all(commands.lines().take_while(|line| line.starts_with("  ")));
+        driver.run_all(undoing(&text));
         driver.assert_clean(&text);
     });
 }
@@ -356,10 +338,8 @@ fn secrets_of_a_life_are_sent_and_not_told() {
                 _ => forward(client, rpc, bytes).await,
             }
         });
-        let mut command = csi(&fake.socket());
-        command.args(["lifecycle", "--secrets-env", "key=LOGIN"]).env("LOGIN", "canary-7f3a");
-        let output = command.env("TMPDIR", driver.path("places")).output().unwrap();
-        let text = text(&output);
+        let mut command = driver.lifecycle_command(&fake.socket(), &["--secrets-env", "key=LOGIN"]);
+        let text = text(&command.env("LOGIN", "canary-7f3a").output().unwrap());
         assert!(
             text.contains("can't log in with") && text.contains("***") && !text.contains("canary"),
             "{text}"

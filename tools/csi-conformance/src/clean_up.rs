@@ -1,11 +1,12 @@
 //! Undoes what a test, or a run that died, left behind: the reverse of each call, the last call first.
 
-use csi_proto::client::is_final;
+use csi_proto::internal::is_final;
 use csi_proto::{Rpc, RpcRequest, escape, v1};
 use tonic::Code;
 
 use crate::context::TestContext;
 use crate::ledger::CreatedObject;
+use crate::own_mount;
 use crate::wire::Refusal;
 
 /// Undoes everything in the ledger, and returns what could not be undone.
@@ -13,7 +14,9 @@ pub(crate) async fn clean_up(ctx: &TestContext) -> Vec<String> {
     let mut left = Vec::new();
     for made in ctx.ledger.all().into_iter().rev() {
         let undone = match undo(ctx, &made).await {
-            Err(refusal) if refusal.code == Code::InvalidArgument && was_never_created(ctx, &made).await => {
+            Err(Refusal { code: Code::InvalidArgument | Code::Unimplemented, .. })
+                if was_never_created(ctx, &made).await =>
+            {
                 Ok(())
             }
             outcome => outcome,
@@ -30,6 +33,7 @@ pub(crate) async fn clean_up(ctx: &TestContext) -> Vec<String> {
         }
     }
     remove_staging(ctx, ctx.prefix());
+    left.extend(own_mount::unmount_left(ctx, ctx.prefix()));
     left
 }
 
@@ -44,10 +48,10 @@ pub(crate) fn remove_staging(ctx: &TestContext, prefix: &str) {
     }
 }
 
-/// If the kit was killed before a call was answered, the driver can have refused that call, and then refuses
-/// the reverse call too. Repeating the call shows it.
+/// If the kit was killed before a call was answered, the driver can have refused that call, for example because it does
+/// not offer it, and then refuses the reverse call too. Repeating the call shows it.
 async fn was_never_created(ctx: &TestContext, made: &CreatedObject) -> bool {
-    let again = ctx.raw(made.rpc, made.request.clone(), ctx.settings.deadline).await;
+    let again = ctx.settled_raw(made.rpc, &made.request).await;
     again.is_err_and(|refusal| is_final(refusal.code))
 }
 
@@ -74,7 +78,7 @@ async fn reverse<D: RpcRequest, U: RpcRequest + for<'d> From<&'d D>>(
 ) -> Result<(), Refusal> {
     // Bytes that can't be decoded were not written by this kit.
     let Ok(did) = D::decode(&*made.request) else { return Ok(()) };
-    ctx.call(U::from(&did)).await.map(drop)
+    ctx.settled(&U::from(&did)).await.map(drop)
 }
 
 /// Deletes a volume or snapshot. If its id is unknown, the create request is repeated, and its answer has the
@@ -83,7 +87,7 @@ async fn delete(ctx: &TestContext, made: &CreatedObject) -> Result<(), Refusal> 
     let mut made = made.clone();
     if made.id.is_none() {
         // The ledger learns the id from the answer.
-        match ctx.raw(made.rpc, made.request.clone(), ctx.settings.deadline).await {
+        match ctx.settled_raw(made.rpc, &made.request).await {
             Ok(_) => {}
             // A final refusal: nothing was created.
             Err(refusal) if is_final(refusal.code) => return Ok(()),
@@ -102,10 +106,10 @@ async fn delete(ctx: &TestContext, made: &CreatedObject) -> Result<(), Refusal> 
     let id = made.id.clone().unwrap_or_default();
     match made.rpc {
         Rpc::CreateVolume => {
-            ctx.call(v1::DeleteVolumeRequest { volume_id: id, ..Default::default() }).await.map(drop)
+            ctx.settled(&v1::DeleteVolumeRequest { volume_id: id, ..Default::default() }).await.map(drop)
         }
         Rpc::CreateSnapshot => {
-            ctx.call(v1::DeleteSnapshotRequest { snapshot_id: id, ..Default::default() }).await.map(drop)
+            ctx.settled(&v1::DeleteSnapshotRequest { snapshot_id: id, ..Default::default() }).await.map(drop)
         }
         _ => {
             let undo = v1::DeleteVolumeGroupSnapshotRequest {
@@ -113,7 +117,7 @@ async fn delete(ctx: &TestContext, made: &CreatedObject) -> Result<(), Refusal> 
                 snapshot_ids: made.members.clone(),
                 ..Default::default()
             };
-            ctx.call(undo).await.map(drop)
+            ctx.settled(&undo).await.map(drop)
         }
     }
 }

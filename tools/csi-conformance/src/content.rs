@@ -106,7 +106,11 @@ pub(crate) async fn size(target: &Path, kind: Kind) -> Outcome<u64> {
     #[cfg(target_os = "linux")]
     if kind == Kind::Files {
         let total = |path: &Path| {
-            csi_mount::stats(path).map(|stats| stats.bytes.total).map_err(std::io::Error::other)
+            csi_mount::Host::kernel()
+                .mounts()
+                .stats(path)
+                .map(|stats| stats.bytes.total)
+                .map_err(std::io::Error::other)
         };
         return io("the filesystem's size", target, total).await;
     }
@@ -120,7 +124,7 @@ pub(crate) async fn kernel_usage(target: &Path) -> Outcome<Option<(u64, u64)>> {
     #[cfg(target_os = "linux")]
     {
         let ask = |path: &Path| {
-            let stats = csi_mount::stats(path).map_err(std::io::Error::other)?;
+            let stats = csi_mount::Host::kernel().mounts().stats(path).map_err(std::io::Error::other)?;
             Ok(Some((stats.bytes.used, stats.bytes.available)))
         };
         io("the filesystem's usage", target, ask).await

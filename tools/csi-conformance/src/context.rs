@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_proto::client::{Client, is_final};
+use csi_proto::client::Client;
+use csi_proto::internal::is_final;
 use csi_proto::v1;
 use csi_proto::{Rpc, RpcRequest, Service};
 use prost::Message;
 use tonic::Code;
+use v1::plugin_capability::service::Type as PluginService;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 
 use crate::content::Kind;
@@ -18,6 +20,7 @@ use crate::judge::{AnswerRules, Violation};
 use crate::ledger::Ledger;
 use crate::offers::Capabilities;
 use crate::settings::{CANARY, Settings};
+use crate::sources::KnownSizes;
 use crate::trace::Trace;
 use crate::wire::{Refusal, send};
 
@@ -30,6 +33,7 @@ pub(crate) struct Shared {
     node: Client,
     controller: Client,
     pub(crate) ledger: Ledger,
+    pub(crate) sizes: KnownSizes,
     pub(crate) judge: AnswerRules,
     pub(crate) offers: Capabilities,
     /// The kinds and access modes that the driver supports.
@@ -59,6 +63,7 @@ impl TestContext {
             node,
             controller,
             ledger,
+            sizes: KnownSizes::default(),
             judge: AnswerRules::new(),
             offers: Capabilities::default(),
             modes: BTreeSet::new(),
@@ -120,13 +125,31 @@ impl TestContext {
         if files { Kind::Files } else { Kind::Device }
     }
 
+    /// As the provisioner's request: if the driver's volumes are not accessible from everywhere, it says where the
+    /// volume will be used.
     pub(crate) fn create(&self, name: &str) -> v1::CreateVolumeRequest {
+        let place = self.offers.place.clone();
+        let place = place.filter(|_| self.offers.plugin(PluginService::VolumeAccessibilityConstraints));
         v1::CreateVolumeRequest {
             name: name.to_owned(),
             capacity_range: Some(v1::CapacityRange { required_bytes: self.settings.size, limit_bytes: 0 }),
             volume_capabilities: vec![self.capability(self.any_kind())],
             parameters: self.settings.parameters.of(Rpc::CreateVolume),
+            accessibility_requirements: place.map(|place| v1::TopologyRequirement {
+                requisite: vec![place.clone()],
+                preferred: vec![place],
+            }),
             ..Default::default()
+        }
+    }
+
+    /// Asks for a volume that is not smaller than its source: a smaller one is OUT_OF_RANGE.
+    pub(crate) fn create_from(&self, source: v1::VolumeContentSource) -> v1::CreateVolumeRequest {
+        let required_bytes = self.settings.size.max(self.sizes.of(&source));
+        v1::CreateVolumeRequest {
+            capacity_range: Some(v1::CapacityRange { required_bytes, limit_bytes: 0 }),
+            volume_content_source: Some(source),
+            ..self.create(&self.name())
         }
     }
 
@@ -163,12 +186,80 @@ impl TestContext {
         Box::new(Failure::new(due, came).sent(self.redacted_request(C::RPC, &request.encode_to_vec())))
     }
 
+    /// Sends the call, and repeats it while it is ABORTED: the driver can still be busy with it, for example because
+    /// it creates volumes in the background. Whether a driver does this is not the subject of a test.
+    pub(crate) async fn settled<C: RpcRequest>(&self, request: &C) -> Result<C::Answer, Refusal> {
+        let messages = self.settled_raw(C::RPC, &request.encode_to_vec()).await?;
+        Ok(decoded::<C>(messages.first().map_or(&[], Vec::as_slice)))
+    }
+
+    pub(crate) async fn settled_raw(&self, rpc: Rpc, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+        let mut wait = self.retries();
+        loop {
+            match self.raw(rpc, bytes.to_vec(), self.settings.deadline).await {
+                Err(refusal) if refusal.code == Code::Aborted && wait.again().await => {}
+                answer => return answer,
+            }
+        }
+    }
+
     /// Sends the call and returns its answer. Any other status than OK is a failure.
     pub(crate) async fn ok<C: RpcRequest>(&self, request: C) -> Outcome<C::Answer> {
-        match self.call(request.clone()).await {
+        match self.settled(&request).await {
             Ok(answer) => Ok(answer),
             Err(refusal) => Err(self.failure(&request, self.refusal_text(&refusal), "OK")),
         }
+    }
+
+    /// Makes the call again, as a caller that lost the first answer.
+    pub(crate) async fn twice<C: RpcRequest>(&self, request: C) -> Outcome {
+        self.ok(request.clone()).await?;
+        self.ok(request).await.map(drop)
+    }
+
+    /// Expands a volume. The size in the answer must be this one at least.
+    pub(crate) async fn expanded(
+        &self,
+        request: v1::ControllerExpandVolumeRequest,
+        wanted: i64,
+    ) -> Outcome<v1::ControllerExpandVolumeResponse> {
+        let answer = self.ok(request.clone()).await?;
+        let bytes = answer.capacity_bytes;
+        self.check(&request, bytes >= wanted, format!("at least {wanted} bytes"), || {
+            format!("{bytes} bytes")
+        })?;
+        Ok(answer)
+    }
+
+    /// Sends a call that can also be refused with one of these codes: it has no answer then.
+    pub(crate) async fn ok_or<C: RpcRequest>(
+        &self,
+        request: C,
+        codes: &[Code],
+        due: &str,
+    ) -> Outcome<Option<C::Answer>> {
+        match self.settled(&request).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(refusal) if codes.contains(&refusal.code) => Ok(None),
+            Err(refusal) => Err(self.failure(&request, self.refusal_text(&refusal), due)),
+        }
+    }
+
+    /// Whether the driver copies volumes in use.
+    pub(crate) async fn in_use_is_ok<C: RpcRequest>(&self, alone: C) -> Outcome<bool> {
+        let answer = self.ok_or(alone, &[Code::FailedPrecondition], "OK or FailedPrecondition").await?;
+        Ok(answer.is_some())
+    }
+
+    /// Checks a condition on the answer to this request.
+    pub(crate) fn check<C: RpcRequest>(
+        &self,
+        request: &C,
+        holds: bool,
+        due: impl Into<String>,
+        came: impl FnOnce() -> String,
+    ) -> Outcome {
+        if holds { Ok(()) } else { Err(self.failure(request, came(), due)) }
     }
 
     /// Checks that the call is refused with one of these codes. `why` is the reason, for the failure's text.
@@ -177,7 +268,12 @@ impl TestContext {
             let names: Vec<String> = codes.iter().map(|code| format!("{code:?}")).collect();
             format!("{}: {why}", names.join(" or "))
         };
-        match self.call(request.clone()).await {
+        let answer = if codes.contains(&Code::Aborted) {
+            self.call(request.clone()).await
+        } else {
+            self.settled(&request).await
+        };
+        match answer {
             Err(refusal) if codes.contains(&refusal.code) => Ok(()),
             Err(refusal) => Err(self.failure(&request, self.refusal_text(&refusal), due())),
             Ok(answer) => {
@@ -189,7 +285,7 @@ impl TestContext {
 
     /// Checks that the call fails, with any code: for a condition that has no code in the spec.
     pub(crate) async fn fails<C: RpcRequest>(&self, request: C, why: &str) -> Outcome {
-        match self.call(request.clone()).await {
+        match self.settled(&request).await {
             Err(_) => Ok(()),
             Ok(answer) => {
                 let answer = self.redacted_answer(C::RPC, &answer.encode_to_vec());
@@ -251,6 +347,7 @@ impl TestContext {
             Ok(messages) => {
                 for message in messages {
                     self.ledger.succeeded(rpc, &bytes, message);
+                    self.sizes.learn(rpc, message);
                 }
                 let wrong =
                     messages.iter().find_map(|message| self.judge.answer(rpc, &bytes, message, &secrets));

@@ -58,7 +58,7 @@ impl Kit {
         Ok(ctx)
     }
 
-    async fn ledger(&self) -> Result<Ledger, CouldNotRun> {
+    pub(crate) async fn ledger(&self) -> Result<Ledger, CouldNotRun> {
         let mut attempts = 0;
         loop {
             let error = match Ledger::open(self.0.journal.clone()) {
@@ -86,30 +86,20 @@ impl Kit {
         if let Some(journal) = ctx.ledger.journal().filter(|_| !ctx.ledger.all().is_empty()) {
             let path = journal.display();
             return Err(CouldNotRun(format!(
-                "{path} is the journal of a run that was killed: clean up after that run first, or remove \
-                 the file"
+                "{path} lists what an earlier run has left: undo it first (--clean-up), or remove the file"
             )));
         }
-        let could_not_run = |what: &str, ctx: &TestContext, refusal| {
-            CouldNotRun(format!("{what} failed: {}", ctx.refusal_text(&refusal)))
-        };
-        let info = ctx
-            .call(v1::GetPluginInfoRequest {})
-            .await
-            .map_err(|r| could_not_run("GetPluginInfo", &ctx, r))?;
-        let plugin = ctx.call(v1::GetPluginCapabilitiesRequest {}).await;
-        let plugin = plugin.map_err(|r| could_not_run("GetPluginCapabilities", &ctx, r))?;
+        let info = answer(&ctx, v1::GetPluginInfoRequest {}).await?;
+        let plugin = answer(&ctx, v1::GetPluginCapabilitiesRequest {}).await?;
         let mut offers =
             Capabilities { driver: info.name, version: info.vendor_version, ..Default::default() };
         offers.take_plugin(plugin);
         if offers.plugin(PluginService::ControllerService) {
-            let answer = ctx.call(v1::ControllerGetCapabilitiesRequest {}).await;
-            let answer = answer.map_err(|r| could_not_run("ControllerGetCapabilities", &ctx, r))?;
+            let answer = answer(&ctx, v1::ControllerGetCapabilitiesRequest {}).await?;
             offers.controller = numbers!(answer, v1::controller_service_capability::Type::Rpc);
         }
         if offers.plugin(PluginService::GroupControllerService) {
-            let answer = ctx.call(v1::GroupControllerGetCapabilitiesRequest {}).await;
-            let answer = answer.map_err(|r| could_not_run("GroupControllerGetCapabilities", &ctx, r))?;
+            let answer = answer(&ctx, v1::GroupControllerGetCapabilitiesRequest {}).await?;
             offers.group = numbers!(answer, v1::group_controller_service_capability::Type::Rpc);
         }
         discover_node(&ctx, &mut offers).await;
@@ -120,9 +110,16 @@ impl Kit {
         let survey = Survey::of(&ctx).await;
         let (offers, modes) = ctx.facts();
         offers.uses_unclear = survey.unclear;
+        offers.no_volume = survey.first_refusal.filter(|_| survey.modes.is_empty());
         *modes = survey.modes;
         Ok(ctx)
     }
+}
+
+/// The answer to a call without which no test can run.
+async fn answer<C: RpcRequest>(ctx: &TestContext, request: C) -> Result<C::Answer, CouldNotRun> {
+    let answer = ctx.call(request).await;
+    answer.map_err(|refusal| CouldNotRun(format!("{} failed: {}", C::RPC, ctx.refusal_text(&refusal))))
 }
 
 async fn discover_node(ctx: &TestContext, offers: &mut Capabilities) {
@@ -150,18 +147,21 @@ async fn second_node_id(ctx: &TestContext, endpoint: &Endpoint) -> Result<String
     let client = Client::new(endpoint);
     let failed = |what: String| CouldNotRun(format!("the second node, {endpoint}: {what}"));
     client.ready(ctx.settings.deadline.max(START)).await.map_err(|error| failed(error.to_string()))?;
-    let answer = client.node().node_get_info(v1::NodeGetInfoRequest {}).await;
+    let answer = client.call(v1::NodeGetInfoRequest {}).await;
     let answer =
         answer.map_err(|status| failed(format!("NodeGetInfo: {}", ctx.refusal_text(&status.into()))))?;
-    Ok(answer.into_inner().node_id)
+    Ok(answer.node_id)
 }
 
 /// The capabilities that volumes can be used with. For each kind a volume is created and validated in each
-/// access mode. An existing volume is validated too. Without a controller service, an existing volume is
+/// access mode. A driver can make volumes of several sorts, so a volume is also created for each mode that the first
+/// one does not have. An existing volume is validated too. Without a controller service, an existing volume is
 /// taken to have a filesystem and a single writer.
 #[derive(Default)]
 struct Survey {
     modes: BTreeSet<(Kind, Mode)>,
+    /// The first CreateVolume that was refused, with its status.
+    first_refusal: Option<String>,
     /// The first refusal for another reason than an unsupported capability.
     unclear: Option<Failure>,
 }
@@ -172,8 +172,8 @@ impl Survey {
         let makes = ctx.offers.controller(ControllerCapability::CreateDeleteVolume);
         match ctx.premade().filter(|_| !makes) {
             Some(volume) if ctx.offers.plugin(PluginService::ControllerService) => {
-                survey.ask(ctx, &volume, Kind::Files).await;
-                survey.ask(ctx, &volume, Kind::Device).await;
+                survey.ask(ctx, &volume, Kind::Files, &modes(ctx)).await;
+                survey.ask(ctx, &volume, Kind::Device, &modes(ctx)).await;
             }
             Some(_) => drop(survey.modes.insert((Kind::Files, Mode::SingleNodeWriter))),
             None if makes => {
@@ -193,32 +193,45 @@ impl Survey {
             Mode::MultiNodeReaderOnly,
             Mode::SingleNodeReaderOnly,
         ] {
-            let volume_capabilities = vec![ctx.capability_in(kind, first)];
-            let request = v1::CreateVolumeRequest { volume_capabilities, ..ctx.create(&ctx.name()) };
-            match ctx.call(request.clone()).await {
-                Ok(answer) => {
-                    self.modes.insert((kind, first));
-                    self.ask(ctx, &answer.volume.unwrap_or_default(), kind).await;
-                    clean_up(ctx).await;
-                    return;
+            if let Some(volume) = self.created(ctx, kind, first).await {
+                self.modes.insert((kind, first));
+                self.ask(ctx, &volume, kind, &modes(ctx)).await;
+                for mode in modes(ctx) {
+                    if !self.modes.contains(&(kind, mode))
+                        && let Some(volume) = self.created(ctx, kind, mode).await
+                    {
+                        self.ask(ctx, &volume, kind, &[mode]).await;
+                    }
                 }
-                Err(refusal) => self.refused(ctx, &request, &refusal),
+                break;
             }
         }
         clean_up(ctx).await;
     }
 
-    /// Asks the driver in which modes the volume can be used.
-    async fn ask(&mut self, ctx: &TestContext, volume: &v1::Volume, kind: Kind) {
-        let several = ctx.offers.controller(ControllerCapability::SingleNodeMultiWriter);
-        for mode in Mode::ALL.into_iter().filter(|mode| several || !mode.needs_single_node_multi_writer()) {
+    async fn created(&mut self, ctx: &TestContext, kind: Kind, mode: Mode) -> Option<v1::Volume> {
+        let volume_capabilities = vec![ctx.capability_in(kind, mode)];
+        let request = v1::CreateVolumeRequest { volume_capabilities, ..ctx.create(&ctx.name()) };
+        match ctx.settled(&request).await {
+            Ok(answer) => Some(answer.volume.unwrap_or_default()),
+            Err(refusal) => {
+                self.first_refusal.get_or_insert_with(|| ctx.refusal_text(&refusal));
+                self.refused(ctx, &request, &refusal);
+                None
+            }
+        }
+    }
+
+    /// Asks the driver in which of these modes the volume can be used.
+    async fn ask(&mut self, ctx: &TestContext, volume: &v1::Volume, kind: Kind, modes: &[Mode]) {
+        for &mode in modes {
             let request = v1::ValidateVolumeCapabilitiesRequest {
                 volume_id: volume.volume_id.clone(),
                 volume_context: volume.volume_context.clone(),
                 volume_capabilities: vec![ctx.capability_in(kind, mode)],
                 ..Default::default()
             };
-            match ctx.call(request.clone()).await {
+            match ctx.settled(&request).await {
                 Ok(answer) if answer.confirmed.is_some() => drop(self.modes.insert((kind, mode))),
                 Ok(_) => {}
                 Err(refusal) => self.refused(ctx, &request, &refusal),
@@ -232,4 +245,10 @@ impl Survey {
             self.unclear.get_or_insert_with(|| *ctx.failure(request, ctx.refusal_text(refusal), due));
         }
     }
+}
+
+/// The modes that the driver can know.
+fn modes(ctx: &TestContext) -> Vec<Mode> {
+    let several = ctx.offers.controller(ControllerCapability::SingleNodeMultiWriter);
+    Mode::ALL.into_iter().filter(|mode| several || !mode.needs_single_node_multi_writer()).collect()
 }

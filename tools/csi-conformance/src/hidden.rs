@@ -2,7 +2,8 @@
 //! them only when it is sent, so no trace, failure or journal contains them. If the driver's messages contain
 //! them, reports hide them.
 
-use csi_proto::{Redactor, Rpc};
+use csi_proto::Rpc;
+use csi_proto::internal::Redactor;
 use prost::Message;
 use prost_reflect::{DynamicMessage, MapKey, Value};
 

@@ -3,7 +3,8 @@
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
-use csi_proto::client::{MakeCalls, Target, VolumeUse};
+use csi_proto::client::{Target, VolumeUse};
+use csi_proto::internal::MakeCalls;
 use csi_proto::{ControllerCapability, NodeCapability, RpcRequest, v1};
 use v1::plugin_capability::volume_expansion::Type as Expansion;
 use v1::volume_capability::AccessType;
@@ -87,6 +88,13 @@ impl VolumeLifecycle {
         Ok(life)
     }
 
+    /// The same, and publishes it at a target.
+    pub(crate) async fn published(ctx: &TestContext, kind: Kind) -> Outcome<(Self, PathBuf)> {
+        let mut life = Self::new(ctx, kind).await?;
+        let target = life.arrive().await?;
+        Ok((life, target))
+    }
+
     pub(crate) async fn prepare(&mut self) -> Outcome {
         self.attach().await?;
         self.stage().await
@@ -148,13 +156,8 @@ impl VolumeLifecycle {
         }
         let mut needs_node = !by_controller;
         if by_controller {
-            let request = self.controller_expand_volume(wanted);
             for _ in 0..2 {
-                let answer = self.ctx.ok(request.clone()).await?;
-                if answer.capacity_bytes < wanted {
-                    let came = format!("{} bytes", answer.capacity_bytes);
-                    return Err(self.ctx.failure(&request, came, format!("at least {wanted}")));
-                }
+                let answer = self.ctx.expanded(self.controller_expand_volume(wanted), wanted).await?;
                 needs_node = answer.node_expansion_required;
                 self.capacity = answer.capacity_bytes;
             }
@@ -167,9 +170,7 @@ impl VolumeLifecycle {
         }
         let target = if is_offline || is_restaged { self.arrive().await? } else { target };
         if needs_node && on_node {
-            for _ in 0..2 {
-                self.ctx.ok(self.node_expand_volume(&target, wanted)).await?;
-            }
+            self.ctx.twice(self.node_expand_volume(&target, wanted)).await?;
         }
         self.capacity = self.capacity.max(wanted);
         Ok(target)

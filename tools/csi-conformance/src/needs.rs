@@ -1,6 +1,6 @@
 //! What tests need, and why a need is not met.
 
-use csi_proto::{ControllerCapability, NodeCapability};
+use csi_proto::{ControllerCapability, NodeCapability, Rpc};
 
 use csi_proto::v1::plugin_capability::{service::Type as PluginService, volume_expansion::Type as Expansion};
 
@@ -18,9 +18,12 @@ pub(crate) fn lacking(ctx: &TestContext, need: Need) -> Option<String> {
         Need::Plugin(one) => offered(offers.plugin(one), one.as_str_name()),
         Need::Controller(one) => offered(offers.controller(one), one.as_str_name()),
         Need::Node(one) => offered(offers.node(one), one.as_str_name()),
-        Need::Groups => offered(offers.group.contains(&1), "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
+        Need::Groups => {
+            offered(offers.serves(Rpc::CreateVolumeGroupSnapshot), "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT")
+        }
         Need::NodeService => no_node(ctx),
         Need::Mounts => unless(ctx.sees_mounts(), "the node's mounts are not visible to the kit"),
+        Need::AnyVolume => lacking(ctx, Need::Volume(ctx.any_kind())),
         Need::Volume(kind) => {
             let made = offers.controller(ControllerCapability::CreateDeleteVolume);
             let paths = ctx.settings.target.is_some()
@@ -33,6 +36,10 @@ pub(crate) fn lacking(ctx: &TestContext, need: Need) -> Option<String> {
             .or_else(|| unless(paths, "no directories for staging and target were given"))
             .or_else(|| {
                 let what = if kind == Kind::Files { "filesystems" } else { "raw devices" };
+                if let Some(why) = &offers.no_volume {
+                    let words = "--size, --parameters and --secrets set what is sent";
+                    return Some(format!("no volume could be created ({words}): {why}"));
+                }
                 let has = ctx.modes.iter().any(|(one, _)| *one == kind);
                 let unclear = if offers.uses_unclear.is_some() {
                     ", or did not report this correctly: see identity.ways-of-use"

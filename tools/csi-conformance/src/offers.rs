@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use csi_proto::v1;
-use csi_proto::{ControllerCapability, NodeCapability};
+use csi_proto::{ControllerCapability, NodeCapability, Rpc};
 use v1::plugin_capability::Type;
 use v1::plugin_capability::service::Type as PluginService;
 use v1::plugin_capability::volume_expansion::Type as Expansion;
@@ -27,6 +27,8 @@ pub(crate) struct Capabilities {
     pub(crate) node_unclear: Option<Failure>,
     /// How the driver refused to validate capabilities, if for another reason than an unsupported one.
     pub(crate) uses_unclear: Option<Failure>,
+    /// Why no volume could be created at all.
+    pub(crate) no_volume: Option<String>,
     pub(crate) driver: String,
     pub(crate) version: String,
 }
@@ -46,6 +48,44 @@ impl Capabilities {
 
     pub(crate) fn node(&self, one: NodeCapability) -> bool {
         self.node.contains(&(one as i32))
+    }
+
+    /// Whether the driver offers this RPC.
+    pub(crate) fn serves(&self, rpc: Rpc) -> bool {
+        use {ControllerCapability as C, NodeCapability as N, PluginService as P};
+        match rpc {
+            Rpc::CreateVolume | Rpc::DeleteVolume => self.controller(C::CreateDeleteVolume),
+            Rpc::ControllerPublishVolume | Rpc::ControllerUnpublishVolume => {
+                self.controller(C::PublishUnpublishVolume)
+            }
+            Rpc::ValidateVolumeCapabilities | Rpc::ControllerGetCapabilities => {
+                self.plugin(P::ControllerService)
+            }
+            Rpc::GroupControllerGetCapabilities => self.plugin(P::GroupControllerService),
+            Rpc::NodeGetCapabilities | Rpc::NodeGetInfo => self.has_node,
+            Rpc::ListVolumes => self.controller(C::ListVolumes),
+            Rpc::ControllerListVolumeHealth => self.controller(C::ListVolumeHealth),
+            Rpc::ControllerGetVolumeHealth => self.controller(C::GetVolumeHealth),
+            Rpc::GetCapacity => self.controller(C::GetCapacity),
+            Rpc::CreateSnapshot | Rpc::DeleteSnapshot => self.controller(C::CreateDeleteSnapshot),
+            Rpc::ListSnapshots => self.controller(C::ListSnapshots),
+            Rpc::GetSnapshot => self.controller(C::GetSnapshot),
+            Rpc::ControllerExpandVolume => self.controller(C::ExpandVolume),
+            Rpc::ControllerGetVolume => self.controller(C::GetVolume),
+            Rpc::ControllerModifyVolume => self.controller(C::ModifyVolume),
+            // The only capability of the group controller has this number.
+            Rpc::CreateVolumeGroupSnapshot | Rpc::DeleteVolumeGroupSnapshot | Rpc::GetVolumeGroupSnapshot => {
+                self.group.contains(&1)
+            }
+            Rpc::GetMetadataAllocated | Rpc::GetMetadataDelta => self.plugin(P::SnapshotMetadataService),
+            Rpc::NodeStageVolume | Rpc::NodeUnstageVolume => self.node(N::StageUnstageVolume),
+            #[allow(deprecated, reason = "drivers of 1.12.0 still use it")]
+            Rpc::NodeGetVolumeStats => self.node(N::GetVolumeStats) || self.node(N::VolumeCondition),
+            Rpc::NodeGetVolumeHealth => self.node(N::GetVolumeHealth),
+            Rpc::NodeGetStorageHealth => self.node(N::GetStorageHealth),
+            Rpc::NodeExpandVolume => self.node(N::ExpandVolume),
+            _ => true,
+        }
     }
 
     pub(crate) fn take_plugin(&mut self, answer: v1::GetPluginCapabilitiesResponse) {

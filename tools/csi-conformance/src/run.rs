@@ -6,10 +6,11 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Instant;
 
-use csi_proto::escape;
+use csi_proto::{escape, v1};
+use tonic::Code;
 
 use crate::clean_up::clean_up;
-use crate::context::TestContext;
+use crate::context::{NAMES, TestContext};
 use crate::failure::{Failure, Outcome};
 use crate::kit::Kit;
 use crate::report::{Entry, Report, Verdict};
@@ -56,19 +57,28 @@ impl Kit {
         let mut stop = pin!(stop);
         let ctx = tokio::select! {
             ctx = self.discover() => ctx?,
-            () = &mut stop => return self.stopped_early().await,
+            () = &mut stop => return Err(self.stopped_early().await),
         };
         let mut entries = Vec::new();
         let mut stopped = false;
         let start = Instant::now();
         for (at, test) in tests.iter().enumerate() {
             watch(Progress::Begins(test, at + 1, tests.len()));
-            let (entry, is_stopped) = run_one(&ctx, test, stop.as_mut()).await;
+            let (mut entry, mut is_stopped) = run_one(&ctx, test, stop.as_mut()).await;
+            if !is_stopped && let Verdict::Failed(failure) = &mut entry.verdict {
+                tokio::select! {
+                    answers = answers(&ctx) => if !answers {
+                        failure.actual.push_str(GONE);
+                        is_stopped = true;
+                    },
+                    () = &mut stop => is_stopped = true,
+                }
+            }
             watch(Progress::Ended(&entry));
             entries.push(entry);
             if let Some(error) = ctx.ledger.trouble() {
-                let words = "the journal can't be written: if this run is killed, the created objects are \
-                             left behind";
+                let words = "the journal can't be written, and without it a run that is killed leaves its objects \
+                             behind: make room, or name another journal";
                 return Err(CouldNotRun(format!("{words}: {error}")));
             }
             stopped = is_stopped;
@@ -88,22 +98,51 @@ impl Kit {
     }
 
     /// Before the first test there is nothing to report. What was created to learn the driver's capabilities
-    /// is in the journal.
-    async fn stopped_early(self) -> Result<Report, CouldNotRun> {
-        let left = self.clean_up().await?;
-        let left = left.iter().map(|what| format!("; not undone: {what}")).collect::<String>();
-        Err(CouldNotRun(format!("stopped before the first test{left}")))
+    /// is in the journal. Without that, no driver is needed any more.
+    pub(crate) async fn stopped_early(self) -> CouldNotRun {
+        let left = match self.ledger().await.map(|ledger| ledger.all().is_empty()) {
+            Ok(true) => Ok(vec![]),
+            Ok(false) => self.clean_up().await,
+            Err(error) => Err(error),
+        };
+        match left {
+            Ok(left) => {
+                let left = left.iter().map(|what| format!("; not undone: {what}")).collect::<String>();
+                CouldNotRun(format!("stopped before the first test{left}"))
+            }
+            Err(error) => error,
+        }
     }
 
     /// Cleans up after a run that died: undoes what its journal lists. Returns what could not be undone.
     ///
     /// # Errors
-    /// When there is no journal to read, or the driver does not become ready.
+    /// When the journal can't be read, or the driver does not become ready. Without a journal nothing is undone.
     pub async fn clean_up(self) -> Result<Vec<String>, CouldNotRun> {
         let ctx = self.connected().await?;
-        let left = clean_up(&ctx).await;
-        crate::clean_up::remove_staging(&ctx, crate::context::NAMES);
+        let mut left = clean_up(&ctx).await;
+        crate::clean_up::remove_staging(&ctx, NAMES);
+        left.extend(crate::own_mount::unmount_left(&ctx, NAMES));
         Ok(left)
+    }
+}
+
+/// Added to the failure of the test in which the driver died.
+const GONE: &str = "; then the driver did not answer any more, and the run was ended: start the driver, look at its \
+                    log, and clean up after this run";
+
+/// Whether the driver answers, also after a restart. Without it every other test would fail, each after its deadline.
+async fn answers(ctx: &TestContext) -> bool {
+    let mut wait = ctx.retries();
+    loop {
+        let silent = [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Unknown];
+        match ctx.call(v1::ProbeRequest {}).await {
+            Err(refusal) if silent.contains(&refusal.code) => {}
+            _ => return true,
+        }
+        if !wait.again().await {
+            return false;
+        }
     }
 }
 
@@ -154,6 +193,9 @@ async fn concluded(ctx: &TestContext, level: Level, outcome: Option<Outcome>) ->
             let mut failure = Failure { calls, ..*failure };
             if let Some((rpc, bytes)) = last.filter(|_| failure.sent.is_empty()) {
                 failure.sent = ctx.redacted_request(rpc, &bytes);
+            }
+            for what in &left {
+                failure.actual += &format!("; not undone: {what}");
             }
             Verdict::Failed(failure)
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use csi_proto::Rpc;
 
 use crate::clean_up::clean_up;
-use crate::kit::Kit;
+use crate::kit::{Kit, LONGEST};
 use crate::run::CouldNotRun;
 use process::Sample;
 use table::Row;
@@ -29,7 +29,7 @@ pub struct Soak {
 impl Soak {
     /// A soak with four clients.
     pub fn new(time: Duration) -> Self {
-        Self { time, clients: 4, pid: None }
+        Self { time: time.min(LONGEST), clients: 4, pid: None }
     }
 
     /// Sets the number of clients.
@@ -55,6 +55,8 @@ pub struct SoakReport {
     failures: Vec<String>,
     /// What could not be undone at the end.
     left: Vec<String>,
+    /// Whether the soak was stopped before its time was over.
+    pub stopped: bool,
     took: Duration,
 }
 
@@ -88,9 +90,19 @@ impl Kit {
     /// [`target`](Self::target).
     ///
     /// # Errors
-    /// When the driver does not become ready, or does not report its capabilities.
+    /// When the driver does not become ready, or does not report its capabilities, and when its process can't be
+    /// read.
     pub async fn soak(self, soak: Soak, stop: impl Future<Output = ()>) -> Result<SoakReport, CouldNotRun> {
-        let ctx = self.discover().await?;
+        let mut stop = std::pin::pin!(stop);
+        let ctx = tokio::select! {
+            ctx = self.discover() => ctx?,
+            () = &mut stop => return Err(self.stopped_early().await),
+        };
+        if let Some(pid) = soak.pid.filter(|pid| Sample::of(*pid, Instant::now()).is_none()) {
+            return Err(CouldNotRun(format!(
+                "the driver's process {pid} does not exist, or /proc/{pid}/fd can't be read"
+            )));
+        }
         let left_before = clean_up(&ctx).await;
         if !left_before.is_empty() {
             return Err(CouldNotRun(format!("not undone: {}", left_before.join("; "))));
@@ -103,12 +115,15 @@ impl Kit {
             clients.spawn(client.run());
         }
         let mut samples = Vec::new();
-        let mut stop = std::pin::pin!(stop);
+        let mut stopped = false;
         let every = (soak.time / 200).clamp(Duration::from_millis(100), Duration::from_secs(30));
         let mut ticks = tokio::time::interval(every);
         loop {
             tokio::select! {
-                () = &mut stop => break,
+                () = &mut stop => {
+                    stopped = true;
+                    break;
+                }
                 ended = clients.join_next() => match ended {
                     Some(_) => {}
                     None => break,
@@ -127,6 +142,6 @@ impl Kit {
         counts
             .failures
             .extend(violations.iter().take(client::MAX_REPORTED).map(|(_, failure)| failure.to_string()));
-        Ok(SoakReport { rows: counts.rows, samples, failures: counts.failures, left, took })
+        Ok(SoakReport { rows: counts.rows, samples, failures: counts.failures, left, stopped, took })
     }
 }

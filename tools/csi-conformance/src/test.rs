@@ -21,6 +21,8 @@ pub(crate) enum Need {
     NodeService,
     /// A volume that the kit can create, stage and publish on this node.
     Volume(Kind),
+    /// The same, of any kind: a filesystem, if the driver has them.
+    AnyVolume,
     /// The node's mount namespace.
     Mounts,
     Place,
@@ -106,23 +108,25 @@ impl std::fmt::Debug for Test {
     }
 }
 
-/// The rows of a group of tests, each with level, title, function, rules and needs. The id is made of the names of
-/// the group and the function.
+/// The rows of a group of tests, each with level, title, name, rules and needs. The id is made of the names of the
+/// group and the test. The test is the function of its name, or the one after `=` with these arguments.
 macro_rules! tests {
-    ($group:literal, $section:literal; $($level:ident $title:literal, $run:ident, [$($rule:literal),+], [$($need:expr),*];)+) => {
+    ($group:literal, $section:literal; $($level:ident $title:literal, $name:ident $(= $run:ident($($argument:expr),+))?, [$($rule:literal),+], [$($need:expr),*];)+) => {
         pub(crate) fn tests() -> Vec<$crate::test::Test> {
             #[allow(unused_imports, reason = "not every group needs each")]
             use $crate::{content::Kind::*, test::Need::*};
             vec![$($crate::test::Test {
-                id: format!("{}.{}", $group, stringify!($run).replace('_', "-")),
+                id: format!("{}.{}", $group, stringify!($name).replace('_', "-")),
                 title: $title,
                 level: $crate::test::Level::$level,
                 section: $section,
                 rules: &[$($rule),+],
                 needs: &[$($need),*],
-                run: |ctx| Box::pin($run(ctx)),
+                run: |ctx| Box::pin($crate::test::tests!(@call ctx, $name $(= $run($($argument),+))?)),
             }),+]
         }
     };
+    (@call $ctx:ident, $name:ident) => { $name($ctx) };
+    (@call $ctx:ident, $name:ident = $run:ident($($argument:expr),+)) => { $run($ctx, $($argument),+) };
 }
 pub(crate) use tests;

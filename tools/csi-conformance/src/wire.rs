@@ -1,6 +1,6 @@
 //! Requests and answers as bytes, so that the kit can also send what no message type allows.
 
-use csi_proto::raw::RawCodec;
+use csi_proto::internal::RawCodec;
 use csi_proto::{Rpc, Service};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};

@@ -5,17 +5,20 @@
 #[path = "support/memory/mod.rs"]
 mod memory;
 #[allow(dead_code, reason = "not every test needs each")]
+#[path = "support/program.rs"]
+mod program;
+#[allow(dead_code, reason = "not every test needs each")]
 #[path = "support/proxy.rs"]
 mod proxy;
 mod support;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use csi_core::{Rpc, Service};
+use program::bare;
 use prost_reflect::{DescriptorPool, DynamicMessage, MapKey, MethodDescriptor, Value};
-use proxy::{Answer, Behind, Fault};
+use proxy::{Answer, Behind, Fault, fault};
 use support::*;
-use tokio::process::Command;
 use tonic::{Code, Status};
 
 /// One character of each class, in sequences that do harm.
@@ -98,14 +101,10 @@ fn has_none_raw(text: &str, context: &str) {
 /// Runs the kit, and checks each form of its report.
 async fn reports_of(fault: Fault, name: &str) {
     let places = Places::new();
-    let endpoint = places.endpoint("csi.sock");
-    let behind = places.endpoint("behind.sock");
     let run = async {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_csi-conformance"));
-        command.args(["--endpoint", &endpoint.to_string(), "--size", "1", "--deadline", "5"]);
+        let mut command = bare(&places, "5");
         command.arg("--tap").arg(places.of("tap")).arg("--junit").arg(places.of("junit"));
-        let output = command.arg("--journal").arg(places.of("journal")).kill_on_drop(true).output().await;
-        let output = output.unwrap();
+        let output = command.output().await.unwrap();
         let shown = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
         let of_file = |name| std::fs::read_to_string(places.of(name)).unwrap();
         for (format, text) in [("tap", of_file("tap")), ("junit", of_file("junit")), ("text", shown)] {
@@ -115,28 +114,25 @@ async fn reports_of(fault: Fault, name: &str) {
             assert!(text.contains("FORGED") || is_empty, "{name} {format}: {text}");
         }
         // What could not be undone is also named.
-        let mut clean_up = Command::new(env!("CARGO_BIN_EXE_csi-conformance"));
-        clean_up.args(["--endpoint", &endpoint.to_string(), "--deadline", "1", "--clean-up"]);
-        let output = clean_up.arg("--journal").arg(places.of("journal")).output().await.unwrap();
+        let output = bare(&places, "1").arg("--clean-up").output().await.unwrap();
         has_none_raw(&String::from_utf8(output.stderr).unwrap(), &format!("{name}, clean-up"));
     };
-    let plugin = memory::Memory::directories(places.of("volumes")).plugin();
-    with_plugin(plugin, &behind, proxy::with_fault(fault, &endpoint, &behind, run)).await;
+    proxy::faulty(&places, fault, run).await;
 }
 
 #[tokio::test]
 async fn nothing_of_a_driver_is_reported_raw() {
-    reports_of(Arc::new(|rpc, bytes, behind| Box::pin(hostile(rpc, bytes, behind))), "hostile").await;
+    reports_of(fault(hostile), "hostile").await;
 }
 
 #[tokio::test]
 async fn nothing_of_a_refusal_is_reported_raw() {
-    reports_of(Arc::new(|rpc, bytes, behind| Box::pin(refusing(rpc, bytes, behind))), "refusing").await;
+    reports_of(fault(refusing), "refusing").await;
 }
 
 #[tokio::test]
 async fn nothing_of_a_driver_that_is_not_ready_is_reported_raw() {
-    reports_of(Arc::new(|rpc, bytes, behind| Box::pin(unwell(rpc, bytes, behind))), "unwell").await;
+    reports_of(fault(unwell), "unwell").await;
 }
 
 fn replace_numbers(value: &mut Value, number: i64) {
@@ -167,19 +163,13 @@ async fn no_size_that_a_driver_reports_ends_the_kit() {
 
 async fn run_with_sizes(number: i64) {
     let places = Places::new();
-    let endpoint = places.endpoint("csi.sock");
-    let behind = places.endpoint("behind.sock");
-    let fault: Fault = Arc::new(move |rpc, bytes, behind| Box::pin(of_size(number, rpc, bytes, behind)));
+    let fault = fault(move |rpc, bytes, behind| of_size(number, rpc, bytes, behind));
     let run = async {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_csi-conformance"));
-        command.args(["--endpoint", &endpoint.to_string(), "--size", "1", "--deadline", "5"]);
-        command.args(["--format", "tap"]).arg("--journal").arg(places.of("journal"));
-        let output = command.kill_on_drop(true).output().await.unwrap();
+        let output = bare(&places, "5").args(["--format", "tap"]).output().await.unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(!errors.contains("panicked") && output.status.code() != Some(101), "{number}: {errors}");
         assert!(text.contains("create-volume.same-name-other-size"), "{number}: {text} {errors}");
     };
-    let plugin = memory::Memory::directories(places.of("volumes")).plugin();
-    with_plugin(plugin, &behind, proxy::with_fault(fault, &endpoint, &behind, run)).await;
+    proxy::faulty(&places, fault, run).await;
 }

@@ -4,60 +4,40 @@
 
 #[path = "support/memory/mod.rs"]
 mod memory;
+#[path = "support/program.rs"]
+mod program;
 #[allow(dead_code, reason = "not every test needs each")]
 #[path = "support/proxy.rs"]
 mod proxy;
 mod support;
 
-use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use csi_proto::v1;
+use nix::sys::signal::Signal;
+use program::*;
 use prost::Message as _;
+use proxy::{asked, fault, with_state};
 use support::*;
 use tokio::process::Command;
 
-fn program(places: &Places) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_csi-conformance"));
-    command.args(["--endpoint", &places.endpoint("csi.sock").to_string(), "--size", "1", "--deadline", "10"]);
-    for (flag, name) in [("--staging", "staging"), ("--target", "target"), ("--journal", "journal")] {
-        command.arg(flag).arg(places.of(name));
-    }
-    command.kill_on_drop(true);
-    command
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-async fn with_memory<T>(places: &Places, work: impl Future<Output = T>) -> T {
-    let plugin = memory::Memory::directories(places.of("volumes")).plugin();
-    with_plugin(plugin, &places.endpoint("csi.sock"), work).await
-}
-
 #[test]
 fn it_reports_and_leaves_nothing() {
-    in_private(async || {
-        let places = Places::new();
-        let work = async {
-            let tap = places.of("tap");
-            let junit = places.of("junit.xml");
-            let output =
-                program(&places).arg("--tap").arg(&tap).arg("--junit").arg(&junit).output().await.unwrap();
-            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-            assert!(text(&output).contains("0 failed"), "{}", text(&output));
-            let tap = std::fs::read_to_string(tap).unwrap();
-            let junit = std::fs::read_to_string(junit).unwrap();
-            assert!(tap.starts_with("TAP version 13\n1..") && !tap.contains("\nnot ok"), "{tap}");
-            let first = "ok 1 - identity.name-and-version: The plugin has a name of at most 63 characters";
-            assert!(tap.contains(first) && tap.contains("\n  section: \"Identity Service RPC\"\n"), "{tap}");
-            let rule = "<property name=\"rule\" value=\"get-plugin-info.name, get-plugin-info.version\"/>";
-            assert!(junit.contains(rule), "{junit}");
-            assert!(junit.contains("failures=\"0\"") && junit.ends_with("</testsuite>\n"), "{junit}");
-        };
-        with_memory(&places, work).await;
-        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+    beside_memory(async |places| {
+        let tap = places.of("tap");
+        let junit = places.of("junit.xml");
+        let mut program = program(places);
+        program.arg("--tap").arg(&tap).arg("--junit").arg(&junit);
+        let shown = ended(&program.output().await.unwrap(), 0);
+        assert!(shown.contains("0 failed"), "{shown}");
+        let tap = std::fs::read_to_string(tap).unwrap();
+        let junit = std::fs::read_to_string(junit).unwrap();
+        assert!(tap.starts_with("TAP version 13\n1..") && !tap.contains("\nnot ok"), "{tap}");
+        let first = "ok 1 - identity.name-and-version: The plugin has a name of at most 63 characters";
+        assert!(tap.contains(first) && tap.contains("\n  section: \"Identity Service RPC\"\n"), "{tap}");
+        let rule = "<property name=\"rule\" value=\"get-plugin-info.name, get-plugin-info.version\"/>";
+        assert!(junit.contains(rule), "{junit}");
+        assert!(junit.contains("failures=\"0\"") && junit.ends_with("</testsuite>\n"), "{junit}");
     });
 }
 
@@ -68,8 +48,7 @@ fn filters_choose_and_nothing_chosen_is_no_success() {
         let work = async {
             let output = program(&places).args(["--only", "two-names"]).output().await.unwrap();
             assert!(text(&output).contains("1 passed, 0 failed"), "{}", text(&output));
-            let output = program(&places).args(["--only", "no such test"]).output().await.unwrap();
-            assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+            ended(&program(&places).args(["--only", "no such test"]).output().await.unwrap(), 2);
         };
         with_memory(&places, work).await;
         let output = program(&places).args(["--deadline", "1"]).output().await.unwrap();
@@ -81,180 +60,155 @@ fn filters_choose_and_nothing_chosen_is_no_success() {
 
 #[test]
 fn a_fault_is_told_with_what_was_sent_and_due_and_status_1() {
-    in_private(async || {
-        let places = Places::new();
+    beside_memory(async |places| {
         // The driver does not know this parameter.
         std::fs::write(places.of("parameters"), "# wrong\n[CreateSnapshot]\nno-such=1\n").unwrap();
         std::fs::write(places.of("mutable"), "iops=1\nno-such=1\n").unwrap();
         std::fs::write(places.of("secrets"), "token=hunter2-hunter2\n").unwrap();
-        let work = async {
-            let mut program = program(&places);
-            program.arg("--mutable-parameters").arg(places.of("mutable"));
-            program
-                .arg("--parameters")
-                .arg(places.of("parameters"))
-                .arg("--secrets")
-                .arg(places.of("secrets"));
-            let output = program.args(["--only", "modify.takes", "--format", "tap"]).output().await.unwrap();
-            assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-            for word in [
-                "not ok 1 - modify.takes",
-                "rule: ",
-                "sent: ",
-                "no-such",
-                "actual: ",
-                "InvalidArgument",
-                "expected: ",
-            ] {
-                assert!(text(&output).contains(word), "{word}: {}", text(&output));
-            }
-            assert!(!text(&output).contains("hunter2"), "{}", text(&output));
-            // A flag that the driver refuses: its bind mounts have no filesystem that takes options.
-            let flags = ["--mount-flag", "password=hunter2", "--only", "sequences.whole-life"];
-            let output = self::program(&places).args(flags).output().await.unwrap();
-            assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-            assert!(!text(&output).contains("hunter2"), "{}", text(&output));
-            let output = self::program(&places).args(["--mount-flag", "ro"]).output().await.unwrap();
-            assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-        };
-        with_memory(&places, work).await;
-        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+        let mut program = program(places);
+        program.arg("--mutable-parameters").arg(places.of("mutable"));
+        program.arg("--parameters").arg(places.of("parameters")).arg("--secrets").arg(places.of("secrets"));
+        let output = program.args(["--only", "modify.takes", "--format", "tap"]).output().await.unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        for word in [
+            "not ok 1 - modify.takes",
+            "rule: ",
+            "sent: ",
+            "no-such",
+            "actual: ",
+            "InvalidArgument",
+            "expected: ",
+        ] {
+            assert!(text(&output).contains(word), "{word}: {}", text(&output));
+        }
+        assert!(!text(&output).contains("hunter2"), "{}", text(&output));
+        // A flag that the driver refuses: its bind mounts have no filesystem that takes options.
+        let flags = ["--mount-flag", "password=hunter2", "--only", "sequences.whole-life"];
+        let shown = ended(&self::program(places).args(flags).output().await.unwrap(), 1);
+        assert!(!shown.contains("hunter2"), "{shown}");
+        ended(&self::program(places).args(["--mount-flag", "ro"]).output().await.unwrap(), 2);
     });
 }
 
 /// A target path that is not absolute is the caller's mistake, so this driver conforms.
 #[test]
 fn advice_is_shown_and_fails_only_a_strict_run() {
-    in_private(async || {
-        let places = Places::new();
-        let endpoint = places.endpoint("csi.sock");
-        let behind = places.endpoint("behind.sock");
-        let work = async {
-            let run = async |flags: &[&str]| {
-                let only =
-                    ["--only", "node-publish.relative", "--only", "node-publish.publish-is-idempotent"];
-                program(&places).args(only).args(flags).output().await.unwrap()
-            };
-            let output = run(&[]).await;
-            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-            for words in [
-                "ADVICE  node-publish.relative-paths: ",
-                "(good practice; ",
-                ": 1 passed, 0 failed, 1 not as recommended, ",
-                "\n  MUST            1 passed,   0 failed\n",
-                "\n  good practice   0 passed,   1 failed\n",
-            ] {
-                assert!(text(&output).contains(words), "{words}");
+    let takes_relative_paths = |_: &Places| {
+        fault(|rpc, bytes, behind| async move {
+            let published = asked(rpc, &bytes).map(|r: v1::NodePublishVolumeRequest| r.target_path);
+            let unpublished = asked(rpc, &bytes).map(|r: v1::NodeUnpublishVolumeRequest| r.target_path);
+            match published.or(unpublished) {
+                Some(path) if !path.starts_with('/') => Ok(vec![]),
+                _ => behind.call(rpc, bytes).await,
             }
-            let tap = run(&["--format", "tap"]).await;
-            let todo =
-                "\nnot ok 2 - node-publish.relative-paths: A path that is not absolute is refused # TODO";
-            assert!(text(&tap).contains(todo), "{}", text(&tap));
-            assert!(text(&tap).contains("\n  level: \"good practice\"\n"), "{}", text(&tap));
-            let junit = run(&["--format", "junit"]).await;
-            assert!(text(&junit).contains("failures=\"0\" errors=\"0\" skipped=\"1\""), "{}", text(&junit));
-
-            let output = run(&["--strict"]).await;
-            assert_eq!(output.status.code(), Some(3), "{}", text(&output));
-            assert!(text(&output).contains(": 1 passed, 1 failed, 0 not as"), "{}", text(&output));
-            let tap = run(&["--strict", "--format", "tap"]).await;
-            assert!(!text(&tap).contains("TODO"), "{}", text(&tap));
+        })
+    };
+    beside_faulty(takes_relative_paths, async |places| {
+        let run = async |flags: &[&str]| {
+            let only = ["--only", "node-publish.relative", "--only", "node-publish.publish-is-idempotent"];
+            program(places).args(only).args(flags).output().await.unwrap()
         };
-        let fault: proxy::Fault = std::sync::Arc::new(|rpc, bytes, behind| {
-            Box::pin(async move {
-                let target =
-                    |bytes: &[u8]| v1::NodeUnpublishVolumeRequest::decode(bytes).unwrap().target_path;
-                let path = match rpc {
-                    csi_proto::Rpc::NodePublishVolume => {
-                        v1::NodePublishVolumeRequest::decode(&*bytes).unwrap().target_path
-                    }
-                    csi_proto::Rpc::NodeUnpublishVolume => target(&bytes),
-                    _ => "/".to_owned(),
-                };
-                if path.starts_with('/') { behind.call(rpc, bytes).await } else { Ok(vec![]) }
-            })
-        });
-        let faulty = proxy::with_fault(fault, &endpoint, &behind, work);
-        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &behind, faulty).await;
-        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+        let output = run(&[]).await;
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        for words in [
+            "ADVICE  node-publish.relative-paths: ",
+            "(good practice; ",
+            ": 1 passed, 0 failed, 1 not as recommended, ",
+            "\n  MUST            1 passed,   0 failed\n",
+            "\n  good practice   0 passed,   1 failed\n",
+        ] {
+            assert!(text(&output).contains(words), "{words}");
+        }
+        let tap = run(&["--format", "tap"]).await;
+        let todo = "\nnot ok 2 - node-publish.relative-paths: A path that is not absolute is refused # TODO";
+        assert!(text(&tap).contains(todo), "{}", text(&tap));
+        assert!(text(&tap).contains("\n  level: \"good practice\"\n"), "{}", text(&tap));
+        let junit = run(&["--format", "junit"]).await;
+        assert!(text(&junit).contains("failures=\"0\" errors=\"0\" skipped=\"1\""), "{}", text(&junit));
+
+        let shown = ended(&run(&["--strict"]).await, 3);
+        assert!(shown.contains(": 1 passed, 1 failed, 0 not as"), "{shown}");
+        let tap = run(&["--strict", "--format", "tap"]).await;
+        assert!(!text(&tap).contains("TODO"), "{}", text(&tap));
     });
 }
 
 #[test]
 fn without_mount_access_it_calls_and_does_not_look() {
-    in_private(async || {
-        let places = Places::new();
-        let work = async {
-            let output =
-                program(&places).args(["--no-mount-access", "--only", "node-"]).output().await.unwrap();
-            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-            assert!(text(&output).contains("ok      node-publish.matrix"), "{}", text(&output));
-            // If the node's directories are on another machine, nothing is created on this one.
-            let nowhere = places.of("nowhere/staging");
-            let nowhere = nowhere.to_str().unwrap();
-            let flags = ["--no-mount-access", "--only", "node-publish.stage", "--staging", nowhere];
-            let mut elsewhere = Command::new(env!("CARGO_BIN_EXE_csi-conformance"));
-            elsewhere
-                .args(["--endpoint", &places.endpoint("csi.sock").to_string(), "--size", "1"])
-                .args(flags);
-            elsewhere.arg("--target").arg(places.of("target")).arg("--journal").arg(places.of("journal"));
-            elsewhere.output().await.unwrap();
-            assert!(!places.of("nowhere").exists());
-            let not = "n/a     node-use.read-only: the node's mounts are not visible to the kit";
-            assert!(text(&output).contains(not), "{}", text(&output));
-        };
-        with_memory(&places, work).await;
-        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+    beside_memory(async |places| {
+        let output = program(places).args(["--no-mount-access", "--only", "node-"]).output().await.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        assert!(text(&output).contains("ok      node-publish.matrix"), "{}", text(&output));
+        // If the node's directories are on another machine, nothing is created on this one.
+        let nowhere = places.of("nowhere/staging");
+        let nowhere = nowhere.to_str().unwrap();
+        let flags = ["--no-mount-access", "--only", "node-publish.stage", "--staging", nowhere];
+        bare(places, "10").args(flags).arg("--target").arg(places.of("target")).output().await.unwrap();
+        assert!(!places.of("nowhere").exists());
+        let not = "n/a     node-use.read-only: the node's mounts are not visible to the kit";
+        assert!(text(&output).contains(not), "{}", text(&output));
     });
 }
 
 #[test]
 fn ctrl_c_undoes_what_was_made() {
-    use nix::sys::signal::{Signal, kill};
-    in_private(async || {
-        let places = Places::new();
-        let work = async {
-            for (signal, only) in [(Signal::SIGINT, "snapshots."), (Signal::SIGTERM, "node-")] {
-                let tap = places.of("tap");
-                let junit = places.of("junit.xml");
-                let mut child = program(&places)
-                    .args(["--only", "identity", "--only", only])
-                    .arg("--tap")
-                    .arg(&tap)
-                    .arg("--junit")
-                    .arg(&junit)
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .spawn()
-                    .unwrap();
-                while !places.of("journal").exists() {
-                    assert!(child.try_wait().unwrap().is_none(), "it ended before it had made anything");
+    const TRIES: usize = 20;
+    beside_memory(async |places| {
+        for (signal, only) in
+            [(Signal::SIGINT, "snapshots."), (Signal::SIGTERM, "node-"), (Signal::SIGHUP, "snapshots.")]
+        {
+            let tap = places.of("tap");
+            let junit = places.of("junit.xml");
+            // A run can end before it is seen to have made anything: then another one is tried.
+            let mut status = None;
+            for _ in 0..TRIES {
+                let mut program = program(places);
+                program.arg("--tap").arg(&tap).arg("--junit").arg(&junit);
+                let mut child = started(program.args(["--only", "identity", "--only", only]));
+                while !places.of("journal").exists() && child.try_wait().unwrap().is_none() {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
-                let id = i32::try_from(child.id().unwrap()).unwrap();
-                kill(nix::unistd::Pid::from_raw(id), signal).unwrap();
-                assert_eq!(child.wait().await.unwrap().code(), Some(2), "{signal}");
-                assert_eq!(places.left(), Vec::<std::path::PathBuf>::new(), "after {signal}");
-                assert!(!places.of("journal").exists());
-                // Before the first test these reports are empty.
-                let tap = std::fs::read_to_string(tap).unwrap();
-                let junit = std::fs::read_to_string(junit).unwrap();
-                if !tap.is_empty() {
-                    assert!(tap.ends_with("Bail out! The run was stopped\n"), "{tap}");
-                    assert!(junit.ends_with("</testsuite>\n"), "{junit}");
+                if child.id().is_some() {
+                    send(&child, signal);
+                }
+                status = child.wait().await.unwrap().code();
+                if status != Some(0) {
+                    break;
                 }
             }
-        };
-        with_memory(&places, work).await;
+            assert_eq!(status, Some(2), "{signal}");
+            assert_eq!(places.left(), Vec::<std::path::PathBuf>::new(), "after {signal}");
+            assert!(!places.of("journal").exists());
+            // Before the first test these reports are empty.
+            let tap = std::fs::read_to_string(tap).unwrap();
+            let junit = std::fs::read_to_string(junit).unwrap();
+            if !tap.is_empty() {
+                assert!(tap.ends_with("Bail out! The run was stopped\n"), "{tap}");
+                assert!(junit.ends_with("</testsuite>\n"), "{junit}");
+            }
+        }
         assert_eq!(mounts_below(&places.of("target")), 0);
+    });
+}
+
+/// `csi-conformance … 2>&1 | tee log`: Ctrl-C ends `tee` too, and with it both outputs.
+#[test]
+fn without_a_reader_it_undoes_what_was_made() {
+    beside_memory(async |places| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut program = program(places);
+        program.args(["--only", "snapshots."]).stdout(writer.try_clone().unwrap()).stderr(writer);
+        assert_eq!(program.status().await.unwrap().code(), Some(2));
+        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+        assert!(!places.of("journal").exists());
     });
 }
 
 #[test]
 fn two_runs_have_no_journal_in_common_and_it_is_for_its_owner() {
     use std::os::unix::fs::PermissionsExt as _;
-    in_private(async || {
-        let places = Places::new();
+    beside_memory(async |places| {
         let state = places.of("state");
         let run = || {
             let mut command = Command::new(env!("CARGO_BIN_EXE_csi-conformance"));
@@ -267,33 +221,26 @@ fn two_runs_have_no_journal_in_common_and_it_is_for_its_owner() {
             let mut all = all.map(|entry| entry.unwrap().path());
             all.find(|path| path.extension().is_some_and(|ending| ending == "journal"))
         };
-        let work = async {
-            let mut first = run().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-            let journal = loop {
-                if let Some(journal) = journal() {
-                    break journal;
-                }
-                assert!(first.try_wait().unwrap().is_none(), "it ended before it had made anything");
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            };
-            // The run is stopped in the middle of its work.
-            let stop = nix::unistd::Pid::from_raw(first.id().unwrap().try_into().unwrap());
-            nix::sys::signal::kill(stop, nix::sys::signal::Signal::SIGSTOP).unwrap();
-            let output = run().arg("--clean-up").output().await.unwrap();
-            assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-            assert!(text(&output).contains("another run uses"), "{}", text(&output));
-            if let Ok(found) = journal.metadata() {
-                assert_eq!(found.permissions().mode() & 0o777, 0o600);
+        let mut first = started(&mut run());
+        let journal = loop {
+            if let Some(journal) = journal() {
+                break journal;
             }
-            let directory = state.join("csi-conformance").metadata().unwrap();
-            assert_eq!(directory.permissions().mode() & 0o777, 0o700);
-            first.kill().await.unwrap();
-            let output = run().arg("--clean-up").output().await.unwrap();
-            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-            assert_eq!(std::fs::read_dir(state.join("csi-conformance")).unwrap().count(), 0);
+            assert!(first.try_wait().unwrap().is_none(), "it ended before it had made anything");
+            tokio::time::sleep(Duration::from_millis(1)).await;
         };
-        with_memory(&places, work).await;
-        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+        // The run is stopped in the middle of its work.
+        send(&first, Signal::SIGSTOP);
+        let shown = ended(&run().arg("--clean-up").output().await.unwrap(), 2);
+        assert!(shown.contains("another run uses"), "{shown}");
+        if let Ok(found) = journal.metadata() {
+            assert_eq!(found.permissions().mode() & 0o777, 0o600);
+        }
+        let directory = state.join("csi-conformance").metadata().unwrap();
+        assert_eq!(directory.permissions().mode() & 0o777, 0o700);
+        first.kill().await.unwrap();
+        ended(&run().arg("--clean-up").output().await.unwrap(), 0);
+        assert_eq!(std::fs::read_dir(state.join("csi-conformance")).unwrap().count(), 0);
     });
 }
 
@@ -311,9 +258,8 @@ fn somebody_elses_journal_undoes_nothing() {
             for (text_of, owner, due) in [(&*line, 65_534, "other users"), ("gibberish\n", 0, "line 1")] {
                 std::fs::write(places.of("journal"), text_of).unwrap();
                 std::os::unix::fs::chown(places.of("journal"), Some(owner), None).unwrap();
-                let output = program(&places).arg("--clean-up").output().await.unwrap();
-                assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-                assert!(text(&output).contains(due), "{}", text(&output));
+                let shown = ended(&program(&places).arg("--clean-up").output().await.unwrap(), 2);
+                assert!(shown.contains(due), "{shown}");
             }
         };
         with_plugin(memory.plugin(), &places.endpoint("csi.sock"), work).await;
@@ -324,43 +270,27 @@ fn somebody_elses_journal_undoes_nothing() {
 /// The file of a volume is a pipe without a reader: a write to it waits forever.
 #[test]
 fn a_volume_that_hangs_does_not_keep_it_from_its_end() {
-    use nix::sys::signal::{Signal, kill};
-    in_private(async || {
-        let places = Places::new();
+    let hangs = |places: &Places| {
         let pipe = places.of("pipe");
-        let behind = places.endpoint("behind.sock");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let hangs: proxy::Fault = std::sync::Arc::new(move |rpc, bytes, behind| {
-            let pipe = pipe.clone();
-            Box::pin(async move {
-                let answer = behind.call(rpc, bytes.clone()).await?;
-                if rpc == csi_core::Rpc::NodePublishVolume {
-                    let target = v1::NodePublishVolumeRequest::decode(&*bytes).unwrap().target_path;
-                    std::os::unix::fs::symlink(pipe, format!("{target}/file")).unwrap();
-                }
-                Ok(answer)
-            })
-        });
-        let work = async {
-            let mut child = program(&places)
-                .args(["--only", "node-use.data-stays"])
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            let id = child.id().unwrap();
-            while !waits_at_a_pipe(id) {
-                assert!(child.try_wait().unwrap().is_none(), "it ended and did not write");
-                tokio::time::sleep(Duration::from_millis(5)).await;
+        with_state(pipe, |pipe, rpc, bytes, behind| async move {
+            let answer = behind.call(rpc, bytes.clone()).await?;
+            if let Some(v1::NodePublishVolumeRequest { target_path, .. }) = asked(rpc, &bytes) {
+                std::os::unix::fs::symlink(&*pipe, format!("{target_path}/file")).unwrap();
             }
-            kill(nix::unistd::Pid::from_raw(id.try_into().unwrap()), Signal::SIGINT).unwrap();
-            let end = tokio::time::timeout(Duration::from_secs(120), child.wait()).await;
-            assert_eq!(end.expect("it ends").unwrap().code(), Some(2));
-            assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
-        };
-        let endpoint = places.endpoint("csi.sock");
-        let work = proxy::with_fault(hangs, &endpoint, &behind, work);
-        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &behind, work).await;
+            Ok(answer)
+        })
+    };
+    beside_faulty(hangs, async |places| {
+        let mut child = started(program(places).args(["--only", "node-use.data-stays"]));
+        let id = child.id().unwrap();
+        while !waits_at_a_pipe(id) {
+            assert!(child.try_wait().unwrap().is_none(), "it ended and did not write");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        send(&child, Signal::SIGINT);
+        let end = tokio::time::timeout(Duration::from_secs(120), child.wait()).await;
+        assert_eq!(end.expect("it ends").unwrap().code(), Some(2));
     });
 }
 
@@ -373,42 +303,52 @@ fn waits_at_a_pipe(process: u32) -> bool {
 /// The run was killed before it got the refusal of a call that every driver refuses.
 #[test]
 fn a_call_that_is_always_refused_is_nothing_to_undo() {
-    in_private(async || {
-        let places = Places::new();
-        let request = v1::NodePublishVolumeRequest {
+    beside_memory(async |places| {
+        let hex = |request: Vec<u8>| request.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let refused = v1::NodePublishVolumeRequest {
             volume_id: "x".repeat(129),
             target_path: places.of("target/pod").to_str().unwrap().to_owned(),
             ..Default::default()
         };
-        let hex: String = request.encode_to_vec().iter().map(|byte| format!("{byte:02x}")).collect();
-        std::fs::write(places.of("journal"), format!("NodePublishVolume {hex}  \n")).unwrap();
-        let work = async {
-            let output = program(&places).arg("--clean-up").output().await.unwrap();
-            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-            assert!(!places.of("journal").exists());
-        };
-        with_memory(&places, work).await;
+        let not_offered = v1::NodeStageVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
+        for (rpc, request) in [
+            ("NodePublishVolume", hex(refused.encode_to_vec())),
+            ("NodeStageVolume", hex(not_offered.encode_to_vec())),
+        ] {
+            std::fs::write(places.of("journal"), format!("{rpc} {request}  \n")).unwrap();
+            let shown = ended(&program(places).arg("--clean-up").output().await.unwrap(), 0);
+            assert!(!places.of("journal").exists(), "{shown}");
+        }
     });
 }
 
 #[test]
 fn a_run_that_was_killed_is_finished_by_clean_up() {
-    in_private(async || {
-        let places = Places::new();
+    beside_memory(async |places| {
         let mut killed = 0;
-        let work = async {
-            for millis in [60, 120, 200, 300, 400, 500] {
-                let mut child = program(&places).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-                tokio::time::sleep(Duration::from_millis(millis)).await;
-                child.kill().await.unwrap();
-                killed += u32::from(places.of("journal").exists());
-                let output = program(&places).arg("--clean-up").output().await.unwrap();
-                assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-                assert_eq!(places.left(), Vec::<std::path::PathBuf>::new(), "after {millis} ms");
-            }
-        };
-        with_memory(&places, work).await;
+        for millis in [60, 120, 200, 300, 400, 500] {
+            let mut child = started(&mut program(places));
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            child.kill().await.unwrap();
+            killed += u32::from(places.of("journal").exists());
+            ended(&program(places).arg("--clean-up").output().await.unwrap(), 0);
+            assert_eq!(places.left(), Vec::<std::path::PathBuf>::new(), "after {millis} ms");
+        }
         println!("{killed} of 6 runs were killed with something made");
         assert_eq!(mounts_below(&places.of("target")), 0);
+    });
+}
+
+/// The mount table of the kernel has no symbolic links.
+#[test]
+fn a_link_in_the_path_of_its_directories_changes_nothing() {
+    beside_memory(async |places| {
+        let link = places.of("link");
+        std::os::unix::fs::symlink(places.of("target"), &link).unwrap();
+        let flags = ["--only", "foreign.mount-of-nobody", "--only", "node-publish.mount-flags", "--strict"];
+        let mut command = bare(places, "10");
+        command.args(flags).args(["--mount-flag", "noexec", "--target"]).arg(&link);
+        let shown = ended(&command.output().await.unwrap(), 0);
+        assert!(shown.contains("2 passed"), "{shown}");
     });
 }

@@ -69,6 +69,13 @@ impl Driver {
         self.process.id()
     }
 
+    /// Returns a number of the process, such as `Threads:`, or `VmRSS:` in KiB.
+    pub fn status(&self, field: &str) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let value = text.lines().find_map(|line| line.strip_prefix(field)).expect(field);
+        value.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).unwrap();

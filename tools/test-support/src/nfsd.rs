@@ -6,11 +6,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-
-use crate::rpc;
+use std::thread;
 
 /// The server's TCP port.
 pub const PORT: u16 = 2049;
@@ -47,7 +47,7 @@ pub fn threads() -> Option<u32> {
 pub fn start() {
     // The server's lock manager registers with the port mapper.
     static PORT_MAPPER: OnceLock<u16> = OnceLock::new();
-    PORT_MAPPER.get_or_init(|| rpc::serve(111, agree));
+    PORT_MAPPER.get_or_init(|| serve_rpc(111, agree));
     control("versions", "+3 +4 +4.1 +4.2");
     for time in ["nfsv4leasetime", "nfsv4gracetime"] {
         control(time, "10");
@@ -83,7 +83,7 @@ pub fn forget_exports() {
 
 /// Starts the service that an NFSv3 client queries first, for the life of the process. Returns its port.
 pub fn mountd() -> u16 {
-    rpc::serve(0, let_in)
+    serve_rpc(0, let_in)
 }
 
 fn control(file: &str, text: &str) {
@@ -103,7 +103,7 @@ fn write(path: &Path, text: &str) {
 
 /// An `rpcbind` that agrees to everything.
 fn agree(procedure: u32, _: &[u8]) -> Vec<u8> {
-    if procedure == 0 { Vec::new() } else { rpc::words(&[1]) }
+    if procedure == 0 { Vec::new() } else { words(&[1]) }
 }
 
 /// A `mountd` that admits every client (RFC 1813, appendix I).
@@ -114,12 +114,12 @@ fn let_in(procedure: u32, arguments: &[u8]) -> Vec<u8> {
     if procedure != MNT {
         return Vec::new();
     }
-    let path = String::from_utf8_lossy(rpc::bytes(arguments).0).into_owned();
-    let Ok(handle) = handle(&path) else { return rpc::words(&[NO_ENTRY]) };
-    let mut reply = rpc::words(&[0, handle.len() as u32]);
+    let path = String::from_utf8_lossy(bytes(arguments).0).into_owned();
+    let Ok(handle) = handle(&path) else { return words(&[NO_ENTRY]) };
+    let mut reply = words(&[0, handle.len() as u32]);
     reply.extend(&handle);
     reply.resize(reply.len().next_multiple_of(4), 0);
-    reply.extend(rpc::words(&[1, AUTH_SYS]));
+    reply.extend(words(&[1, AUTH_SYS]));
     reply
 }
 
@@ -132,4 +132,52 @@ fn handle(path: &str) -> io::Result<Vec<u8>> {
     let hex = text.trim().strip_prefix("\\x").unwrap_or_else(|| panic!("no handle: {text:?}"));
     let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
     Ok((0..hex.len()).step_by(2).map(byte).collect())
+}
+
+/// Returns the answer for a procedure's number and arguments.
+type Answer = fn(u32, &[u8]) -> Vec<u8>;
+
+/// Answers calls on this port of the loopback address for the life of the process. Returns the port.
+fn serve_rpc(port: u16, answer: Answer) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            // A caller that disconnects does not affect the others.
+            thread::spawn(move || drop(converse(connection, answer)));
+        }
+    });
+    port
+}
+
+fn converse(mut connection: TcpStream, answer: Answer) -> io::Result<()> {
+    loop {
+        let mut mark = [0; 4];
+        connection.read_exact(&mut mark)?;
+        let mut call = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
+        connection.read_exact(&mut call)?;
+        // The call has its number, its kind, the RPC version, the program, the program's version and the
+        // procedure. The credential and the verifier follow, each with a flavor and bytes.
+        let arguments = [(); 2].iter().fold(&call[24..], |rest, ()| bytes(&rest[4..]).1);
+        // A reply to this number: accepted, without a verifier, success.
+        let mut reply = [&call[..4], &words(&[1, 0, 0, 0, 0])].concat();
+        reply.extend(answer(word(&call[20..]), arguments));
+        let mark = (reply.len() as u32 | 0x8000_0000).to_be_bytes();
+        connection.write_all(&[&mark[..], &reply].concat())?;
+    }
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[..4].try_into().unwrap())
+}
+
+/// Returns these words as they go over the wire: each of four bytes, the highest first.
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// Reads a length and that many bytes, padded to whole words. Returns the bytes and the rest.
+fn bytes(from: &[u8]) -> (&[u8], &[u8]) {
+    let length = word(from) as usize;
+    (&from[4..4 + length], &from[4 + length.next_multiple_of(4)..])
 }

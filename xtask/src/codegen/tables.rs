@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use heck::{ToSnakeCase as _, ToUpperCamelCase as _};
 use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor, Value};
 
 use crate::Failure;
@@ -91,7 +92,12 @@ pub(super) fn redaction(pool: &DescriptorPool) -> Result<String, Failure> {
     for message in ours(pool) {
         let fields = rules.fields(&message)?;
         if fields.iter().any(|(_, shown)| *shown != Shown::Plain) {
-            writeln!(debug, "    {}, {:?} {{", rust_path("crate", &message), rust_name(message.name()))?;
+            writeln!(
+                debug,
+                "    {}, {:?} {{",
+                rust_path("crate", &message),
+                message.name().to_upper_camel_case()
+            )?;
             for (name, shown) in &fields {
                 writeln!(debug, "        {} {name},", shown.keyword())?;
             }
@@ -174,49 +180,7 @@ fn rust_path(root: &str, message: &MessageDescriptor) -> String {
     let (parents, name) = within.rsplit_once('.').map_or(("", within), |(parents, name)| (parents, name));
     for parent in parents.split('.').filter(|p| !p.is_empty()) {
         path += "::";
-        path += &snake_case(parent);
+        path += &parent.to_snake_case();
     }
-    path + "::" + &rust_name(name)
-}
-
-/// `RPC` becomes `Rpc`, as in prost's names.
-fn rust_name(name: &str) -> String {
-    snake_case(name)
-        .split('_')
-        .map(|word| {
-            let (first, rest) = word.split_at(word.len().min(1));
-            first.to_ascii_uppercase() + rest
-        })
-        .collect()
-}
-
-fn snake_case(name: &str) -> String {
-    let chars: Vec<char> = name.chars().collect();
-    let mut out = String::new();
-    for (i, c) in chars.iter().enumerate() {
-        let after_lower = i > 0 && !chars[i - 1].is_ascii_uppercase();
-        let before_lower = chars.get(i + 1).is_some_and(char::is_ascii_lowercase);
-        if i > 0 && c.is_ascii_uppercase() && (after_lower || before_lower) {
-            out.push('_');
-        }
-        out.push(c.to_ascii_lowercase());
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_become_what_prost_makes_of_them() {
-        for (proto, snake, rust) in [
-            ("RPC", "rpc", "Rpc"),
-            ("VolumeCapability", "volume_capability", "VolumeCapability"),
-            ("HTTPServer", "http_server", "HttpServer"),
-        ] {
-            assert_eq!(snake_case(proto), snake);
-            assert_eq!(rust_name(proto), rust);
-        }
-    }
+    path + "::" + &name.to_upper_camel_case()
 }

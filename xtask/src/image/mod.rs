@@ -18,7 +18,7 @@ use layout::{Image, Layer};
 use root::Root;
 
 const HELP: &str = "\
-Usage: cargo xtask image (PACKAGE | PATH…) [--tools] [--dev] [--output DIR]
+Usage: cargo xtask image (PACKAGE | PATH…) [--tools] [--dev] [--features LIST] [--output DIR]
 
   PACKAGE        a package of this workspace; its programs are built, and the one with the package's name is
                  the image's entry point
@@ -28,6 +28,7 @@ Usage: cargo xtask image (PACKAGE | PATH…) [--tools] [--dev] [--output DIR]
   --tools        add mkfs, fsck and the other programs of ext4, xfs, btrfs and LUKS, and nsenter, from the
                  Debian packages of this machine's release; only for programs of this machine's architecture
   --dev          build with the profile `dev`, which takes less time
+  --features LIST  build the package with these features
   --output DIR   write the OCI layout there [default: images/NAME in the target folder]
 ";
 
@@ -57,12 +58,17 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), Failure> {
     let mut what = Vec::new();
     let mut base = Base::Empty;
     let mut profile = Profile::Release;
+    let mut features = Vec::new();
     let mut output = None;
     let mut options = options.iter().copied();
     while let Some(option) = options.next() {
         match option {
             "--tools" => base = Base::Tools,
             "--dev" => profile = Profile::Dev,
+            "--features" => {
+                let list = options.next().ok_or_else(|| Failure::usage(HELP))?;
+                features = vec!["--features", list];
+            }
             "--output" => {
                 let folder = options.next().ok_or_else(|| Failure::usage(HELP))?;
                 output = Some(PathBuf::from(folder));
@@ -72,7 +78,7 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), Failure> {
         }
     }
     let (name, programs) = match what.as_slice() {
-        [package] if !package.contains('/') => (*package, build(root, package, profile)?),
+        [package] if !package.contains('/') => (*package, build(root, package, profile, &features)?),
         [first, ..] if what.iter().all(|path| path.contains('/')) => {
             (file_name(Path::new(first))?, what.iter().map(PathBuf::from).collect())
         }
@@ -88,9 +94,9 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), Failure> {
 }
 
 /// The programs of a package, linked statically; the one with the package's name first.
-fn build(root: &Path, package: &str, profile: Profile) -> Result<Vec<PathBuf>, Failure> {
+fn build(root: &Path, package: &str, profile: Profile, features: &[&str]) -> Result<Vec<PathBuf>, Failure> {
     let release: &[&str] = if profile == Profile::Release { &["--release"] } else { &[] };
-    let mut programs = programs(root, &[&["--package", package], release].concat())?;
+    let mut programs = programs(root, &[&["--package", package], release, features].concat())?;
     programs.sort_by_key(|program| program.file_name().is_none_or(|name| name != package));
     Ok(programs)
 }
@@ -157,7 +163,7 @@ mod tests {
     /// The header of a static program.
     fn static_program() -> Vec<u8> {
         let mut elf = vec![0; 0x40];
-        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        elf[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         elf[0x12] = 62;
         elf[0x36] = 56;
         elf

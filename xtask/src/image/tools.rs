@@ -13,7 +13,7 @@ use std::process::Command;
 use tar::{Archive, EntryType};
 
 use super::root::{Entry, Root};
-use crate::{Failure, elf};
+use crate::{Failure, elf, step};
 
 /// The programs of the image, by package.
 const PROGRAMS: [(&str, &[&str]); 5] = [
@@ -130,11 +130,7 @@ impl Packages {
     fn read(files: &[PathBuf]) -> Result<Self, Failure> {
         let mut packages = Self::default();
         for file in files {
-            let dpkg = |option: &str| -> Result<Vec<u8>, Failure> {
-                let output = Command::new("dpkg-deb").arg(option).arg(file).output()?;
-                let why = || String::from_utf8_lossy(&output.stderr).into_owned();
-                output.status.success().then_some(output.stdout.clone()).ok_or_else(|| Failure::new(why()))
-            };
+            let dpkg = |option: &str| step::output(Command::new("dpkg-deb").arg(option).arg(file));
             let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let package = name.split('_').next().unwrap_or_default().to_owned();
             packages.control.insert(package.clone(), dpkg("--field")?);

@@ -9,8 +9,9 @@ use std::process::{Command, Output};
 
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::Failure;
 use crate::apt::Archives;
+use crate::package::remove_folder;
+use crate::{Failure, step};
 
 /// The suites to search for kernels, and whether each is in the archive of security updates.
 const SUITES: &[(&str, bool)] = &[
@@ -49,13 +50,6 @@ pub(crate) struct Kernel {
     /// The package and its version, for the report.
     pub(crate) name: String,
     pub(crate) root: PathBuf,
-}
-
-/// The result of fetching a kernel.
-pub(crate) enum Fetched {
-    Kernel(Kernel),
-    /// The archive does not have it or can't be reached, with the reason.
-    Unavailable(String),
 }
 
 /// An apt with its own state, in the kernels' cache folder. One process at a time uses it.
@@ -112,20 +106,17 @@ impl Archive {
         Ok(newest_of_each(&String::from_utf8_lossy(&output.stdout), flavour))
     }
 
-    /// Fetches and unpacks a kernel, unless this was done before.
+    /// Fetches and unpacks a kernel, unless this was done before. The inner error is the archive's: it does not have the
+    /// kernel, or can't be reached.
     ///
     /// # Errors
     /// When it can't be unpacked, which is a problem of this machine and not of the archive.
-    pub(crate) fn fetch(&self, version: Version, package: &str) -> Result<Fetched, Failure> {
+    pub(crate) fn fetch(&self, version: Version, package: &str) -> Result<Result<Kernel, String>, Failure> {
         // The newest releases have the modules in a separate package.
         let modules = package.strip_prefix("linux-binary-").map(|rest| format!("linux-modules-{rest}"));
         let packages: Vec<&str> = [package].into_iter().chain(modules.as_deref()).collect();
-        Ok(match self.unpacked(&packages, "")? {
-            Ok((exact, root)) => {
-                Fetched::Kernel(Kernel { version, name: format!("{package} {exact}"), root })
-            }
-            Err(why) => Fetched::Unavailable(why),
-        })
+        let unpacked = self.unpacked(&packages, "")?;
+        Ok(unpacked.map(|(exact, root)| Kernel { version, name: format!("{package} {exact}"), root }))
     }
 
     /// The newest version of a program's package, unpacked together with those of its libraries.
@@ -134,10 +125,8 @@ impl Archive {
     /// When the archive does not have one.
     pub(crate) fn newest(&self, packages: &[&str]) -> Result<PathBuf, Failure> {
         // Another list of libraries is another folder.
-        match self.unpacked(packages, &format!("-with-{}", packages.len() - 1))? {
-            Ok((_, root)) => Ok(root),
-            Err(why) => Err(Failure::new(why)),
-        }
+        let unpacked = self.unpacked(packages, &format!("-with-{}", packages.len() - 1))?;
+        unpacked.map(|(_, root)| root).map_err(Failure::new)
     }
 
     /// Packages that are unpacked together, in a folder with the name and version of the first, and this end: the
@@ -162,14 +151,9 @@ impl Archive {
         }
         // A killed run can have left one.
         let part = kernels.join(format!("{package}.part"));
-        if part.exists() {
-            fs::remove_dir_all(&part)?;
-        }
+        remove_folder(&part)?;
         for file in debs(&kernels, packages)? {
-            let status = Command::new("dpkg-deb").arg("--extract").arg(&file).arg(&part).status()?;
-            if !status.success() {
-                return Err(Failure::new(format!("dpkg-deb --extract {}: {status}", file.display())));
-            }
+            step::output(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(&part))?;
             fs::remove_file(file)?;
         }
         fs::rename(part, &root)?;

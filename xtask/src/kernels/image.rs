@@ -22,7 +22,7 @@ use super::build::Programs;
 use super::cpio::Cpio;
 use super::modules::Modules;
 use super::suites::{Groups, Suite, names};
-use crate::{Failure, needs};
+use crate::{Failure, needs, sanity};
 
 /// Folders that programs expect.
 const DIRECTORIES: &[&str] =
@@ -39,8 +39,8 @@ const CEPH_PROGRAMS: [&str; 2] = ["usr/bin/ceph", "usr/bin/rbd"];
 const EMULATION_FACTOR: u32 = 3;
 
 /// The settings of a suite that this program's environment replaces: a larger sample of the points at which a step
-/// is killed.
-const SAMPLE: [&str; 2] = ["CSI_CRASH_POINTS", "CSI_CRASH_STRIDE"];
+/// is killed, or more rounds.
+const SAMPLE: [&str; 3] = ["CSI_CRASH_POINTS", "CSI_CRASH_STRIDE", "CSI_TEST_ROUNDS"];
 
 /// The factor on all time limits for a larger sample.
 pub(crate) const SAMPLE_FACTOR: u32 = 8;
@@ -125,6 +125,10 @@ fn orders(suite: &Suite, program: &str, on: Version, sample: &[(&str, String)]) 
 
 /// Copies a program, by its name, or any file, by its full path.
 fn copy_named(cpio: &mut Archive, name: &str) -> Result<(), Failure> {
+    // Its libraries are among those of lvm.
+    if name == "csi-sanity" {
+        return Ok(cpio.file("/usr/bin/csi-sanity", &fs::read(sanity::newest()?)?)?);
+    }
     let path = if name.starts_with('/') { Some(PathBuf::from(name)) } else { needs::find(name) };
     let path = path.ok_or_else(|| Failure::usage(format!("{name} is missing; see `cargo xtask needs`")))?;
     copy(cpio, &path)

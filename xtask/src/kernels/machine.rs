@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::archive::Kernel;
 use super::outcome::{Run, Said};
-use crate::{Failure, needs};
+use crate::hung::Killed;
+use crate::{Failure, needs, step};
 
 const QEMU: &str = "qemu-system-x86_64";
 
@@ -81,7 +82,7 @@ pub(crate) fn run(kernel: &Kernel, boot: &Boot<'_>, folder: &Path, limit: Durati
     File::create(&console)?;
     let disk = Scratch(folder.join(format!("disk-{}.img", kernel.version)));
     make_disk(&disk.0)?;
-    let mut machine = Machine(start(kernel, boot, &console, &disk.0)?);
+    let mut machine = Killed(start(kernel, boot, &console, &disk.0)?);
     let start = Instant::now();
     let report = machine.0.stdout.take().ok_or_else(|| Failure::new("no report"))?;
     let (sender, lines) = mpsc::channel();
@@ -174,12 +175,7 @@ fn start(kernel: &Kernel, boot: &Boot<'_>, console: &Path, disk: &Path) -> Resul
 fn make_disk(disk: &Path) -> Result<(), Failure> {
     File::create(disk)?.set_len(DISK)?;
     let program = needs::find("mkfs.ext4").ok_or_else(|| Failure::usage("mkfs.ext4 is missing"))?;
-    let status = Command::new(program).args(["-q", "-F"]).arg(disk).status()?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(Failure::new(format!("mkfs.ext4 {}: {status}", disk.display())))
-    }
+    step::output(Command::new(program).args(["-q", "-F"]).arg(disk)).map(drop)
 }
 
 /// The kernel image: in `boot`, or in the newest releases next to the modules.
@@ -194,15 +190,4 @@ pub(crate) fn image_of(root: &Path) -> Result<PathBuf, Failure> {
         .map(|entry| entry.path())
         .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz")));
     image.ok_or_else(|| Failure::new(format!("no vmlinuz in {}", root.display())))
-}
-
-/// The machine's process, killed on drop.
-struct Machine(Child);
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        // It can have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

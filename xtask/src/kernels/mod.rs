@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
 
-use archive::{Archive, Fetched, Flavour, Kernel, Version};
+use archive::{Archive, Flavour, Kernel, Version};
 use build::Programs;
 pub(crate) use build::programs_of;
 use machine::{Boot, Scratch};
@@ -54,7 +54,7 @@ pub(crate) enum Choice<'a> {
     Named(&'a str),
 }
 
-/// Runs all suites on the chosen kernels. Returns the kernels that were not available, as text.
+/// Runs all suites on the chosen kernels. Returns the kernels that were not available.
 ///
 /// `only` selects suites by a part of `package/program`, for trying one out.
 pub(crate) fn run(
@@ -62,7 +62,7 @@ pub(crate) fn run(
     choice: &Choice<'_>,
     only: &str,
     install: Install,
-) -> Result<Option<String>, Failure> {
+) -> Result<Vec<String>, Failure> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(Failure::usage(
             "the tests on other kernels need an x86_64 machine, because they are built for it",
@@ -70,7 +70,8 @@ pub(crate) fn run(
     }
     let is_gate = matches!(choice, Choice::Ends | Choice::Gate) && only.is_empty();
     // A cluster needs root, and much more memory and time than a machine has elsewhere.
-    let is_chosen = |suite: &&Suite| suite.is_named(only) && !(suite.has_ceph && only.is_empty());
+    let is_on_request = |suite: &Suite| suite.has_ceph || suite.in_gate == InGate::OnRequest;
+    let is_chosen = |suite: &&Suite| suite.is_named(only) && !(is_on_request(suite) && only.is_empty());
     let mut chosen: Vec<Suite> = SUITES.iter().filter(is_chosen).copied().collect();
     provide(chosen.iter().any(|suite| suite.has_ceph), install)?;
     if is_gate {
@@ -110,10 +111,12 @@ pub(crate) fn run(
     }
     not_run.extend(runs.iter().filter_map(Run::not_again));
     if only.is_empty() {
-        SUITES.iter().filter(|suite| is_gate || suite.has_ceph).for_each(|suite| match suite.in_gate {
+        SUITES.iter().filter(|suite| is_gate || is_on_request(suite)).for_each(|suite| match suite.in_gate {
             InGate::All => {}
             InGate::Only(part) => println!("only on request: {}: all but {part}", suite.test),
-            InGate::Nothing => println!("only on request: {}: {}", suite.test, suite.only),
+            InGate::Nothing | InGate::OnRequest => {
+                println!("only on request: {}: {}", suite.test, suite.only);
+            }
         });
     }
     verdict(&runs, &chosen, not_run)
@@ -237,13 +240,8 @@ type Package = (Version, String);
 /// Fetches a kernel. If it is not available, adds a line with the reason.
 fn had(archive: &Archive, kernel: &Package, not_run: &mut Vec<String>) -> Result<Option<Kernel>, Failure> {
     let (version, package) = kernel;
-    Ok(match archive.fetch(*version, package)? {
-        Fetched::Kernel(kernel) => Some(kernel),
-        Fetched::Unavailable(why) => {
-            not_run.push(format!("{version}: NOT RUN: {why}"));
-            None
-        }
-    })
+    let fetched = archive.fetch(*version, package)?;
+    Ok(fetched.map_err(|why| not_run.push(format!("{version}: NOT RUN: {why}"))).ok())
 }
 
 fn all<K>(
@@ -294,7 +292,7 @@ fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<S
     Ok((found, not_run))
 }
 
-fn verdict(runs: &[Run], chosen: &[Suite], not_run: Vec<String>) -> Result<Option<String>, Failure> {
+fn verdict(runs: &[Run], chosen: &[Suite], not_run: Vec<String>) -> Result<Vec<String>, Failure> {
     for run in runs {
         for outcome in run.failed() {
             println!("\n---- {} on {}", outcome.test, run.kernel.name);
@@ -312,7 +310,7 @@ fn verdict(runs: &[Run], chosen: &[Suite], not_run: Vec<String>) -> Result<Optio
     if failed > 0 {
         return Err(Failure::new(format!("{failed} failed on other kernels")));
     }
-    Ok((!not_run.is_empty()).then(|| not_run.join("\n")))
+    Ok(not_run)
 }
 
 #[cfg(test)]

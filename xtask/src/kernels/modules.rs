@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Failure;
+use crate::{Failure, step};
 
 /// A kernel's modules, by name. `-` and `_` are equal in module names.
 pub(crate) struct Modules {
@@ -55,11 +55,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     if file.extension().is_some_and(|extension| extension == "ko") {
         return Ok(fs::read(file)?);
     }
-    let output = Command::new("xz").args(["--decompress", "--stdout"]).arg(file).output()?;
-    if output.status.success() {
-        return Ok(output.stdout);
-    }
-    Err(Failure::new(format!("xz --decompress {}: {}", file.display(), output.status)))
+    step::output(Command::new("xz").args(["--decompress", "--stdout"]).arg(file))
 }
 
 /// The dependencies in the module's `.modinfo` section, `depends=a,b`.

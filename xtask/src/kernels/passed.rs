@@ -9,7 +9,7 @@ use std::process::Command;
 use super::archive::Kernel;
 use super::machine::{self, Boot};
 use super::outcome::{Outcome, Run};
-use crate::Failure;
+use crate::{Failure, step};
 
 /// The results of one machine, in a file of its own: what the machine is, then a line for each test.
 pub(crate) struct Passed {
@@ -55,11 +55,8 @@ fn read(line: &str) -> Option<Outcome> {
 
 /// A digest of the content of each file, on one line.
 fn digests(files: &[&Path]) -> Result<String, Failure> {
-    let output = Command::new("sha256sum").arg("--").args(files).output()?;
-    if !output.status.success() {
-        return Err(Failure::new(format!("sha256sum: {}", String::from_utf8_lossy(&output.stderr))));
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = step::output(Command::new("sha256sum").arg("--").args(files))?;
+    let text = String::from_utf8_lossy(&text);
     Ok(text.lines().filter_map(|line| line.split(' ').next()).collect::<Vec<_>>().join(" "))
 }
 

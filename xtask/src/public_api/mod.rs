@@ -11,7 +11,7 @@
 //! - modules with `#[doc(hidden)]`, and items that have no other path;
 //! - traits that the compiler implements by itself, such as `Send`.
 
-mod crate_source;
+pub(crate) mod crate_source;
 mod macros;
 mod signature;
 
@@ -26,12 +26,13 @@ use syn::{Fields, ImplItem, Item, ItemImpl, TraitItem, Visibility};
 use crate::rust_source::Names;
 
 /// The folders of the published libraries. The last part of each is the crate's name.
-pub(crate) const CRATES: [&str; 7] = [
+pub(crate) const CRATES: [&str; 8] = [
     "csi-proto",
     "csi-core",
     "csi-mount",
     "tools/csi-cli",
     "tools/csi-conformance",
+    "kubernetes/csi-controllers",
     "kubernetes/csi-deploy",
     "kubernetes/csi-kube",
 ];
@@ -58,11 +59,6 @@ pub(crate) fn list(root: &Path, folder: &str) -> io::Result<Vec<String>> {
     lines.sort();
     lines.dedup();
     Ok(lines.into_iter().map(|(.., line)| line).collect())
-}
-
-/// The number of items in a list: types, traits, functions, methods, fields, variants, constants, macros.
-pub(crate) fn count(lines: &[String]) -> usize {
-    lines.iter().filter(|line| !["impl", "mod ", "use "].iter().any(|kind| line.starts_with(kind))).count()
 }
 
 struct Listing<'a> {

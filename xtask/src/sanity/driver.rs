@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 
 use super::modes::Mode;
 use crate::Failure;
+use crate::hung::{Killed, wait_within};
 
 /// The time that a driver has to answer on its socket, and to end.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -62,10 +63,42 @@ impl Drop for Place {
     }
 }
 
+/// A program that serves a socket.
+pub(crate) struct Process {
+    child: Killed,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts the program with its output in this file, and waits until its socket answers.
+    pub(crate) fn start(command: &mut Command, socket: &Path, log: PathBuf) -> Result<Self, Failure> {
+        let output = File::create(&log)?;
+        command.stdin(Stdio::null()).stderr(output.try_clone()?).stdout(output);
+        let mut process = Self { child: Killed(command.spawn()?), log };
+        let end = Instant::now() + LIMIT;
+        while UnixStream::connect(socket).is_err() {
+            let ended = process.child.0.try_wait()?;
+            if ended.is_some() || Instant::now() > end {
+                let how = ended.map_or("does not answer".to_owned(), |status| status.to_string());
+                let program = command.get_program().display();
+                return Err(Failure::new(format!("{program}: {how}; its log: {}", process.said())));
+            }
+            sleep(POLL);
+        }
+        Ok(process)
+    }
+
+    /// The end of its log.
+    fn said(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n  ")
+    }
+}
+
 /// A running driver.
 pub(crate) struct Driver {
-    process: Child,
-    log: PathBuf,
+    process: Process,
     /// The files in its directory before the first volume.
     first_files: BTreeSet<PathBuf>,
 }
@@ -80,8 +113,8 @@ impl Driver {
         log: PathBuf,
     ) -> Result<Self, Failure> {
         let socket = place.of("csi.sock");
-        let output = File::create(&log)?;
-        let process = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(mode.flags)
             .env("CSI_ENDPOINT", &socket)
             .env("NODE_ID", "node-1")
@@ -89,66 +122,26 @@ impl Driver {
             .env("VOLUME_ROOTS", place.of(""))
             // The examples' names of the directory of their volumes.
             .envs(["DIRS_ROOT", "BLOCK_POOL", "FLAT_ROOT", "DATA_DIR"].map(|name| (name, place.of("data"))))
-            .env("FUSE_PROGRAM", program.with_file_name("flatfs"))
-            .stdin(Stdio::null())
-            .stderr(output.try_clone()?)
-            .stdout(output)
-            .spawn()?;
-        let mut driver = Self { process, log, first_files: BTreeSet::new() };
-        let end = Instant::now() + LIMIT;
-        while UnixStream::connect(&socket).is_err() {
-            let ended = driver.process.try_wait()?;
-            if ended.is_some() || Instant::now() > end {
-                let how = ended.map_or("does not answer".to_owned(), |status| status.to_string());
-                return Err(Failure::new(format!(
-                    "{}: {how}; its log: {}",
-                    program.display(),
-                    driver.said()
-                )));
-            }
-            sleep(POLL);
-        }
-        driver.first_files = files_below(&place.of("data"))?;
-        Ok(driver)
+            .env("FUSE_PROGRAM", program.with_file_name("flatfs"));
+        let process = Process::start(&mut command, &socket, log)?;
+        Ok(Self { process, first_files: files_below(&place.of("data"))? })
     }
 
     /// Stops the driver as an orchestrator does. Returns what is wrong: an exit status other than success,
     /// or what it left behind.
     pub(crate) fn stop(mut self, place: &Place) -> Result<Vec<String>, Failure> {
-        kill(Pid::from_raw(self.process.id().cast_signed()), Signal::SIGTERM)?;
-        let end = Instant::now() + LIMIT;
-        let status = loop {
-            match self.process.try_wait()? {
-                Some(status) => break status,
-                None if Instant::now() > end => return Err(Failure::new("the driver ignores SIGTERM")),
-                None => sleep(POLL),
-            }
-        };
+        let child = &mut self.process.child.0;
+        kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM)?;
+        let status = wait_within(child, LIMIT)?.ok_or_else(|| Failure::new("the driver ignores SIGTERM"))?;
         let mut problems = Vec::new();
         if !status.success() {
-            problems.push(format!("the driver ended with {status}; its log: {}", self.said()));
+            problems.push(format!("the driver ended with {status}; its log: {}", self.process.said()));
         }
         let mut left = place.left()?;
         let files = files_below(&place.of("data"))?;
         left.extend(files.difference(&self.first_files).map(|file| file.display().to_string()));
         problems.extend(left.into_iter().map(|what| format!("left behind: {what}")));
         Ok(problems)
-    }
-
-    /// The end of the driver's log.
-    fn said(&self) -> String {
-        let log = fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(10)..].join("\n  ")
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        if matches!(self.process.try_wait(), Ok(None)) {
-            drop(self.process.kill());
-            drop(self.process.wait());
-        }
     }
 }
 

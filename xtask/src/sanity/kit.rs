@@ -1,44 +1,35 @@
 //! The other way round: our test kit against a driver in Go, the mock driver of Kubernetes' own tests.
 //!
-//! Its findings are listed in docs/testing.md. A finding that is not listed is either a new defect of that
+//! Its findings are listed in benches/mock-driver/README.md. A finding that is not listed is either a new defect of that
 //! driver or a defect of the kit, so somebody has to look at it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use crate::{Failure, bench, target};
+use super::driver::Process;
+use crate::{Failure, target};
 
-const DOCUMENT: &str = "docs/testing.md";
+const DOCUMENT: &str = "benches/mock-driver/README.md";
 /// The head of the table of findings.
 const HEAD: &str = "| test of the kit | level | the mock driver |";
-const LIMIT: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(20);
 
 /// The level of each finding, by test.
 type Findings = BTreeMap<String, String>;
 
 /// Runs the kit, and compares its findings with the listed ones.
 pub(crate) fn run(root: &Path, logs: &Path) -> Result<(), Failure> {
-    let Some(program) = bench::mock_driver(root)? else { return Err(Failure::usage("`go` is missing")) };
+    let Some(program) = target::built_by_go(root, "benches/mock-driver")? else {
+        return Err(Failure::usage("`go` is missing"));
+    };
     let place = tempfile::tempdir()?;
     let of = |name: &str| place.path().join(name);
     ["staging", "target"].iter().try_for_each(|name| fs::create_dir(of(name)))?;
     let endpoint = format!("unix://{}", of("csi.sock").display());
     let mut command = Command::new(program);
-    command.env("CSI_ENDPOINT", &endpoint).stderr(File::create(logs.join("mock-driver.log"))?);
-    let _driver = Running(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
-    let end = Instant::now() + LIMIT;
-    while UnixStream::connect(of("csi.sock")).is_err() {
-        if Instant::now() > end {
-            return Err(Failure::new("the mock driver does not answer"));
-        }
-        sleep(POLL);
-    }
+    command.env("CSI_ENDPOINT", &endpoint);
+    let _driver = Process::start(&mut command, &of("csi.sock"), logs.join("mock-driver.log"))?;
     let report = of("report.tap");
     // Its targets are directories; it mounts nothing.
     let status = Command::new(target::dir()?.join("debug/csi-conformance"))
@@ -66,16 +57,6 @@ pub(crate) fn run(root: &Path, logs: &Path) -> Result<(), Failure> {
     }
     println!("the kit on Kubernetes' mock driver: {} findings, all listed in {DOCUMENT}", listed.len());
     Ok(())
-}
-
-/// A process that ends with this value.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
 }
 
 /// The failed tests of a report in TAP: a line `not ok 9 - id: rule`, and later `level: "MUST"`.

@@ -38,12 +38,12 @@ const MUTABLE: &str = "description: changed\n";
 ///
 /// # Errors
 /// A spec failed, or was skipped without a reason, or a driver left something behind.
-pub(crate) fn run(root: &Path) -> Result<Option<String>, Failure> {
+pub(crate) fn run(root: &Path) -> Result<Vec<String>, Failure> {
     if let Some(reason) = unavailable()? {
-        return Ok(Some(format!(
+        return Ok(vec![format!(
             "NOT RUN: csi-sanity on {} modes of the examples, and the test kit on a driver in Go: {reason}",
             MODES.len()
-        )));
+        )]);
     }
     timed("csi-sanity: build", || RELEASES.iter().try_for_each(|release| program(release).map(drop)))?;
     // With the features of the tests' step, which built them.
@@ -51,19 +51,19 @@ pub(crate) fn run(root: &Path) -> Result<Option<String>, Failure> {
     let logs = logs()?;
     timed("csi-sanity on the examples", || run_all(&RELEASES, MODES, Specs::EachPasses, &logs))?;
     timed("the test kit on Kubernetes' mock driver", || kit::run(root, &logs))?;
-    Ok(None)
+    Ok(Vec::new())
 }
 
 /// Runs the newest suite against the drivers that `cargo xtask templates` has built. Returns why not, if so.
-pub(crate) fn run_on_templates() -> Result<Option<String>, Failure> {
+pub(crate) fn run_on_templates() -> Result<Vec<String>, Failure> {
     if let Some(reason) = unavailable()? {
-        return Ok(Some(format!("NOT RUN: csi-sanity on the drivers of the templates: {reason}")));
+        return Ok(vec![format!("NOT RUN: csi-sanity on the drivers of the templates: {reason}")]);
     }
     let newest = &RELEASES[RELEASES.len() - 1..];
     timed("csi-sanity: build", || newest.iter().try_for_each(|release| program(release).map(drop)))?;
     let logs = logs()?;
     timed("csi-sanity on the templates", || run_all(newest, TEMPLATES, Specs::Some, &logs))?;
-    Ok(None)
+    Ok(Vec::new())
 }
 
 /// Whether each spec of the suite must pass in one of the modes, and each reason for a skip be needed.
@@ -91,6 +91,11 @@ fn unavailable() -> Result<Option<&'static str>, Failure> {
 /// The suite's program, built unless it is in the target folder.
 fn program(release: &Release) -> Result<PathBuf, Failure> {
     target::installed_by_go(PACKAGE, release.version)
+}
+
+/// The program of the newest release.
+pub(crate) fn newest() -> Result<PathBuf, Failure> {
+    program(&RELEASES[RELEASES.len() - 1])
 }
 
 fn run_all(releases: &[Release], modes: &[Mode], specs: Specs, logs: &Path) -> Result<(), Failure> {

@@ -1,12 +1,12 @@
 //! FUSE daemons in containers: which of them die with what, and how a volume comes back.
 //!
-//! The rows of the table in docs/fuse.md.
+//! docs/fuse.md says the same, in "In a container".
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::PathBuf;
 
-use csi_core::mount::{MountHealth, health};
+use csi_core::mount::{Host, MountHealth};
 use csi_core::proto::client::Client;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -36,7 +36,7 @@ fn is_served() -> bool {
 }
 
 fn is_lost() -> bool {
-    matches!(health(Volume::target("writer")).unwrap(), MountHealth::Dead(_))
+    matches!(Host::kernel().mounts().health(Volume::target("writer").as_ref()).unwrap(), MountHealth::Dead(_))
 }
 
 /// Starts the container, registers it as the kubelet does, and publishes the volume.
@@ -44,9 +44,7 @@ async fn publish<'n>(node: &'n Node, spec: &Spec) -> (Container<'n>, Client) {
     Volume::make_directories();
     let (container, _) = spec.start(node).await;
     let client = container.register(NAME).await;
-    for step in [Step::Create, Step::Stage, Step::PublishWriter] {
-        Volume::served(node).step(&client, step).await.unwrap_or_else(|status| panic!("{step:?}: {status}"));
-    }
+    Volume::served(node).steps(&client, &[Step::Create, Step::Stage, Step::PublishWriter]).await;
     fs::write(file(), "data").unwrap();
     assert_eq!(node.daemons().len(), 1);
     (container, client)
@@ -60,9 +58,7 @@ async fn republish_and_end(node: &Node, spec: &Spec) {
     volume.step(&client, Step::PublishWriter).await.unwrap();
     assert!(is_served());
     assert_eq!(node.daemons().len(), 1);
-    for step in [Step::UnpublishWriter, Step::Unstage, Step::Delete] {
-        volume.step(&client, step).await.unwrap_or_else(|status| panic!("{step:?}: {status}"));
-    }
+    volume.steps(&client, &[Step::UnpublishWriter, Step::Unstage, Step::Delete]).await;
     container.kill();
     Volume::remove_directories();
     node.assert_empty();
@@ -204,17 +200,13 @@ fn an_old_and_a_new_plugin_at_once() {
         next.args.truncate(1);
         let (new, client) = next.start(node).await;
         let volume = Volume::served(node);
-        for step in [Step::Stage, Step::PublishWriter] {
-            volume.step(&client, step).await.unwrap_or_else(|status| panic!("{step:?}: {status}"));
-        }
+        volume.steps(&client, &[Step::Stage, Step::PublishWriter]).await;
         assert!(is_served());
         assert_eq!(old.stop(), Some(0));
         eventually("the volume is lost", is_lost).await;
         volume.step(&client, Step::PublishWriter).await.unwrap();
         assert!(is_served());
-        for step in [Step::UnpublishWriter, Step::Unstage, Step::Delete] {
-            volume.step(&client, step).await.unwrap_or_else(|status| panic!("{step:?}: {status}"));
-        }
+        volume.steps(&client, &[Step::UnpublishWriter, Step::Unstage, Step::Delete]).await;
         new.kill();
         Volume::remove_directories();
         node.assert_empty();
@@ -244,9 +236,7 @@ fn a_volume_outlives_the_containers_of_the_driver_and_of_the_mounter() {
         let (driver, client) = of_driver.start(node).await;
         volume.step(&client, Step::Create).await.unwrap();
         chown(format!("{DATA}/{}", node.volume), Some(USER), Some(USER)).unwrap();
-        for step in [Step::Stage, Step::PublishWriter] {
-            volume.step(&client, step).await.unwrap_or_else(|status| panic!("{step:?}: {status}"));
-        }
+        volume.steps(&client, &[Step::Stage, Step::PublishWriter]).await;
         fs::write(file(), "data").unwrap();
         let first = node.daemons();
         assert_eq!(first.len(), 1);
@@ -272,9 +262,7 @@ fn a_volume_outlives_the_containers_of_the_driver_and_of_the_mounter() {
         assert!(is_written("data") && is_served(), "it continues the mount");
         assert!(driver.log().contains("the next one continues its mount"), "{}", driver.log());
 
-        for step in [Step::UnpublishWriter, Step::Unstage, Step::Delete] {
-            volume.step(&client, step).await.unwrap_or_else(|status| panic!("{step:?}: {status}"));
-        }
+        volume.steps(&client, &[Step::UnpublishWriter, Step::Unstage, Step::Delete]).await;
         assert_eq!(node.daemons(), [0; 0]);
         assert_eq!(mounter.stop(), Some(0));
         driver.kill();

@@ -1,6 +1,7 @@
 //! A whole node plugin for volumes that are block devices: the driver says which device a volume is, this
 //! module does the rest.
 
+mod publish;
 mod stage;
 
 use std::path::{Path, PathBuf};
@@ -9,10 +10,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use csi_mount::flow::block::{MountCopies, VolumeUsage};
 use csi_mount::{
-    DeviceAccess, DeviceNumber, DeviceUse, ErrorKind, Evidence, Host, MountAttributes, NodeNeed, OwnedPath,
-    Owner, Unmounted,
+    DeviceAccess, DeviceNumber, ErrorKind, Evidence, Host, MountAttributes, NodeNeed, OwnedPath, Owner,
+    Unmounted,
 };
 
+use self::publish::{refuse_mounted, require_staged, without_device};
 use self::stage::{StageCall, StagedContent};
 use crate::blocking::blocking;
 use crate::call::request::TypedRequest as _;
@@ -23,9 +25,9 @@ use crate::node::{
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets,
     StageUnstageVolume,
 };
-use crate::node_plugins::attachments::{Attachments, Loaded, ShutDownDevice, StoredAttachment};
+use crate::node_plugins::attachments::{Attachments, Loaded, ShutDownDevice, StoredAttachment, is_in_use};
 use crate::node_plugins::block_devices::{Attachment, BlockDevices};
-use crate::node_plugins::condition::device_gone;
+use crate::node_plugins::condition::{device_gone, device_unknown, known};
 use crate::node_plugins::encryption::{content, expander, refuse_closed};
 use crate::node_plugins::fencing::{self, Reservation};
 use crate::node_plugins::kernel::{mount_options, usage};
@@ -230,15 +232,6 @@ fn not_detached(record: &Error, left: Error) -> Error {
     Error::Internal(Reason::because(text, left))
 }
 
-/// Whether anything on the node uses this device. A device that does not exist is not in use.
-fn is_in_use(host: &Host, device: &Path) -> csi_mount::Result<bool> {
-    match host.devices().in_use(device) {
-        Ok(found) => Ok(found == DeviceUse::InUse),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 #[async_trait]
 impl<D: BlockDevices> Node for BlockNode<D> {
     async fn info(&self) -> Result<NodeInfo> {
@@ -247,12 +240,15 @@ impl<D: BlockDevices> Node for BlockNode<D> {
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
         let device = content(&*self.0, &Attachment::from(&request)).await?;
-        if request.volume_capability.is_block() {
+        if !request.volume_capability.is_mount() {
             let Some(device) = device else { return Err(without_device(&request.volume_id)) };
             refuse_closed(&*self.0, &request).await?;
             let access =
                 if request.is_read_only() { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
             return blocking(move || {
+                if access == DeviceAccess::ReadWrite {
+                    refuse_mounted(&request, &device)?;
+                }
                 request.host().block().publish_device(&device, &request.owned_target(), access)?;
                 Ok(())
             })
@@ -285,7 +281,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
         blocking(move || {
             let table = MountTable::read(&host)?;
             match (staging, device) {
-                (_, Some(device)) if capability.is_block() => table.of_device(&host, &device, &target),
+                (_, Some(device)) if !capability.is_mount() => table.of_device(&host, &device, &target),
                 (Some(staging), _) if capability.is_mount() => {
                     Ok(table.of_staged(&staging, &target, capability.fs_type()))
                 }
@@ -323,42 +319,12 @@ fn evidence(host: &Host, device: Option<&Path>) -> Result<Option<Evidence>> {
     }
 }
 
-/// Refuses to publish from a staging path at which another volume is staged, or none. A volume whose device
-/// can't be named any more is known by the mark of the path and by what is mounted there.
-fn require_staged(request: &NodePublishVolumeRequest, staging: &Path, device: Option<&Path>) -> Result<()> {
-    let host = request.host();
-    let found = host.block().device_of(staging).map_err(|error| not_staged(error, staging))?;
-    let is_volume = match device {
-        Some(device) => host.devices().number(device).map_err(|error| not_staged(error, staging))? == found,
-        None => {
-            let owner = owner(&request.volume_id, request.plugin());
-            is_volume_at(host, staging, &owner, Some(found), None)?
-        }
-    };
-    if is_volume {
-        Ok(())
-    } else {
-        Err(Error::NotStaged(
-            format!("staging_target_path: another volume is staged at {}", staging.display()).into(),
-        ))
-    }
-}
-
-fn without_device(volume_id: &VolumeId) -> Error {
-    Error::NotStaged(format!("volume {volume_id} is not staged on this node: its device is missing").into())
-}
-
-fn not_staged(error: csi_mount::Error, staging: &Path) -> Error {
-    Error::NotStaged(Reason::because(
-        format!("staging_target_path: no volume is staged at {}: {error}", staging.display()),
-        error,
-    ))
-}
-
 #[async_trait]
 impl<D: BlockDevices> NodeGetVolumeStats for BlockNode<D> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
-        let device = self.stored_content(request.host(), &request.volume_id).await?;
+        // A mount says by its mark whose it is, also while the driver can't name the device.
+        let found = self.stored_content(request.host(), &request.volume_id).await;
+        let (device, unknown) = known(found)?;
         blocking(move || {
             let owner = owner(&request.volume_id, request.plugin());
             let host = request.host();
@@ -371,7 +337,9 @@ impl<D: BlockDevices> NodeGetVolumeStats for BlockNode<D> {
             match host.block().usage(&request.volume_path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::VolumeNotFound(volume_id)),
                 Err(error) => Err(error.into()),
-                Ok((_, found)) if !is_volume(found)? => Err(Error::VolumeNotFound(volume_id)),
+                Ok((_, found)) if !is_volume(found)? => {
+                    Err(unknown.unwrap_or(Error::VolumeNotFound(volume_id)))
+                }
                 Ok((VolumeUsage::Device { size }, _)) => Ok(VolumeStats::from_device_size(size)),
                 Ok((VolumeUsage::Filesystem(stats), _)) => {
                     Ok(VolumeStats::from_usage(usage(stats.bytes), stats.inodes.map(usage)))
@@ -461,10 +429,15 @@ impl<D: BlockDevices> NodeGetVolumeHealth for BlockNode<D> {
     async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
         let mut health = request.mount_health().await?;
         let stored = self.stored(request.host(), &request.volume_id).await?;
-        let device = match &stored {
-            Some(stored) => self.0.device(&stored.attachment).await?,
-            None => None,
+        let found = match &stored {
+            Some(stored) => self.0.device(&stored.attachment).await,
+            None => Ok(None),
         };
+        let (device, unknown) = known(found)?;
+        if let Some(error) = unknown {
+            health.entries.push(device_unknown(&error));
+            return Ok(health);
+        }
         if let (Some(stored), Some(device)) = (stored, device.clone()) {
             let reservation = Reservation::of(&*self.0, &stored.attachment)?;
             let host = request.host().clone();

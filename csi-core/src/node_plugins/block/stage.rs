@@ -29,7 +29,7 @@ impl StagedContent {
     ) -> Result<Self> {
         let volume = Attachment::from(request);
         let capability = &request.volume_capability;
-        let reservation = Reservation::of(&*node.0, &volume)?;
+        let reservation = Reservation::for_stage(&*node.0, &volume)?;
         if capability.is_mount() {
             let plan = node.0.plan(&volume, capability).await?;
             let encryption = Encryption::of(&*node.0, &volume)?;
@@ -136,6 +136,11 @@ impl<'a, D: BlockDevices> StageCall<'a, D> {
                 Ok(())
             }
             StagedContent::Device(encryption, reservation, access) => {
+                if host.block().device_of(staging.path()).is_ok() {
+                    return Err(Error::Incompatible(
+                        "volume_capability.block: a filesystem is mounted at the staging path; unstage it first".into(),
+                    ));
+                }
                 reservation.reserve(&host, &device)?;
                 encryption.stage_device(&host, &device, &staging, access)
             }

@@ -23,9 +23,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::sys::child::{Child, ChildCall, ChildReply, Open, Stuck};
+use crate::sys::deadline::deadline;
 use crate::sys::descriptor_copies;
 use queues::Permit;
 pub(crate) use queues::{reap_exited, reap_later, stuck_child, takes_next_turn};
@@ -83,7 +84,7 @@ pub(crate) fn ask(
 ) -> Result<(ChildReply, Option<OwnedFd>), Unanswered> {
     let permit = Permit::take(subject, limit)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
-    let answer = child.answer(Instant::now() + limit);
+    let answer = child.answer(deadline(limit));
     finish_query(permit, child, answer, limit)
 }
 
@@ -104,7 +105,7 @@ pub(crate) fn ask_foreign(
     let limit = FOREIGN_TIME_LIMIT;
     let mut permit = Permit::take_unless_silent(subject, limit, repeat)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
-    let answer = child.answer(Instant::now() + limit);
+    let answer = child.answer(deadline(limit));
     permit.is_silent = is_timeout(&answer);
     finish_query(permit, child, answer, limit)
 }
@@ -126,7 +127,7 @@ pub(crate) fn ask_foreign_unless_known<T>(
         return Ok(Asked::Known(known));
     }
     let child = Child::start(question).map_err(Unanswered::Failed)?;
-    let answer = child.answer(Instant::now() + limit).map(|(answer, _)| answer);
+    let answer = child.answer(deadline(limit)).map(|(answer, _)| answer);
     if let Ok(answer) = &answer {
         keep(answer);
     }

@@ -8,6 +8,7 @@ use nix::unistd::Pid;
 
 use super::{Repeat, Subject, Unanswered};
 use crate::sys::child::Stuck;
+use crate::sys::deadline::deadline;
 
 /// How often a child that is about to exit is polled.
 pub(super) const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -142,7 +143,7 @@ impl Permit {
         repeat: Repeat,
     ) -> Result<Self, Unanswered> {
         let start = Instant::now();
-        let mut deadline = start + limit;
+        let mut end = deadline(limit);
         let mut queues = queues();
         remove_unused(&mut queues);
         let mut answers = queues.get(&subject).map_or(0, |queue| queue.answers);
@@ -165,13 +166,13 @@ impl Permit {
             }
             if queue.answers != answers {
                 answers = queue.answers;
-                deadline = Instant::now() + limit;
+                end = deadline(limit);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Unanswered::TimedOut(limit));
             }
-            if start.elapsed() > QUEUE_TIME_LIMIT + limit {
+            if start.elapsed() > QUEUE_TIME_LIMIT.saturating_add(limit) {
                 return Err(Unanswered::QueueTooLong);
             }
             queue.waiting += 1;

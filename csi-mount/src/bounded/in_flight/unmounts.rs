@@ -7,6 +7,7 @@ use super::queues::{EXIT_POLL_INTERVAL, Permit, Queue, QueueState, queues, reap_
 use super::{Subject, Unanswered, finish_query, is_timeout, warn_stuck};
 use crate::bounded::in_flight::TargetKey;
 use crate::sys::child::{Child, ChildCall, ChildReply, Stuck};
+use crate::sys::deadline::deadline;
 use crate::sys::ids::MountId;
 
 /// How long an unmount can take in total after the mount has left the tree, and what happens then.
@@ -31,10 +32,10 @@ pub(crate) fn unmount(
 ) -> Result<ChildReply, Unanswered> {
     let permit = Permit::take(Subject::Unmount(mount), limit)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
-    let start = Instant::now();
-    let mut answer = child.answer(start + limit);
+    let finish = deadline(policy.limit);
+    let mut answer = child.answer(deadline(limit));
     if is_timeout(&answer) && is_detached_now() {
-        answer = child.answer(start + policy.limit);
+        answer = child.answer(finish);
         if is_timeout(&answer) && !policy.kills_child {
             let child = child.abandon();
             queues().entry(Subject::FinishingUnmount(place, child.number())).or_default().state =
@@ -47,9 +48,9 @@ pub(crate) fn unmount(
 
 /// Waits up to the limit for unfinished unmounts at a place. Returns whether all have finished.
 pub(crate) fn has_finished_within(place: &TargetKey, limit: Duration) -> bool {
-    let deadline = Instant::now() + limit;
+    let end = deadline(limit);
     while !unfinished_unmounts(&mut queues(), place).is_empty() {
-        if Instant::now() > deadline {
+        if Instant::now() > end {
             return false;
         }
         std::thread::sleep(EXIT_POLL_INTERVAL);
@@ -57,7 +58,6 @@ pub(crate) fn has_finished_within(place: &TargetKey, limit: Duration) -> bool {
     true
 }
 
-/// Kills the children of unfinished unmounts at a place.
 pub(crate) fn kill_unfinished(place: &TargetKey) {
     let mut queues = queues();
     let children = unfinished_unmounts(&mut queues, place);

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::node::{self, Node};
-use super::{DETACH_TIME_LIMIT, LoopDevice, LoopLifetime, LoopOptions, POLL_INTERVAL, table};
+use super::{DETACH_TIME_LIMIT, LoopDevice, LoopOptions, POLL_INTERVAL, table};
 use crate::device::block_device::DeviceAccess;
 use crate::device::mount_places;
 use crate::error::{Error, ErrorKind, Result};
@@ -59,7 +59,7 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
                 _ => failed,
             }
         })?;
-    let failed = |error: nix::Error| Error::os(ATTACH, backing, error);
+    let failed = |error: Errno| Error::os(ATTACH, backing, error);
     let mut lowest = 0;
     for _ in 0..MAX_RACES {
         let number = free_number(control.as_fd(), lowest).map_err(failed)?;
@@ -80,12 +80,11 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
                 let access = options.access;
                 let backing = rustix::fs::fstat(file).map_err(|error| Error::os(ATTACH, backing, error))?;
                 let backing = (backing.st_dev, backing.st_ino);
-                let Node { file, path, number, .. } = node;
-                let user = (options.lifetime == LoopLifetime::UntilClosed).then_some(file);
-                return Ok(LoopDevice { path, number, sequence, backing, access, _user: user });
+                let Node { path, number, .. } = node;
+                return Ok(LoopDevice { path, number, sequence, backing, access });
             }
             // Another process took this device first.
-            Err(nix::Error::EBUSY) => {}
+            Err(Errno::BUSY) => {}
             Err(error) => return Err(failed(error)),
         }
     }
@@ -100,7 +99,7 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
 /// A number whose node is still bound somewhere is not used again, though the device is free: a bound node
 /// keeps nothing attached. A container that copied the mounts of the node has such a bind until it ends. It
 /// would give access to the next volume with the number, and that volume would look as if it were in use.
-fn free_number(control: BorrowedFd<'_>, lowest: u32) -> nix::Result<u32> {
+fn free_number(control: BorrowedFd<'_>, lowest: u32) -> rustix::io::Result<u32> {
     let free = ioctl::loop_free_number(control)?;
     if free >= lowest {
         return Ok(free);
@@ -115,13 +114,13 @@ fn node_of(number: u32) -> PathBuf {
     format!("/dev/loop{number}").into()
 }
 
-fn configure(node: &Node, backing: &File, sector_size: u32, info: LoopInfo) -> nix::Result<()> {
+fn configure(node: &Node, backing: &File, sector_size: u32, info: LoopInfo) -> rustix::io::Result<()> {
     let node = node.file.as_fd();
     let backing = backing.as_fd();
     if features::has(Feature::LoopConfigure) {
         match ioctl::loop_configure(node, backing, sector_size, info) {
             // A kernel before 5.8 does not know this request and returns one of these errors.
-            Err(nix::Error::ENOTTY | nix::Error::EINVAL) => {}
+            Err(Errno::NOTTY | Errno::INVAL) => {}
             other => return other,
         }
     }

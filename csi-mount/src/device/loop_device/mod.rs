@@ -6,7 +6,7 @@ mod options;
 mod table;
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -17,7 +17,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::node::Node;
-pub use self::options::{LoopCache, LoopLifetime, LoopOptions};
+pub use self::options::{LoopCache, LoopOptions};
 pub(crate) use self::table::{Attached, attached_as};
 use self::table::{ListedDevice, Relevance, likely_if};
 use crate::bounded::in_flight;
@@ -38,8 +38,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// An attached loop device.
 ///
-/// It stays attached when this value is dropped, unless it was attached
-/// [`UntilClosed`](LoopLifetime::UntilClosed). Several values of one device can exist; a value does not
+/// It stays attached when this value is dropped. Several values of one device can exist; a value does not
 /// stop another from detaching the device.
 ///
 /// If the device is detached elsewhere and its number is attached to something else, this value does not
@@ -53,8 +52,6 @@ pub struct LoopDevice {
     /// The device and inode of the file that it was attached to.
     backing: (u64, u64),
     access: DeviceAccess,
-    /// Keeps the device attached if it would otherwise go away with its last user.
-    _user: Option<File>,
 }
 
 impl LoopDevice {
@@ -62,30 +59,12 @@ impl LoopDevice {
     ///
     /// `LOOP_CONFIGURE` does it in one step. Before Linux 5.8 the device is visible without its settings
     /// for a moment.
-    ///
-    /// # Errors
-    ///
-    /// - [`NotFound`](ErrorKind::NotFound): the file does not exist.
-    /// - [`InvalidInput`](ErrorKind::InvalidInput): it is neither a file nor a block device, or is a file
-    ///   of less than 512 bytes, or the sector size is invalid.
-    /// - [`ReadOnly`](ErrorKind::ReadOnly): write access is requested, and it can't be written to.
-    /// - [`PermissionDenied`](ErrorKind::PermissionDenied): no `CAP_SYS_ADMIN`.
-    /// - [`Unsupported`](ErrorKind::Unsupported): the kernel has no loop devices.
     pub fn attach(backing: impl AsRef<Path>, options: &LoopOptions) -> Result<Self> {
         let backing = backing.as_ref();
         attach::attach_to(&attach::open_backing(backing, options)?, backing, options)
     }
 
-    /// Returns the loop device that is attached to this file with the same access, or attaches a new one.
-    ///
-    /// A device that was detached while a program had it open is waited for until it is gone, for up to 10
-    /// seconds. Several processes can call this at the same time and get the same device: the file's lock
-    /// (`flock`) is held during the call. Options other than access apply only to a new device.
-    ///
-    /// # Errors
-    ///
-    /// As for [`attach`](Self::attach), and [`Busy`](ErrorKind::Busy) if another program holds the file's
-    /// lock, or a program does not close the detached device.
+    /// See [`Devices::loop_attach`](crate::Devices::loop_attach).
     pub fn attach_or_find(backing: impl AsRef<Path>, options: &LoopOptions) -> Result<Self> {
         let backing = backing.as_ref();
         let file = attach::open_backing(backing, options)?;
@@ -114,17 +93,7 @@ impl LoopDevice {
         }
     }
 
-    /// Returns every loop device that is attached to this file or block device, found by the file itself
-    /// and not by its name.
-    ///
-    /// A file that was renamed is found under its new name. A file that was deleted is found under its old
-    /// name.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](ErrorKind::Io) if the kernel's list can't be read. Devices that go away in the meantime are
-    /// left out. So is a loop device over a file on a filesystem that does not answer, unless that file
-    /// could be this one: then [`Unresponsive`](ErrorKind::Unresponsive).
+    /// See [`Devices::loop_devices`](crate::Devices::loop_devices).
     pub fn find(backing: impl AsRef<Path>) -> Result<Vec<Self>> {
         Ok(attached_to(backing.as_ref())?.iter().map(Self::from_attached).collect())
     }
@@ -145,11 +114,6 @@ impl LoopDevice {
     }
 
     /// The loop devices that are attached to one of these block devices, given with their kernel names.
-    ///
-    /// # Errors
-    ///
-    /// [`Unresponsive`](ErrorKind::Unresponsive) if a loop device that could be attached to one of them
-    /// does not answer.
     pub(crate) fn over(devices: &[(DeviceNumber, OsString)]) -> Result<Vec<Attached>> {
         let hint = |listed: &ListedDevice| likely_if(listed.can_be_node_of(devices));
         let is_over = |info: &LoopInfo| {
@@ -211,26 +175,18 @@ impl LoopDevice {
     }
 
     /// Returns whether the device accepts writes.
-    ///
-    /// # Errors
-    ///
-    /// [`NotFound`](ErrorKind::NotFound) if it was detached in the meantime.
     pub fn access(&self) -> Result<DeviceAccess> {
         // The access does not change while it is attached.
         self.node()?.map(|_| self.access).ok_or_else(|| self.detached("read the status of loop device"))
     }
 
     /// Whether the device goes away when its last user closes it: it was detached while somebody had it
-    /// open, or attached [`UntilClosed`](LoopLifetime::UntilClosed).
+    /// open.
     pub(crate) fn is_autoclear(&self) -> bool {
         node::is_autoclear(&self.path)
     }
 
-    /// Reads the backing file's size again, after the file grew.
-    ///
-    /// # Errors
-    ///
-    /// [`NotFound`](ErrorKind::NotFound) if the device was detached in the meantime.
+    /// See [`Devices::loop_refresh`](crate::Devices::loop_refresh).
     pub fn refresh_size(&self) -> Result<()> {
         const REFRESH: &str = "refresh the size of loop device";
         let node = self.node()?.ok_or_else(|| self.detached(REFRESH))?;
@@ -239,22 +195,16 @@ impl LoopDevice {
 
     /// Detaches the device and waits up to 10 seconds until it is gone. It succeeds if the device is
     /// already gone.
-    ///
-    /// # Errors
-    ///
-    /// [`Busy`](ErrorKind::Busy) if the device is mounted in any namespace, or otherwise held; nothing was
-    /// changed then. Also [`Busy`](ErrorKind::Busy) if another program keeps it open; the device goes away
-    /// when that program closes it.
     pub fn detach(self) -> Result<()> {
         let Some(node) = self.node()? else { return Ok(()) };
         self.refuse_in_use()?;
         match ioctl::loop_clear(node.file.as_fd()) {
-            Ok(()) | Err(nix::Error::ENXIO) => {}
+            Ok(()) | Err(Errno::NXIO) => {}
             Err(error) => return Err(Error::os(DETACH, &self.path, error)),
         }
-        let Self { path, sequence, _user: user, .. } = self;
-        // It goes away when the last user closes it, and these are two users.
-        drop((node, user));
+        let Self { path, sequence, .. } = self;
+        // It goes away when the last user closes it, and this is one.
+        drop(node);
         let end = Instant::now() + DETACH_TIME_LIMIT;
         // It is normally gone within a fraction of a millisecond.
         let mut pause = Duration::from_micros(50);
@@ -269,13 +219,7 @@ impl LoopDevice {
         Ok(())
     }
 
-    /// Detaches every loop device that is attached to this file or block device, and returns how many there
-    /// were.
-    ///
-    /// # Errors
-    ///
-    /// As for [`find`](Self::find) and [`detach`](Self::detach); the devices after the one that failed stay
-    /// attached.
+    /// See [`Devices::loop_detach`](crate::Devices::loop_detach).
     pub fn detach_all(backing: impl AsRef<Path>) -> Result<usize> {
         let found = Self::find(backing)?;
         let count = found.len();
@@ -303,7 +247,7 @@ impl LoopDevice {
         let path = listed.node();
         let number = listed.number;
         let sequence = listed.sequence;
-        Self { path, number, sequence, backing: info.backing(), access: access_of(info), _user: None }
+        Self { path, number, sequence, backing: info.backing(), access: access_of(info) }
     }
 
     fn detached(&self, operation: &'static str) -> Error {
@@ -405,7 +349,7 @@ mod tests {
         fn a_device_is_detached_when_a_forked_child_has_closed_its_copies() {
             let directory = tempfile::tempdir().unwrap();
             let file = directory.path().join("image");
-            File::create(&file).unwrap().set_len(1 << 20).unwrap();
+            fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
             let device = LoopDevice::attach(&file, &LoopOptions::new()).unwrap();
             let copies = Copies::begin();
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::EXCL;

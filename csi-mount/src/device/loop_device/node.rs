@@ -26,7 +26,7 @@ pub struct LoopPath {
 
 impl LoopPath {
     /// The loop device with this node and number.
-    pub fn new(path: impl Into<PathBuf>, number: DeviceNumber) -> Self {
+    pub(crate) fn new(path: impl Into<PathBuf>, number: DeviceNumber) -> Self {
         Self { path: path.into(), number }
     }
 }
@@ -64,7 +64,7 @@ impl Node {
     pub(super) fn info(&self) -> Result<Option<LoopInfo>> {
         match ioctl::loop_status(self.file.as_fd()) {
             Ok(info) => Ok(Some(info)),
-            Err(nix::Error::ENXIO) => Ok(None),
+            Err(Errno::NXIO) => Ok(None),
             Err(error) => Err(Error::os("read the status of loop device", &self.path, error)),
         }
     }

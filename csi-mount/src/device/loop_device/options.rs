@@ -9,33 +9,21 @@ use crate::sys::ioctl::LoopInfo;
 /// How to attach a loop device.
 ///
 /// ```no_run
-/// use csi_mount::{DeviceAccess, LoopDevice, LoopOptions};
+/// use csi_mount::{DeviceAccess, Host, LoopOptions};
 ///
+/// let image = std::path::Path::new("/var/lib/images/vol-1.img");
 /// let options = LoopOptions::new().access(DeviceAccess::ReadOnly);
-/// let device = LoopDevice::attach("/var/lib/images/vol-1.img", &options)?;
-/// println!("{}", device.path().display());
-/// device.detach()?;
+/// let device = Host::kernel().devices().loop_attach(image, &options)?;
+/// println!("{}", device.path.display());
+/// Host::kernel().devices().loop_detach(image)?;
 /// # Ok::<(), csi_mount::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoopOptions {
     pub(super) access: DeviceAccess,
-    pub(super) lifetime: LoopLifetime,
     cache: LoopCache,
     pub(super) sector_size: u32,
     mark: Option<String>,
-}
-
-/// How long a loop device stays attached.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LoopLifetime {
-    /// Until it is detached, even if this process ends.
-    #[default]
-    UntilDetached,
-    /// Until its last user closes it (`LO_FLAGS_AUTOCLEAR`): the [`LoopDevice`](crate::LoopDevice) value
-    /// that attached it is a user, and so is a mount.
-    UntilClosed,
 }
 
 /// Whether the data of a loop device is also kept in the page cache of its backing file.
@@ -51,7 +39,7 @@ pub enum LoopCache {
 }
 
 impl LoopOptions {
-    /// Writable, buffered, attached until detached.
+    /// Writable and buffered.
     pub fn new() -> Self {
         Self::default()
     }
@@ -60,13 +48,6 @@ impl LoopOptions {
     #[must_use]
     pub fn access(mut self, access: DeviceAccess) -> Self {
         self.access = access;
-        self
-    }
-
-    /// Sets how long it stays attached.
-    #[must_use]
-    pub fn lifetime(mut self, lifetime: LoopLifetime) -> Self {
-        self.lifetime = lifetime;
         self
     }
 
@@ -99,7 +80,6 @@ impl LoopOptions {
         let mut info = LoopInfo::zeroed();
         for (wanted, flag) in [
             (self.access == DeviceAccess::ReadOnly, LoopInfo::READ_ONLY),
-            (self.lifetime == LoopLifetime::UntilClosed, LoopInfo::AUTOCLEAR),
             (self.cache == LoopCache::Direct, LoopInfo::DIRECT_IO),
         ] {
             if wanted {

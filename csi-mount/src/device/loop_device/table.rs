@@ -411,6 +411,8 @@ mod tests {
 mod needs_root {
     use std::os::fd::BorrowedFd;
 
+    use rustix::io::Errno;
+
     use super::*;
     use crate::device::loop_device::LoopOptions;
 
@@ -448,7 +450,7 @@ mod needs_root {
                 // A detached device is free a moment later.
                 for _ in 0..1000 {
                     match ioctl::loop_remove(control.as_fd(), number) {
-                        Err(nix::Error::EBUSY) => std::thread::sleep(std::time::Duration::from_millis(5)),
+                        Err(Errno::BUSY) => std::thread::sleep(std::time::Duration::from_millis(5)),
                         _ => break,
                     }
                 }
@@ -471,7 +473,7 @@ mod needs_root {
             match ioctl::loop_set_up_in_steps(node.as_fd(), backing.as_fd(), 0, info) {
                 Ok(()) => return node,
                 // It is being detached.
-                Err(nix::Error::EBUSY) => std::thread::sleep(std::time::Duration::from_millis(5)),
+                Err(Errno::BUSY) => std::thread::sleep(std::time::Duration::from_millis(5)),
                 Err(error) => panic!("{error}"),
             }
         };
@@ -493,7 +495,7 @@ mod needs_root {
                 }
             });
         }
-        while let Err(nix::Error::EBUSY) = ioctl::loop_remove(control.as_fd(), number) {
+        while let Err(Errno::BUSY) = ioctl::loop_remove(control.as_fd(), number) {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use self::scan::Scan;
 use crate::device::sysfs::Sysfs;
 use crate::error::Result;
+use crate::sys::exec::program_name;
 use crate::sys::ids::DeviceNumber;
 use crate::table::mount_namespaces;
 
@@ -130,12 +131,6 @@ pub(crate) fn bound_at(number: DeviceNumber) -> Result<Option<MountPlace>> {
     Ok(found.into_iter().find_map(|(kind, place)| matches!(kind, UseKind::Node(_)).then_some(place)))
 }
 
-/// The name of a process's program.
-pub(super) fn program_name(id: u32) -> String {
-    // The command line is not read: that waits for the process's memory, which can wait for a filesystem.
-    fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default().trim_end().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,5 +166,20 @@ mod tests {
         ] {
             assert_eq!(ids_in(&groups), expected, "{groups}");
         }
+    }
+
+    /// csi-kube finds the pod for its event by `pod UID` in the text.
+    #[test]
+    fn a_place_in_another_namespace_names_its_process_pod_and_container() {
+        let process = NamespaceMember {
+            id: 7,
+            name: "backup".to_owned(),
+            namespace: 9,
+            pod_uid: Some("0f1e".to_owned()),
+            container_id: Some("bb".to_owned()),
+        };
+        let place = MountPlace { path: "/staging".into(), process: Some(process) };
+        let due = "/staging in another mount namespace (9, of process 7, backup, pod 0f1e, container bb)";
+        assert_eq!(place.to_string(), due);
     }
 }

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::UseKind;
-use super::own_mounts::{self, MountedPart};
+use super::own_mounts;
 use crate::bounded::in_flight::{self, Repeat, Unanswered};
 use crate::error::Result;
 use crate::path::lookup::{self, ShownNode};
 use crate::place::on_device::{ANONYMOUS_DEVICE_TYPES, block_device_at};
 use crate::sys::ids::DeviceNumber;
+use crate::sys::mount_api::MountedPart;
 use crate::table::details;
 use crate::table::mountinfo::{is_deleted, parse_mountinfo};
 

@@ -18,7 +18,7 @@ use crate::sys::ids::DeviceNumber;
 const ASK: &str = "read the identity of a disk in";
 const RESCAN: &str = "request a rescan of the size through";
 
-/// The identity that a disk reports: see [`BlockDevice::identity`](crate::BlockDevice::identity).
+/// The identity that a disk reports: see `BlockDevice::identity`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceIdentity {
@@ -97,7 +97,7 @@ pub(crate) fn bare_wwn(name: &str) -> String {
     if is_of_kind && name.bytes().all(|digit| digit.is_ascii_hexdigit()) { name.split_off(1) } else { name }
 }
 
-/// Whether a disk was asked for its size again: see [`BlockDevice::rescan`](crate::BlockDevice::rescan).
+/// Whether a disk was asked for its size again: see [`Devices::rescan`](crate::Devices::rescan).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rescan {
@@ -425,27 +425,6 @@ mod tests {
         }
         assert!(!found.has_wwn("naa.5000c500a1b2c3d5"));
         assert!(!DeviceIdentity::default().has_serial(""), "a disk without one is nobody's");
-    }
-
-    #[test]
-    fn the_multipath_device_is_chosen_over_its_paths() {
-        let fake = Fake::new();
-        let sysfs = fake.sysfs();
-        let identity: [(&str, &[u8]); 2] =
-            [("device/vpd_pg80", b"\0\x80\0\x05vol-1"), ("device/wwid", b"naa.5000c500a1b2c3d4\n")];
-        let paths = [fake.disk("sda", 0, &identity), fake.disk("sdb", 1, &identity)];
-        let numbers = || sysfs.disks().unwrap().into_iter().map(|(number, _)| number).collect::<Vec<_>>();
-        assert_eq!(numbers().len(), paths.len(), "nobody made them one yet");
-        let multipath = fake.disk("dm-0", 2, &[("dm/uuid", b"mpath-35000c500a1b2c3d4\n")]);
-        for path in ["sda", "sdb"] {
-            let place = |name: &str| fake.directory.path().join("devices").join(name);
-            fs::create_dir_all(place("dm-0/slaves")).unwrap();
-            symlink(place("dm-0"), place(path).join("holders/dm-0")).unwrap();
-            symlink(place(path), place("dm-0/slaves").join(path)).unwrap();
-        }
-        assert_eq!(numbers(), [multipath]);
-        let found = sysfs.identity(multipath).unwrap();
-        assert!(found.has_serial("vol-1") && found.has_wwn("naa.5000c500a1b2c3d4"), "{found:?}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::sys::ids::DeviceNumber;
 /// How many users an error names.
 const MAX_NAMED: usize = 3;
 
-/// A user of a block device: see [`BlockDevice::users`].
+/// A user of a block device: see [`Devices::users`](crate::Devices::users).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceUser {
@@ -279,31 +279,8 @@ pub(crate) fn named(users: &[impl fmt::Display]) -> String {
 }
 
 impl BlockDevice {
-    /// Returns the users of the device that are visible from here.
-    ///
-    /// The device's partitions count as the device; for a partition, so does its part of the disk. The
-    /// sources are: an exclusive open (`O_EXCL`), `holders` in sysfs, `/proc/swaps`, all attached loop
-    /// devices, and mount tables: that of the caller's mount namespace and those of all namespaces of
-    /// processes in `/proc`. The mount tables show filesystems on the device and bound nodes of it. Opens
-    /// without `O_EXCL` do not count.
-    ///
-    /// A raw publication in a mount namespace that `/proc` does not show is not found, because a bound node
-    /// does not hold the device. (A driver without `hostPID` sees only its own namespace.) A filesystem
-    /// mounted there does hold the device, and is [`Unknown`](DeviceUser::Unknown).
-    ///
-    /// ```no_run
-    /// let device = csi_mount::BlockDevice::open("/dev/vdb")?;
-    /// for user in device.users()? {
-    ///     println!("{}: {user}", device.path().display());
-    /// }
-    /// # Ok::<(), csi_mount::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`in_use`](Self::in_use), and [`Unresponsive`](ErrorKind::Unresponsive) if a loop device that
-    /// could be over this device does not answer.
-    pub fn users(&self) -> Result<Vec<DeviceUser>> {
+    /// See [`Devices::users`](crate::Devices::users).
+    pub(crate) fn users(&self) -> Result<Vec<DeviceUser>> {
         all_users(self)
     }
 }

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use super::DeviceUser;
-use crate::device::mount_places::program_name;
 use crate::mounted::users;
-use crate::sys::exec::Program;
+use crate::sys::exec::{Program, processes, program_name};
 use crate::sys::ids::DeviceNumber;
 
 /// Time limit for the scan of all processes: some of many are better than a late answer.
@@ -19,12 +18,12 @@ const SCAN_TIME_LIMIT: Duration = Duration::from_secs(1);
 pub(super) fn openers(device: DeviceNumber, max: usize) -> Vec<DeviceUser> {
     let deadline = Instant::now() + SCAN_TIME_LIMIT;
     let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+    for id in processes().into_iter().flatten() {
         if Instant::now() > deadline || found.len() >= max {
             break;
         }
-        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        if id != std::process::id() && Program::of(id) != Program::InExec && has_open(&entry.path(), device) {
+        let process = Path::new("/proc").join(id.to_string());
+        if id != std::process::id() && Program::of(id) != Program::InExec && has_open(&process, device) {
             found.push(DeviceUser::Process { id, name: program_name(id) });
         }
     }

@@ -3,8 +3,8 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::kind::Filesystem;
 
-/// Choices of the layout of a new filesystem. Each is checked: unlike [`arguments`](crate::Format::arguments) these
-/// can come from a StorageClass.
+/// Choices of the layout of a new filesystem. Each is checked: unlike
+/// [`mkfs_arguments`](crate::flow::block::StagePlan::mkfs_arguments), these can come from a StorageClass.
 ///
 /// | | ext4 | XFS | btrfs |
 /// |---|---|---|---|

@@ -23,6 +23,7 @@ use crate::filesystem::kernel_features::MkfsProfile;
 use crate::filesystem::kind::Filesystem;
 use crate::filesystem::probe::BlankProof;
 use crate::filesystem::tool::ToolInput;
+use crate::sys::deadline::deadline;
 use crate::sys::ioctl::{self, Topology};
 
 /// How long `mkfs` can take by default: 1 hour.
@@ -38,7 +39,8 @@ const WRITE_ZEROS: (&str, &str) = ("UNIX_IO_NOZEROOUT", "1");
 /// Makes a filesystem on a blank device.
 ///
 /// ```no_run
-/// use csi_mount::{BlockDevice, Filesystem, Format, Probe};
+/// use csi_mount::{BlockDevice, Filesystem};
+/// use csi_mount::internal::{DeviceQuestions as _, Format, Probe};
 ///
 /// let device = BlockDevice::open("/dev/vdb")?;
 /// match device.probe() {
@@ -96,9 +98,6 @@ impl Format {
     }
 
     /// Adds choices of the layout.
-    ///
-    /// # Errors
-    /// [`InvalidInput`](ErrorKind::InvalidInput) that names the choice, if the filesystem does not take it.
     pub fn mkfs_options(self, options: MkfsOptions) -> Result<Self> {
         let arguments = options.arguments(self.line.filesystem)?;
         Ok(self.arguments(arguments))
@@ -151,24 +150,9 @@ impl Format {
     /// While it runs, a format takes memory: 32 MiB, plus the blocks that are not zero (ext4: 4 MiB for a
     /// volume of 10 GiB, 16 MiB for 1 TiB; XFS and btrfs: less than 1 MiB), plus what `mkfs` takes for
     /// itself.
-    ///
-    /// # Errors
-    ///
-    /// - [`InvalidInput`](ErrorKind::InvalidInput): the label is too long, or an argument names a path.
-    /// - [`NotBlank`](ErrorKind::NotBlank), [`Unreadable`](ErrorKind::Unreadable),
-    ///   [`WrongDevice`](ErrorKind::WrongDevice): the device changed since the proof, or holds data where
-    ///   the filesystem would be written. It was not written to.
-    /// - [`Busy`](ErrorKind::Busy): the device has a user ([`BlockDevice::users`]): it is mounted,
-    ///   published raw, or has a loop device or another device over it. Or another program has locked it,
-    ///   or too many formats run for too long.
-    /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes.
-    /// - [`OutOfRange`](ErrorKind::OutOfRange): the device is smaller than [`Filesystem::min_size`].
-    /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
-    ///   [`Unresponsive`](ErrorKind::Unresponsive): `mkfs` is missing, fails, or exceeds its time limit.
-    ///   The device was not written to.
     pub fn run(&self, proof: BlankProof<'_>) -> Result<()> {
         let device = proof.device();
-        let end = Instant::now() + self.limit;
+        let end = deadline(self.limit);
         self.line.tool().find()?;
         // A wrong argument is reported before anything is waited for.
         self.line.options(&[]).map_err(|error| error.at(device.path()))?;

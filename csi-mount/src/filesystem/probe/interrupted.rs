@@ -7,7 +7,7 @@ use crate::device::exclusive::BLOCK;
 use crate::filesystem::format::record::{FormatKind, InterruptedContent, Record};
 use crate::filesystem::kind::Filesystem;
 
-/// A format that this crate started on a blank device and that did not finish; see [`BlockDevice::probe`].
+/// A format that this crate started on a blank device and that did not finish; see `BlockDevice::probe`.
 ///
 /// A record on the device says so, and everything else that is read is zero, or is what the record says
 /// that this format wrote. The device never held a complete filesystem, so it holds nobody's data. The same

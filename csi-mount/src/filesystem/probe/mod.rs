@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind};
 use crate::filesystem::kind::Filesystem;
 use crate::sys::ioctl;
 
-/// What [`BlockDevice::probe`] found on a device.
+/// What `BlockDevice::probe` found on a device.
 ///
 /// `Display` says what was found and where.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub enum Probe<'d> {
     /// Nothing: every byte that was read is zero, and no read failed. This lets the device be formatted.
     ///
     /// A device of up to 128 MiB is read in full. So is, for a loop device, everything that is not a hole
-    /// of the file beneath. Any other device is read as a sample: [`probe`](BlockDevice::probe) says what
+    /// of the file beneath. Any other device is read as a sample: `probe` says what
     /// is read. If everything else is zero, an extent of data is missed at this share of its possible
     /// positions:
     ///
@@ -76,21 +76,21 @@ pub enum Probe<'d> {
 }
 
 /// Proof that a device was blank, except for what an interrupted format left.
-/// [`Format::run`](crate::Format::run) consumes it.
+/// `Format::run` consumes it.
 ///
-/// It is tied to the open device, can't be copied, and only [`BlockDevice::probe`] makes one:
+/// It is tied to the open device, can't be copied, and only `BlockDevice::probe` makes one:
 ///
 /// ```compile_fail,E0382
-/// fn twice(proof: csi_mount::BlankProof<'_>) {
-///     let format = csi_mount::Format::new(csi_mount::Filesystem::Ext4);
+/// fn twice(proof: csi_mount::internal::BlankProof<'_>) {
+///     let format = csi_mount::internal::Format::new(csi_mount::Filesystem::Ext4);
 ///     let _ = format.run(proof);
 ///     let _ = format.run(proof);
 /// }
 /// ```
 ///
 /// ```compile_fail,E0451
-/// fn from_nothing(device: &csi_mount::BlockDevice) -> csi_mount::BlankProof<'_> {
-///     csi_mount::BlankProof { device }
+/// fn from_nothing(device: &csi_mount::BlockDevice) -> csi_mount::internal::BlankProof<'_> {
+///     csi_mount::internal::BlankProof { device }
 /// }
 /// ```
 #[derive(Debug)]
@@ -130,12 +130,12 @@ impl BlockDevice {
     /// Everything is read past the page cache, many reads at a time. The places are the same each time for
     /// a device of the same size.
     ///
-    /// Data is [`Interrupted`](Probe::Interrupted) if a record of [`Format::run`](crate::Format::run) is on
+    /// Data is [`Interrupted`](Probe::Interrupted) if a record of `Format::run` is on
     /// the device, and everything that is read, and everything that this format writes, is zero or what the
     /// record says that it wrote.
     ///
     /// The probe does not use libblkid, whose "nothing found" also stands for a device that can't be read.
-    pub fn probe(&self) -> Probe<'_> {
+    pub(crate) fn probe(&self) -> Probe<'_> {
         match look(self) {
             Ok(probe) => probe,
             Err(Unread { offset, error }) => Probe::Unreadable { offset, error },
@@ -242,9 +242,9 @@ pub(crate) fn blocks(
     Reader::new(device)?.all(places.map(|place| place..place + places::ALIGN))
 }
 
-/// The ranges that a probe of the device reads.
+/// The ranges that a probe of the device reads, in its order.
 #[cfg(any(test, feature = "testing"))]
-pub(crate) fn reads(device: &BlockDevice) -> Vec<Range<u64>> {
+pub fn probe_reads(device: &BlockDevice) -> Vec<Range<u64>> {
     reader::recorded(|| drop(device.probe()))
 }
 

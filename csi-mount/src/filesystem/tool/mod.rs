@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use crate::bounded::in_flight;
 use crate::device::block_device::BlockDevice;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys::deadline::deadline;
 use crate::sys::process::{die_with_parent, inherit};
 use crate::sys::{descriptor_copies, memory};
 
@@ -296,7 +297,7 @@ impl RunningTool {
         bounds: Bounds,
         mut watcher: impl FnMut(&Self) -> Result<()>,
     ) -> Result<Output> {
-        let end = self.start + bounds.time;
+        let end = deadline(bounds.time);
         let look = given.poll_interval.unwrap_or(POLL_INTERVAL);
         let mut pause = FIRST_POLL_INTERVAL;
         // A process that the program started can hold the pipe for longer, so the end of the program is
@@ -365,7 +366,7 @@ impl RunningTool {
 
     /// Whether the program ends within this time. It is not reaped.
     fn has_ended(&self, time_left: Duration) -> Result<bool> {
-        let end = Instant::now() + time_left;
+        let end = deadline(time_left);
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         loop {
             match waitid(WaitId::Pid(Pid::from_child(&self.child)), look) {

@@ -51,11 +51,6 @@ impl FilesystemUuid {
         bytes[8] = 0x80 | bytes[8] & 0x3f;
         Self(bytes)
     }
-
-    /// The UUID with these bytes, in the order in which it is written.
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
 }
 
 impl fmt::Display for FilesystemUuid {
@@ -163,8 +158,7 @@ mod tests {
         assert_eq!((&uuid[14..15], uuid.len()), ("8", 36));
         assert!("89ab".contains(&uuid[19..20]), "{uuid}");
         assert_eq!(uuid, "8f1c8703-827e-81c9-9d5e-6182992a0acc");
-        let bytes =
-            FilesystemUuid::from_bytes(*b"\x11\x11\x11\x11\x22\x22\x43\x33\x84\x44\x55\x55\x55\x55\x55\x55");
+        let bytes = FilesystemUuid(*b"\x11\x11\x11\x11\x22\x22\x43\x33\x84\x44\x55\x55\x55\x55\x55\x55");
         assert_eq!(bytes.to_string(), "11111111-2222-4333-8444-555555555555");
     }
 }

@@ -87,10 +87,10 @@ impl StagePlan {
     /// one that was.
     ///
     /// A device that reads as blank is not always a new one: it can be the device of another volume, its
-    /// storage can have lost the content, and only a sample of a large device is read
-    /// ([`Blank`](crate::Probe::Blank)). Only the driver knows that the volume is not new. With this option
-    /// a blank device is refused ([`Damaged`](crate::ErrorKind::Damaged)) and not written to. The same
-    /// holds for a blank device that the plan would encrypt.
+    /// storage can have lost the content, and of a device of more than 128 MiB only a sample is read. Only
+    /// the driver knows that the volume is not new. With this option a blank device is refused
+    /// ([`Damaged`](crate::ErrorKind::Damaged)) and not written to. The same holds for a blank device that
+    /// the plan would encrypt.
     ///
     /// ```
     /// use csi_mount::Filesystem;

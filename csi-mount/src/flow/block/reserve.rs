@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use super::STAGE;
+use super::encrypted::mapping_of;
 use super::plan::StagePlan;
 use crate::bounded::in_flight::{self, Subject};
 use crate::device::block_device::BlockDevice;
@@ -21,6 +22,10 @@ pub(super) fn for_stage(device: &BlockDevice, staging: &Target, plan: &StagePlan
     if !staging.is_mounted()? {
         return require(fencing, device, || reservation::take(device, key));
     }
+    if !is_on(device, staging)? {
+        let reason = format!("what is mounted there is not on {}", device.path().display());
+        return Err(Error::new(ErrorKind::AlreadyMounted, STAGE, reason).at(staging.path()));
+    }
     require(fencing, device, || reservation::verify(device, key)).map_err(|error| {
         if error.kind() != ErrorKind::Reserved {
             return error;
@@ -30,6 +35,17 @@ pub(super) fn for_stage(device: &BlockDevice, staging: &Target, plan: &StagePlan
             Err(left) => error.add_reason(format!("its filesystem could not be shut down: {left}")),
         }
     })
+}
+
+/// Whether what is mounted there is on this device, or inside it. Anything else is another volume's: this device has no
+/// key of this node then, and that filesystem must not be shut down for it.
+fn is_on(device: &BlockDevice, staging: &Target) -> Result<bool> {
+    let Some((_, details)) = staging.open_mounted(STAGE)? else { return Ok(false) };
+    if details.block_device() == Some(device.number()) {
+        return Ok(true);
+    }
+    let mapping = mapping_of(staging)?;
+    Ok(mapping.is_some_and(|mapping| mapping.beneath() == Some(device.number())))
 }
 
 fn require(fencing: Fencing, device: &BlockDevice, reserve: impl Fn() -> Result<()>) -> Result<()> {

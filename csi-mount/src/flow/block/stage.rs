@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use nix::libc;
+
 use super::decide::{Action, Upkeep, decide};
 use super::plan::StagePlan;
 use super::{STAGE, clones};
@@ -10,8 +12,7 @@ use crate::device::users::{self, DeviceUser, Tolerated};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::check::{CheckPolicy, check};
 use crate::filesystem::grow::{Grown, grow_mounted, grow_unmounted};
-use crate::filesystem::kernel_features::{KernelVersion, unknown_features};
-use crate::filesystem::kind::Filesystem;
+use crate::filesystem::kernel_features::{KernelVersion, optional_support, unknown_features};
 use crate::filesystem::probe::BlankProof;
 use crate::filesystem::uuid::set_uuid;
 use crate::flow::{remove_created, require_staged};
@@ -142,7 +143,7 @@ impl Stage<'_> {
     }
 
     /// If the filesystem is mounted elsewhere, it is not touched. It can be checked, and can grow, after it is
-    /// unmounted there.
+    /// unmounted there. One that can't grow is used as it is.
     fn maintain(&self, upkeep: Upkeep) -> Result<Option<Grown>> {
         let Stage { device, plan, .. } = self;
         if upkeep.check {
@@ -158,7 +159,7 @@ impl Stage<'_> {
             return Ok(None);
         }
         match grow_unmounted(device, plan.filesystem, plan.check_limits) {
-            Err(error) if error.kind() == ErrorKind::Busy => {
+            Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Unsupported) => {
                 tracing::warn!(%error, "staged without growing");
                 Ok(None)
             }
@@ -211,7 +212,7 @@ impl Stage<'_> {
             }
             other => other,
         };
-        mounted.map_err(|error| explain_features(error, device, plan.filesystem))
+        mounted.map_err(|error| explain_features(error, device, plan))
     }
 
     /// Checks with the kernel that this device is mounted, whatever the path led to.
@@ -251,15 +252,27 @@ impl Stage<'_> {
     }
 }
 
-/// `mkfs` can be newer than the kernel. The kernel then reports only that the filesystem does not mount.
-fn explain_features(error: Error, device: &BlockDevice, filesystem: Filesystem) -> Error {
+/// `mkfs` can be newer than the kernel, or another kernel can have more built in. The kernel then reports only that the
+/// filesystem does not mount.
+fn explain_features(error: Error, device: &BlockDevice, plan: &StagePlan) -> Error {
     let unknown =
-        KernelVersion::running().ok().and_then(|kernel| unknown_features(device, filesystem, kernel));
-    match unknown {
+        KernelVersion::running().ok().and_then(|kernel| unknown_features(device, plan.filesystem, kernel));
+    if let Some(reason) = unknown {
+        return error
+            .with_kind(ErrorKind::Unsupported)
+            .add_reason(reason)
+            .hint("use it on a newer kernel; for new volumes, choose a mkfs profile for the oldest kernel");
+    }
+    if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS))
+        || error.kind() == ErrorKind::InvalidOption
+    {
+        return error;
+    }
+    match optional_support(device, plan.filesystem, plan.writes()) {
         Some(reason) => error
             .with_kind(ErrorKind::Unsupported)
             .add_reason(reason)
-            .hint("use it on a newer kernel; for new volumes, choose a mkfs profile for the oldest kernel"),
+            .hint("use it on a node whose kernel has that; the kernel's log has the cause"),
         None => error,
     }
 }

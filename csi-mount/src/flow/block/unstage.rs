@@ -9,7 +9,7 @@ use super::{UNSTAGE, copies, raw};
 use crate::device::block_device::{BlockDevice, DeviceUse};
 use crate::device::mapping::Mapping;
 use crate::device::users::{self, DeviceUser};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, found};
 use crate::mounted::health;
 use crate::mounting::unmount::{Unmounted, unmount};
 use crate::place::target::Target;
@@ -41,7 +41,7 @@ pub enum MountCopies {
     ///
     /// Everything that was written is then on the device, and the kernel writes nothing more there. Each read and
     /// write through a copy fails with `EIO`, also of files that are open. The device stays in use, and
-    /// [`BlockDevice::in_use`] says so, until the last copy is gone. Until then
+    /// [`Devices::in_use`](crate::Devices::in_use) says so, until the last copy is gone. Until then
     /// [`stage`](crate::BlockVolumes::stage) refuses it.
     ///
     /// The volume stays [`Busy`](ErrorKind::Busy) if anything else uses the device, or its filesystem cannot be
@@ -66,7 +66,7 @@ pub fn unstage(staging: &Target, device: Option<&Path>, copies: MountCopies) -> 
 
 fn unstage_now(staging: &Target, device: Option<&Path>, copies: MountCopies) -> Result<Unmounted> {
     staging.require_own(UNSTAGE)?;
-    let known = device.map(open_if_exists).transpose()?.flatten();
+    let known = device.map(|device| found(BlockDevice::open(device))).transpose()?.flatten();
     // If the staging path now belongs to another volume, the mapping belongs to that volume.
     let mapping = if staging.is_marked_by_other(UNSTAGE)? { None } else { mapping_of(staging)? };
     let mounted = mounted_device(staging)?;
@@ -84,8 +84,9 @@ fn unstage_now(staging: &Target, device: Option<&Path>, copies: MountCopies) -> 
             format!("{} ({}) was requested, but {found} is mounted", known.path().display(), known.number());
         return Err(Error::new(ErrorKind::WrongDevice, UNSTAGE, reason).at(staging.path()));
     }
-    for device in [&known, &mounted].into_iter().flatten() {
-        raw::detach_unfinished(device.path())?;
+    // By path: a loop device can be left over a device whose node is gone.
+    for path in [device, mounted.as_ref().map(BlockDevice::path)].into_iter().flatten() {
+        raw::detach_unfinished(path)?;
     }
     refuse_users_except_mounts([known.as_ref(), mounted.as_ref()], mapping.as_ref(), staging)?;
     if let Some(mapping) = &mapping {
@@ -162,14 +163,6 @@ fn wait_until_free(device: &BlockDevice) -> Result<bool> {
     }
 }
 
-fn open_if_exists(path: &Path) -> Result<Option<BlockDevice>> {
-    match BlockDevice::open(path) {
-        Ok(device) => Ok(Some(device)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// The device mounted at the staging path; none if nothing is mounted, or the device is gone.
 fn mounted_device(staging: &Target) -> Result<Option<BlockDevice>> {
     // The descriptor is closed here: it would prevent the unmount.
@@ -189,4 +182,48 @@ fn require_unused(device: &BlockDevice, staging: &Target) -> Result<()> {
         return Ok(());
     }
     Err(users::device_in_use_error(UNSTAGE, device, &users).at(staging.path()))
+}
+
+#[cfg(test)]
+mod needs_root {
+    use std::fs::File;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+    use crate::device::block_device::DeviceAccess;
+    use crate::device::loop_device::{LoopDevice, LoopOptions};
+    use crate::internal::{Feature, without_features};
+    use crate::mounting::mount::Mount;
+    use crate::testing::private_mount_namespace;
+
+    /// Before Linux 5.8, a publish that is killed leaves a loop device without a name. It keeps the volume's
+    /// device in use, also one whose node is gone.
+    #[test]
+    fn an_unfinished_loop_device_over_a_device_that_is_gone_is_detached() {
+        let directory = tempfile::tempdir().unwrap();
+        private_mount_namespace(|| {
+            Mount::new("tmpfs", "nodes").at(&Target::new(directory.path()).unwrap()).unwrap();
+            let image = directory.path().join("image");
+            let node = directory.path().join("disk");
+            File::create(&image).unwrap().set_len(1 << 20).unwrap();
+            let device = LoopDevice::attach(&image, &LoopOptions::new()).unwrap();
+            mknodat(CWD, &node, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, device.number().dev_t())
+                .unwrap();
+            let without_name = LoopOptions::new().access(DeviceAccess::ReadOnly).mark("");
+            LoopDevice::attach(&node, &without_name).unwrap();
+            std::fs::remove_file(&node).unwrap();
+
+            let staging = Target::new(directory.path().join("staging")).unwrap();
+            let unstaged = without_features(&[Feature::LoopConfigure], || {
+                unstage(&staging, Some(&node), MountCopies::Kept)
+            });
+
+            // A failure leaves no loop device on the machine either.
+            let left = LoopDevice::detach_all(&node).unwrap();
+            device.detach().unwrap();
+            unstaged.unwrap();
+            assert_eq!(left, 0);
+        });
+    }
 }

@@ -81,7 +81,7 @@ impl Content {
     }
 
     /// The files' paths, sorted.
-    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.0.keys().map(PathBuf::as_path)
     }
 

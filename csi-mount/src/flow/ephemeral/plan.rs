@@ -103,11 +103,6 @@ impl EphemeralPlan {
             let difference = format!("{} is not mounted", self.source);
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
-        if found.attributes != self.attributes {
-            let difference =
-                format!("{} was requested, but it is mounted with other attributes", self.attributes);
-            return Err(attach::refuse(MOUNT, target, found, &difference));
-        }
-        Ok(())
+        attach::require_attributes(MOUNT, target, found, self.attributes)
     }
 }

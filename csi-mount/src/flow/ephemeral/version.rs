@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::{Content, content};
 use crate::error::{Error, ErrorKind, Result};
 use crate::place::target::Target;
-use crate::sys::descriptor::lock_within;
+use crate::sys::descriptor::{lock_within, reopen_directory};
 
 const WRITE: &str = "write the content of";
 /// The link to the current version, and the temporary name of its successor.
@@ -43,9 +43,8 @@ pub enum Change {
 ///
 /// `root` is the volume's own directory, on a writable mount.
 pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Option<u32>) -> Result<Change> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let failed = |error: Errno| Error::os(WRITE, path, error);
-    let root = openat(root, ".", flags, Mode::empty()).map_err(failed)?;
+    let root = reopen_directory(root).map_err(failed)?;
     lock(&root, path)?;
     let volume = Volume { root, path, content, group: group.map(Gid::from_raw) };
     let current = volume.current();
@@ -58,7 +57,7 @@ pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Opti
         }
         // The current version stays until the next publish, for readers that are on their way into it.
         _ => {
-            let next = volume.write_version().map_err(|failure| failure.in_volume(path))?;
+            let next = volume.write_version()?;
             volume.link_names().map_err(failed)?;
             volume.exchange(&next).map_err(failed)?;
             Change::Written
@@ -86,18 +85,6 @@ struct Volume<'a> {
     path: &'a Path,
     content: &'a Content,
     group: Option<Gid>,
-}
-
-/// The file that could not be written, relative to the volume.
-struct Failure {
-    file: PathBuf,
-    error: Errno,
-}
-
-impl Failure {
-    fn in_volume(self, path: &Path) -> Error {
-        Error::os(WRITE, path.join(self.file), self.error)
-    }
 }
 
 impl Volume<'_> {
@@ -152,16 +139,15 @@ impl Volume<'_> {
     }
 
     /// Writes all files into a new directory that no link leads to yet. An unfinished directory is removed.
-    fn write_version(&self) -> Result<OsString, Failure> {
-        let name = self.new_directory().map_err(|error| Failure { file: PathBuf::new(), error })?;
-        let written = open_directory(&self.root, &name)
-            .map_err(|error| Failure { file: PathBuf::new(), error })
-            .and_then(|directory| {
-                self.content.files().try_for_each(|(path, file)| {
-                    self.write_file(&directory, path, file)
-                        .map_err(|error| Failure { file: path.to_owned(), error })
-                })
-            });
+    fn write_version(&self) -> Result<OsString> {
+        let failed = |error: Errno| Error::os(WRITE, self.path, error);
+        let name = self.new_directory().map_err(failed)?;
+        let written = open_directory(&self.root, &name).map_err(failed).and_then(|directory| {
+            self.content.files().try_for_each(|(path, file)| {
+                let written = self.write_file(&directory, path, file);
+                written.map_err(|error| Error::os(WRITE, self.path.join(path), error))
+            })
+        });
         if written.is_err()
             && let Err(left) = self.remove(&name)
         {

@@ -1,7 +1,8 @@
 //! The files with a daemon's credentials: in a directory for each place, which only this user can enter.
 
+use std::ffi::CStr;
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -14,12 +15,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys::hash::fnv1a;
 
 const WRITE: &str = "write the credentials of a daemon";
+const PREFIX: &str = "csi-fuse-";
 /// The file that becomes the next one; no credential has this name.
 const NEXT: &str = ".next";
 
 /// The directory of a place, in every process that has the same directory for temporary files.
 pub(super) fn directory(place: &Path) -> PathBuf {
-    std::env::temp_dir().join(format!("csi-fuse-{:016x}", fnv1a(place.as_os_str().as_bytes())))
+    std::env::temp_dir().join(format!("{PREFIX}{:016x}", fnv1a(place.as_os_str().as_bytes())))
 }
 
 /// Writes files, by name and content. A reader sees the earlier content or the new one.
@@ -70,10 +72,39 @@ fn open_existing(path: &Path) -> Result<OwnedFd> {
     Ok(opened)
 }
 
+/// The contents of the files of a place, in an order that stays. What can't be read is left out.
+pub(super) fn contents(place: &Path) -> Vec<Vec<u8>> {
+    let path = directory(place);
+    let Ok(opened) = open_existing(&path) else { return Vec::new() };
+    let read = |name: &CStr| {
+        let file = openat(&opened, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let mut content = Vec::new();
+        fs::File::from(file.ok()?).read_to_end(&mut content).ok()?;
+        Some(content)
+    };
+    let entries = Dir::read_from(&opened).into_iter().flatten().flatten();
+    let mut contents: Vec<_> = entries
+        .filter(|entry| !entry.file_name().to_bytes().starts_with(b"."))
+        .filter_map(|entry| read(entry.file_name()))
+        .collect();
+    contents.sort();
+    contents
+}
+
+/// Removes the files of all places, which an earlier process has left.
+pub(super) fn remove_all() {
+    let all = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    let is_ours = |entry: &fs::DirEntry| entry.file_name().as_bytes().starts_with(PREFIX.as_bytes());
+    all.filter(is_ours).for_each(|entry| remove_directory(&entry.path()));
+}
+
 /// Removes the files of a place, if it has any.
 pub(super) fn remove(place: &Path) {
-    let path = directory(place);
-    match try_remove(&path) {
+    remove_directory(&directory(place));
+}
+
+fn remove_directory(path: &Path) {
+    match try_remove(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             tracing::warn!(%error, at = %path.display(), "the credentials of a FUSE daemon stay");
         }

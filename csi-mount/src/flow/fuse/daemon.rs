@@ -14,7 +14,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 
 use super::credentials;
 use super::device::mount_fuse;
-use super::memory::MemoryGroup;
+use super::memory::{MemoryGroup, MemoryLimit, over_memory_limit};
 use super::mounter::{Mounter, source_with_pod};
 use super::output::{Output, Secrets};
 use super::processes::DaemonStart;
@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mounting::options::MountOptions;
 use crate::place::target::Target;
 use crate::sys::descriptor_copies;
-use crate::sys::process::{enter_control_group, inherit};
+use crate::sys::process::{enter_control_group, inherit, limit_data};
 
 const START: &str = "start the daemon";
 /// The variable by which a program knows that the device had a daemon before.
@@ -40,7 +40,7 @@ const READY_TIME_LIMIT: Duration = Duration::from_secs(60);
 /// and the last lines are in the error of a stage that fails. The secret, each word in it, and values of the
 /// environment from 8 bytes on are replaced there. The daemon writes to a file in memory, so it never waits
 /// for the driver and lives on without it. While no driver process copies the output, the file grows; the
-/// next [`stage`](crate::FuseVolumes::stage) or [`recover`](super::recover()) continues the copy. A launcher that gives
+/// next [`stage`](crate::FuseVolumes::stage) continues the copy. A launcher that gives
 /// its program another output (`systemd-run` without `--pipe`) takes this over.
 #[derive(Clone, PartialEq, Eq)]
 #[must_use]
@@ -58,6 +58,8 @@ pub struct FuseDaemon {
     pub(super) is_restarted: bool,
     pub(super) is_continued: bool,
     pub(super) memory_limit: Option<u64>,
+    /// Whether this process is its mounter.
+    pub(super) is_in_mounter: bool,
 }
 
 /// One argument of the program.
@@ -90,6 +92,7 @@ impl FuseDaemon {
             is_restarted: false,
             is_continued: false,
             memory_limit: None,
+            is_in_mounter: false,
         }
     }
 
@@ -214,10 +217,10 @@ impl FuseDaemon {
     }
 
     /// Starts the daemon again when it dies while its filesystem is staged, and binds the filesystem again at
-    /// its targets: see [`recover`](super::recover()). By default its death is only logged.
+    /// its targets. By default its death is only logged.
     ///
     /// This lasts as long as the driver's process, which keeps this value with its secret in memory; a later
-    /// process continues it with the next [`stage`](crate::FuseVolumes::stage) or [`recover`](super::recover()). A daemon
+    /// process continues it with the next [`stage`](crate::FuseVolumes::stage). A daemon
     /// that dies again soon is started after a pause of one second, which doubles each time up to one minute.
     /// The end of a daemon that is not visible from here is not noticed.
     pub fn restart_when_lost(mut self) -> Self {
@@ -256,6 +259,12 @@ impl FuseDaemon {
     /// (`systemd-run --property=MemoryMax=`).
     ///
     /// A repeated stage changes the limit of a running daemon, if that was started with one.
+    ///
+    /// In a [`mounter`](Self::mounter) that can't have a control group, as in a pod without privilege, each process of
+    /// the daemon has the limit instead (`RLIMIT_DATA`, Linux 4.7). An allocation over it fails, which ends most
+    /// programs, and the reason names the limit. It counts private writable memory, also memory that is reserved and not
+    /// used: a thread's stack has 8 MiB, and Go takes 64 MiB at a time. It does not count shared memory and files. It
+    /// stays as it is until the daemon's next start.
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
         self
@@ -312,7 +321,7 @@ impl FuseDaemon {
         if first == First::Continues {
             command.env(CONTINUES, "1");
         }
-        let group = self.memory_group(start.place())?;
+        let memory = self.limit_memory(start.place())?;
         if let Some(device) = device {
             inherit(&mut command, device.as_fd());
         }
@@ -321,26 +330,39 @@ impl FuseDaemon {
         let failed = |error| Error::os(START, Path::new(&self.program), error);
         command.stdin(self.input()?).process_group(0).current_dir("/");
         command.stdout(output.stdio().map_err(failed)?).stderr(output.stdio().map_err(failed)?);
-        if let Some(group) = &group {
-            enter_control_group(&mut command, group.entrance()?);
+        match memory {
+            Some(MemoryLimit::Group(group)) => enter_control_group(&mut command, group.entrance()?),
+            Some(MemoryLimit::EachProcess(bytes)) => limit_data(&mut command, bytes),
+            None => {}
         }
         tracing::info!(daemon = ?self, at = %start.place().display(), "start a FUSE daemon");
         descriptor_copies::spawn(&mut command).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => failed(error)
                 .with_kind(ErrorKind::MissingTool)
-                .hint("install the program, or use its full path"),
+                .hint("install the program (with pods of its own, in their image), or use its full path"),
             _ => failed(error),
         })
     }
 
-    fn memory_group(&self, place: &Path) -> Result<Option<MemoryGroup>> {
+    fn limit_memory(&self, place: &Path) -> Result<Option<MemoryLimit>> {
         let Some(bytes) = self.memory_limit else { return Ok(None) };
         if !self.launcher.is_empty() {
             let reason = "the memory of a daemon that has a launcher can't be limited from here";
             let error = Error::new(ErrorKind::InvalidInput, START, reason).at(Path::new(&self.program));
             return Err(error.hint("let the launcher limit it: systemd-run --property=MemoryMax="));
         }
-        MemoryGroup::make(place, bytes).map(Some)
+        let limit = if self.is_in_mounter { MemoryLimit::in_mounter } else { MemoryLimit::group };
+        limit(place, bytes).map(Some)
+    }
+
+    /// What a message about its end says about its memory limit.
+    pub(super) fn memory_reason(&self, place: &Path) -> String {
+        match self.memory_limit {
+            Some(bytes) if self.is_in_mounter && MemoryGroup::existing(place).is_none() => {
+                format!(", with a limit of {bytes} bytes for the private memory of each process")
+            }
+            _ => over_memory_limit(place),
+        }
     }
 
     /// Mounts the filesystem if the daemon does not, and returns its device.

@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::place::target::Target;
 use crate::place::target_lock::{Purpose, TargetLock};
-use crate::sys::descriptor::lock_within;
-use crate::sys::hash::fnv1a;
+use crate::sys::descriptor::{byte_lock, lock_within, reopen_directory};
 
 /// How long to wait for another start of a daemon that is in progress.
 pub(super) const START_TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -48,9 +46,8 @@ impl DaemonStartLock {
         if !place.has_parent() {
             return Ok(Self { directory: None });
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::openat(place.parent(operation)?, ".", flags, Mode::empty())
-            .map_err(|error| place.error(operation, error))?;
+        let directory =
+            reopen_directory(place.parent(operation)?).map_err(|error| place.error(operation, error))?;
         match lock_within(&directory, limit) {
             Ok(()) => Ok(Self { directory: Some(directory) }),
             Err(Errno::WOULDBLOCK) => {
@@ -69,17 +66,17 @@ impl DaemonStartLock {
     /// Says that this process starts the daemon of the place from now on; none if another process does that.
     pub(super) fn begin_start(&self, place: &Target) -> Option<StartInProgress> {
         let Some(directory) = &self.directory else { return Some(StartInProgress { _directory: None }) };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // An open file of its own, because this lock is held for longer.
-        let own = rustix::fs::openat(directory, ".", flags, Mode::empty()).ok();
-        let Some(own) = own else { return Some(StartInProgress { _directory: None }) };
-        let mut found = byte_lock(place, libc::F_WRLCK);
+        let Ok(own) = reopen_directory(directory) else { return Some(StartInProgress { _directory: None }) };
+        let mut found = byte_lock(place.name().as_bytes(), libc::F_WRLCK);
         match fcntl(&own, FcntlArg::F_OFD_GETLK(&mut found)) {
             Ok(_) if found.l_type != libc::F_UNLCK as libc::c_short => return None,
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "the lock of a starting daemon could not be read"),
         }
-        if let Err(error) = fcntl(&own, FcntlArg::F_OFD_SETLK(&byte_lock(place, libc::F_RDLCK))) {
+        if let Err(error) =
+            fcntl(&own, FcntlArg::F_OFD_SETLK(&byte_lock(place.name().as_bytes(), libc::F_RDLCK)))
+        {
             tracing::debug!(%error, "the start of a daemon could not be locked");
         }
         Some(StartInProgress { _directory: Some(own) })
@@ -97,17 +94,4 @@ impl DaemonStartLock {
 /// Where a filesystem has no such locks, nobody is waited for.
 pub(super) struct StartInProgress {
     _directory: Option<OwnedFd>,
-}
-
-/// The byte is chosen by the name of the place. Two places of one directory with the same byte would wait for
-/// each other.
-fn byte_lock(place: &Target, kind: libc::c_int) -> libc::flock {
-    let byte = fnv1a(place.name().as_bytes()) >> 2;
-    libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: byte.cast_signed(),
-        l_len: 1,
-        l_pid: 0,
-    }
 }

@@ -1,6 +1,6 @@
 //! Mounts that have lost their daemon.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::libc;
 
@@ -10,36 +10,7 @@ use crate::error::Result;
 use crate::flow::unmount_if_dead;
 use crate::mounted::health::{MountHealth, health};
 use crate::mounting::options::MountOptions;
-use crate::place::owner::OwnerId;
 use crate::place::target::Target;
-use crate::table::details::is_fuse;
-use crate::table::mountinfo::{MountEntry, mounts};
-
-/// A FUSE filesystem whose daemon is gone: see [`lost_mounts`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LostMount {
-    /// Where it is mounted.
-    pub path: PathBuf,
-    /// The volume that the place is marked as, if it is.
-    pub owner: Option<OwnerId>,
-}
-
-/// Lists the FUSE filesystems of this mount namespace whose daemon is gone, staged or published, for the
-/// start of a plugin.
-///
-/// # Errors
-/// Those of [`mounts`](crate::mounts()). A mount whose state can't be found out is left out.
-pub fn lost_mounts() -> Result<Vec<LostMount>> {
-    let lost = |entry: MountEntry| {
-        if !is_fuse(&entry.fs_type) || !is_lost(&entry.mount_point).unwrap_or(false) {
-            return None;
-        }
-        let owner = Target::new(&entry.mount_point).and_then(|target| target.marked_owner()).ok().flatten();
-        Some(LostMount { path: entry.mount_point, owner })
-    };
-    Ok(mounts()?.into_iter().filter_map(lost).collect())
-}
 
 /// See [`Mounts::has_lost_daemon`](crate::Mounts::has_lost_daemon).
 pub fn is_lost(path: impl AsRef<Path>) -> Result<bool> {

@@ -28,6 +28,31 @@ const MOVES: u32 = 20;
 /// How long the kernel can take to take a killed process out of its group.
 const EMPTY_TIME_LIMIT: Duration = Duration::from_secs(2);
 
+pub(super) enum MemoryLimit {
+    Group(MemoryGroup),
+    /// The private memory of each process, in bytes.
+    EachProcess(u64),
+}
+
+impl MemoryLimit {
+    pub(super) fn group(place: &Path, bytes: u64) -> Result<Self> {
+        MemoryGroup::make(place, bytes).map(Self::Group)
+    }
+
+    /// A mounter often can't make control groups.
+    pub(super) fn in_mounter(place: &Path, bytes: u64) -> Result<Self> {
+        match Self::group(place, bytes) {
+            Err(error) if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied) => {
+                tracing::info!(
+                    "each process of a FUSE daemon has the memory limit, and not all together: {error}"
+                );
+                Ok(Self::EachProcess(bytes))
+            }
+            made => made,
+        }
+    }
+}
+
 /// The control group of one daemon.
 pub(super) struct MemoryGroup(PathBuf);
 

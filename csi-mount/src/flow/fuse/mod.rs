@@ -4,7 +4,7 @@
 //! |---|---|
 //! | stage | `stage`: start the daemon, wait until its mount answers |
 //! | publish | `publish`: bind the staged filesystem |
-//! | stats | [`stats`](crate::stats()), [`health`](crate::health()) |
+//! | stats | [`stats`](crate::Mounts::stats), [`health`](crate::Mounts::health) |
 //! | unpublish | `unpublish` |
 //! | unstage | `unstage`: unmount, and wait for the daemon to end |
 //!
@@ -16,9 +16,8 @@
 //! access to the daemon's process: a daemon in another process namespace is neither waited for nor killed.
 //!
 //! If the daemon of a mount is gone (`ENOTCONN`), `stage` unmounts it and mounts again. The process that
-//! started a daemon logs its end. [`recover`] starts it again and binds its targets again, for one volume or,
-//! by [`FuseDaemon::restart_when_lost`], whenever it dies; [`lost_mounts`] lists what is lost when a plugin
-//! starts.
+//! started a daemon logs its end. By [`FuseDaemon::restart_when_lost`] it starts it again, and binds its targets again,
+//! whenever it dies.
 //!
 //! ```no_run
 //! use csi_mount::flow::fuse::FuseDaemon;
@@ -49,14 +48,13 @@ mod memory;
 mod mounter;
 mod output;
 mod processes;
-mod recover;
+pub(crate) mod recover;
 mod start;
 pub(crate) mod steps;
 mod watch;
 
 pub use daemon::FuseDaemon;
 pub(crate) use lost::is_lost;
-pub use lost::{LostMount, lost_mounts};
-pub use mounter::{Mounter, MounterServer};
-pub use recover::{Recovered, recover, resume};
-pub(crate) use steps::{exceeded_memory_limit, identity_at, publish, stage, unpublish, unstage};
+pub use mounter::{Mounter, MounterDaemon, MounterServer};
+pub use recover::resume;
+pub(crate) use steps::{exceeded_memory_limit, identity_at, stage, unstage};

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -23,6 +23,8 @@ use rustix::fs::{
     fgetxattr, flock, fsetxattr, getxattr, memfd_create, seek,
 };
 use rustix::io::Errno;
+
+use super::credentials;
 
 const NAME: &str = "csi-mount-fuse-output";
 /// The attribute of the file that has the daemon's place. Only a process with CAP_SYS_ADMIN in the initial user
@@ -123,7 +125,12 @@ pub(super) struct Copier {
     /// The start of the current line is not known, and its rest could be a part of a secret.
     is_cut: bool,
     last: LastLines,
+    /// Those that the daemon was started with.
     secrets: Secrets,
+    /// The content of its credentials at the last look.
+    credentials: Vec<Vec<u8>>,
+    hidden: Secrets,
+    place: PathBuf,
     at: String,
 }
 
@@ -150,7 +157,12 @@ impl LastLines {
 
 impl Copier {
     /// None if another process, or another thread of this one, copies the output already.
-    pub(super) fn new(output: &Output, secrets: Secrets, at: String) -> io::Result<Option<Self>> {
+    pub(super) fn new(
+        output: &Output,
+        secrets: Secrets,
+        place: &Path,
+        at: String,
+    ) -> io::Result<Option<Self>> {
         // An open file of its own: the lock must not belong to the daemon.
         let path = format!("/proc/self/fd/{}", output.file.as_raw_fd());
         let file = File::options().read(true).write(true).open(path)?;
@@ -158,11 +170,15 @@ impl Copier {
             Err(Errno::WOULDBLOCK) => return Ok(None),
             result => result?,
         }
-        // What another process has copied is a hole, except for the last page.
-        let position = seek(&file, SeekFrom::Data(0)).unwrap_or(0);
+        // What another process has copied is a hole, except for the last page. Without data all of it is.
+        let position = seek(&file, SeekFrom::Data(0)).or_else(|_| seek(&file, SeekFrom::End(0)))?;
         let partial = Vec::new();
         let last = LastLines::default();
-        Ok(Some(Self { file, position, partial, is_cut: position > 0, last, secrets, at }))
+        let is_cut = position > 0;
+        let hidden = secrets.clone();
+        let credentials = Vec::new();
+        let place = place.to_owned();
+        Ok(Some(Self { file, position, partial, is_cut, last, secrets, credentials, hidden, place, at }))
     }
 
     pub(super) fn last_lines(&self) -> LastLines {
@@ -200,6 +216,10 @@ impl Copier {
             self.position = start;
             self.is_cut = true;
         }
+        if self.position < end {
+            // After the look at the length: what is printed before it was a credential before it.
+            self.hide_credentials();
+        }
         let mut buffer = vec![0; 16 * 1024];
         while self.position < end {
             let most = buffer.len().min(usize::try_from(end - self.position).unwrap_or(usize::MAX));
@@ -224,6 +244,16 @@ impl Copier {
         Ok(())
     }
 
+    /// Hides the credentials that a later stage has brought, and those before them, which the daemon can still print.
+    fn hide_credentials(&mut self) {
+        let now = credentials::contents(&self.place);
+        if now != self.credentials {
+            let before = std::mem::replace(&mut self.credentials, now);
+            let both = before.iter().chain(&self.credentials).map(Vec::as_slice);
+            self.hidden = Secrets::new(both, [].into_iter()).and(&self.secrets);
+        }
+    }
+
     fn end_line(&mut self) {
         let line = String::from_utf8_lossy(&self.partial).into_owned();
         self.partial.clear();
@@ -231,7 +261,7 @@ impl Copier {
             return;
         }
         // A secret can have control characters, and is hidden before they are replaced.
-        let line = self.secrets.hide(line.trim_end());
+        let line = self.hidden.hide(line.trim_end());
         // Other control characters could change a terminal.
         let shown = line.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
         let line: String = shown.take(MAX_LINE).collect();
@@ -265,9 +295,15 @@ impl Secrets {
         }
         words.retain(|word| word.len() >= Self::MIN_PART);
         words.extend(values.map(text).filter(|value| value.len() >= Self::MIN_VALUE));
-        words.sort_by_key(|word| std::cmp::Reverse(word.len()));
-        words.dedup();
-        Self(words)
+        Self(words).and(&Self::default())
+    }
+
+    /// The longest words come first: a shorter one can be a part of them.
+    fn and(mut self, others: &Self) -> Self {
+        self.0.extend_from_slice(&others.0);
+        self.0.sort_by_key(|word| std::cmp::Reverse(word.len()));
+        self.0.dedup();
+        self
     }
 
     fn hide(&self, line: &str) -> String {
@@ -282,7 +318,7 @@ mod tests {
     use super::*;
 
     fn copier(output: &Output) -> Copier {
-        Copier::new(output, Secrets::default(), "/staging".to_owned()).unwrap().unwrap()
+        Copier::new(output, Secrets::default(), Path::new("/staging"), String::new()).unwrap().unwrap()
     }
 
     #[test]
@@ -311,7 +347,9 @@ mod tests {
         let output = Output::new(Path::new("/staging")).unwrap();
         writeln!(&output.file, "{}", "early\n".repeat(2000)).unwrap();
         let mut first = copier(&output);
-        assert!(Copier::new(&output, Secrets::default(), String::new()).unwrap().is_none());
+        assert!(
+            Copier::new(&output, Secrets::default(), Path::new("/staging"), String::new()).unwrap().is_none()
+        );
         first.copy();
         drop(first);
         writeln!(&output.file, "late").unwrap();
@@ -319,6 +357,19 @@ mod tests {
         assert!(next.position > 0, "it does not start from the beginning");
         next.copy();
         assert!(next.last_lines().text().ends_with(" | late"));
+    }
+
+    /// The whole file is a hole then.
+    #[test]
+    fn the_rest_of_a_line_whose_beginning_was_copied_by_another_process_is_left_out() {
+        let output = Output::new(Path::new("/staging")).unwrap();
+        let beginning = "x".repeat(usize::try_from(PAGE).unwrap());
+        write!(&output.file, "{beginning}").unwrap();
+        copier(&output).copy();
+        let mut last = copier(&output);
+        writeln!(&output.file, "rest\nnext").unwrap();
+        last.copy();
+        assert_eq!(last.last_lines().text(), ": next");
     }
 
     #[test]
@@ -353,10 +404,31 @@ mod tests {
     }
 
     #[test]
+    fn a_credential_that_is_replaced_while_the_daemon_runs_is_hidden() {
+        let place = Path::new("/no/such/place/of/an/output");
+        let renew =
+            |token: &str| credentials::write(place, [("token", token.as_bytes())].into_iter()).unwrap();
+        let output = Output::new(place).unwrap();
+        let first = Secrets::new([&b"first"[..]].into_iter(), [].into_iter());
+        let mut copier = Copier::new(&output, first, place, String::new()).unwrap().unwrap();
+        for token in ["first", "first-and-second", "third"] {
+            renew(token);
+            writeln!(&output.file, "login {token} failed").unwrap();
+            copier.copy();
+        }
+        writeln!(&output.file, "no longer first-and-second").unwrap();
+        copier.copy();
+        credentials::remove(place);
+        let lines = ": login *** failed | login *** failed | login *** failed | no longer ***";
+        assert_eq!(copier.last_lines().text(), lines);
+    }
+
+    #[test]
     fn a_secret_with_control_characters_is_hidden_as_a_whole() {
         let output = Output::new(Path::new("/staging")).unwrap();
         let secrets = Secrets::new([&b"hunter2\tx\x01more"[..]].into_iter(), [].into_iter());
-        let mut copier = Copier::new(&output, secrets, String::new()).unwrap().unwrap();
+        let mut copier =
+            Copier::new(&output, secrets, Path::new("/staging"), String::new()).unwrap().unwrap();
         writeln!(&output.file, "login hunter2\tx\x01more failed").unwrap();
         copier.copy();
         assert_eq!(copier.last_lines().text(), ": login *** failed");
@@ -366,7 +438,8 @@ mod tests {
     fn a_secret_at_the_end_of_a_long_line_is_hidden() {
         let output = Output::new(Path::new("/staging")).unwrap();
         let secrets = Secrets::new([&b"hunter2-and-more"[..]].into_iter(), [].into_iter());
-        let mut copier = Copier::new(&output, secrets, String::new()).unwrap().unwrap();
+        let mut copier =
+            Copier::new(&output, secrets, Path::new("/staging"), String::new()).unwrap().unwrap();
         let line = format!("{}hunter2-and-more and on", "a".repeat(MAX_LINE - 4));
         writeln!(&output.file, "{line}").unwrap();
         copier.copy();

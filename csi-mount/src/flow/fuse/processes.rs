@@ -26,7 +26,8 @@ use super::device::is_fuse_device;
 use super::output::is_proof_held_by;
 use crate::error::{Error, ErrorKind, Result};
 use crate::place::target::Target;
-use crate::sys::exec::Program;
+use crate::sys::deadline::deadline;
+use crate::sys::exec::{Program, processes};
 use crate::sys::features::{self, Feature};
 use crate::table::facts::MountState;
 
@@ -38,6 +39,8 @@ const START: &str = "CSI_MOUNT_FUSE_START";
 const IDENTITY: &str = "CSI_MOUNT_FUSE_SERVES";
 /// How long a killed process can take to end.
 const KILL_TIME_LIMIT: Duration = Duration::from_secs(5);
+/// How many searches can find processes to kill: those that are killed can have started others meanwhile.
+const MAX_KILLS: usize = 100;
 
 /// How long a daemon can be in the middle of an `exec`: microseconds, and on an overloaded machine seconds.
 /// A daemon that is not known after this limit is started a second time.
@@ -46,7 +49,6 @@ const EXEC_TIME_LIMIT: Duration = Duration::from_secs(10);
 const MAX_READS: u32 = 3;
 
 pub(super) struct DaemonStart {
-    place: PathBuf,
     processes: Processes,
 }
 
@@ -57,11 +59,11 @@ impl DaemonStart {
         processes.has_token = true;
         processes.marks.push((START, format!("{token:016x}").into()));
         processes.marks.extend(identity.map(|identity| (IDENTITY, identity.to_owned())));
-        Self { place: place.to_owned(), processes }
+        Self { processes }
     }
 
     pub(super) fn place(&self) -> &Path {
-        &self.place
+        self.processes.place()
     }
 
     /// The processes of this start only.
@@ -93,6 +95,10 @@ impl Processes {
         Self { place: place.to_owned(), marks: vec![(PLACE, place.into())], has_token: false }
     }
 
+    pub(super) fn place(&self) -> &Path {
+        &self.place
+    }
+
     /// The variables that all of these processes have in their environment.
     pub(super) fn marks(&self) -> &[(&'static str, OsString)] {
         &self.marks
@@ -100,8 +106,7 @@ impl Processes {
 
     /// The processes that live now and are visible from here. A process that has ended has no environment.
     pub(super) fn running(&self) -> Vec<i32> {
-        let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
-        let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let numbers = processes().into_iter().flatten().map(u32::cast_signed);
         let own = std::process::id().cast_signed();
         let deadline = Instant::now() + EXEC_TIME_LIMIT;
         let marked = numbers.filter(|pid| *pid != own && self.is_marked(*pid, deadline));
@@ -167,7 +172,7 @@ impl Processes {
     /// Waits for all of them to end, for these earlier ones, which can have closed their device since, and for
     /// those that they start in the meantime. Returns whether they did.
     pub(super) fn wait_until_ended(&self, earlier: &[HeldProcess], limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
+        let deadline = deadline(limit);
         if !earlier.iter().all(|process| process.has_ended_by(self, deadline)) {
             return false;
         }
@@ -184,21 +189,35 @@ impl Processes {
 
     /// Kills all that live, these earlier ones, and any process that they start in the meantime.
     pub(super) fn kill(&self, mut earlier: Vec<HeldProcess>) -> Result<()> {
-        let deadline = Instant::now() + KILL_TIME_LIMIT;
         earlier.retain(|process| !process.has_ended_by(self, Instant::now()));
-        loop {
-            let mut held = self.held();
-            held.append(&mut earlier);
-            if held.is_empty() {
+        self.kill_found(|| {
+            let mut found = self.held();
+            earlier.retain(|process| found.iter().all(|other| other.pid != process.pid));
+            found.append(&mut earlier);
+            found
+        })
+    }
+
+    /// Kills what each search finds, until one finds nothing.
+    fn kill_found(&self, mut search: impl FnMut() -> Vec<HeldProcess>) -> Result<()> {
+        for _ in 0..MAX_KILLS {
+            let found = search();
+            if found.is_empty() {
                 return Ok(());
             }
-            held.iter().for_each(HeldProcess::kill);
-            if !held.iter().all(|process| process.has_ended_by(self, deadline)) {
-                let pids: Vec<i32> = held.iter().map(|process| process.pid).collect();
-                let reason = format!("its daemon can't be killed: process {pids:?}");
-                return Err(Error::new(ErrorKind::Unresponsive, "end the daemon of", reason).at(&self.place));
+            found.iter().for_each(HeldProcess::kill);
+            // From here on: a search can wait longer than this limit for a process in the middle of an `exec`.
+            let deadline = Instant::now() + KILL_TIME_LIMIT;
+            if !found.iter().all(|process| process.has_ended_by(self, deadline)) {
+                let pids: Vec<i32> = found.iter().map(|process| process.pid).collect();
+                return Err(self.not_killed(&format!("its daemon can't be killed: process {pids:?}")));
             }
         }
+        Err(self.not_killed("its daemon starts other processes again and again"))
+    }
+
+    fn not_killed(&self, reason: &str) -> Error {
+        Error::new(ErrorKind::Unresponsive, "end the daemon of", reason).at(&self.place)
     }
 
     /// Sends SIGTERM to all that live.
@@ -331,24 +350,23 @@ fn is_readable_within(descriptor: &OwnedFd, limit: Duration) -> bool {
 /// of a process that has changed to another user. A process of our own user whose environment is hidden has
 /// more privileges than this process, so this process did not start it.
 pub(super) fn can_be_hidden() -> bool {
-    let Ok(all) = fs::read_dir("/proc") else { return true };
-    let mut numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let Ok(mut all) = processes() else { return true };
     let own = rustix::process::geteuid().as_raw().to_string();
-    let has_other_user = |pid: i32| {
+    let has_other_user = |pid: u32| {
         // The process name in it can be any bytes.
         let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
         let status = String::from_utf8_lossy(&status);
         let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
         users.split_whitespace().any(|user| user != own)
     };
-    let is_denied = |pid: i32| {
-        if Program::of(pid.cast_unsigned()) == Program::InExec {
+    let is_denied = |pid: u32| {
+        if Program::of(pid) == Program::InExec {
             return false;
         }
         let read = fs::read(format!("/proc/{pid}/environ"));
         read.is_err_and(|error| error.kind() == ErrorOfIo::PermissionDenied)
     };
-    numbers.any(|pid| is_denied(pid) && has_other_user(pid))
+    all.any(|pid| is_denied(pid) && has_other_user(pid))
 }
 
 fn value<'e>(environment: &'e [u8], key: &str) -> Option<&'e [u8]> {
@@ -440,6 +458,25 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(known, [vec![pid], vec![pid], vec![]]);
+    }
+
+    /// As while another process of the machine does not come to execute its program.
+    #[test]
+    fn a_slow_search_takes_nothing_of_the_time_to_end() {
+        let mut children: Vec<_> =
+            (0..20).map(|_| Command::new("sleep").arg("600").spawn().unwrap()).collect();
+        let mut pids: Vec<_> = children.iter().map(|child| child.id().cast_signed()).collect();
+        let killed = Processes::for_place(Path::new("/no/such/place")).kill_found(|| {
+            if !pids.is_empty() {
+                sleep(KILL_TIME_LIMIT);
+            }
+            pids.drain(..).map(HeldProcess::open).collect()
+        });
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        killed.unwrap();
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Starting the daemon of a staged filesystem again, and binding the filesystem to its targets again.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ const RECOVER: &str = "recover";
 /// The pause before a daemon is started again, if it has died soon after its start; it doubles each time.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// How long after its daemon's end a mount can take to be unmounted or to report it.
-const END_TIME_LIMIT: Duration = Duration::from_secs(5);
+const END_TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// What [`recover`] did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,31 +46,30 @@ pub enum Recovered {
 /// target that it was bound at, with the attributes that the target had.
 ///
 /// A target is found by its filesystem, and by its mark if the staging directory has an owner
-/// ([`Target::owned_by`]). A process that uses the filesystem through an old mount, for example a container
+/// ([`OwnedPath`](crate::OwnedPath)). A process that uses the filesystem through an old mount, for example a container
 /// that does not receive mounts from the host (`mountPropagation: HostToContainer`), keeps the dead one until
 /// it is started again.
-///
-/// # Errors
-/// Those of [`stage`](crate::FuseVolumes::stage) and [`publish`](crate::FuseVolumes::publish). All targets are tried, and the first
-/// error is returned. After a failed start the place still counts as one that has lost its daemon, so that
-/// the call can be repeated.
 pub fn recover(staging: &Target, daemon: &FuseDaemon) -> Result<Recovered> {
-    recover_again(staging, daemon, 0)
+    let _lock = lock_threads(RECOVER, staging, START_TIME_LIMIT)?;
+    let recovered = recover_lost(staging, daemon, 0)?;
+    if recovered == Recovered::NotLost && staging.mounted()?.is_some_and(|entry| is_fuse(&entry.fs_type)) {
+        match &daemon.mounter {
+            Some(mounter) => mounter.renew(staging, daemon)?,
+            None => watch_existing(staging, daemon, after_end),
+        }
+    }
+    Ok(recovered)
 }
 
-fn recover_again(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Result<Recovered> {
-    // An unstage takes the same lock: no daemon is started for a place that was unstaged in the meantime.
-    let _lock = lock_threads(RECOVER, staging, START_TIME_LIMIT)?;
+/// For a thread that holds the lock of the place. An unstage takes it too: no daemon is started for a place that was
+/// unstaged in the meantime. A daemon that runs stays as it is: a later stage can have given it newer credentials.
+fn recover_lost(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Result<Recovered> {
     let table = mounts()?;
     // By its id: the table has the path without symbolic links.
     let Some(staged) = staging.mounted()?.filter(|entry| is_fuse(&entry.fs_type)) else {
         return Ok(Recovered::NotLost);
     };
     if !is_lost(staging.path())? {
-        match &daemon.mounter {
-            Some(mounter) => mounter.renew(staging, daemon, after_end)?,
-            None => watch_existing(staging, daemon, after_end),
-        }
         return Ok(Recovered::NotLost);
     }
     let targets = lost_targets(&table, &staged, staging);
@@ -106,7 +106,7 @@ pub fn resume(mounter: &Mounter) -> Result<()> {
     for place in mounter.places()? {
         let resumed = Target::new(&place).and_then(|staging| {
             if staging.mounted()?.is_some_and(|entry| is_fuse(&entry.fs_type)) {
-                return mounter.resume(&staging, after_end);
+                return mounter.resume(&staging);
             }
             tracing::info!(at = %place.display(), "ending a FUSE daemon that has no mount");
             mounter.end(&place, UNMOUNT_TIME_LIMIT)
@@ -157,23 +157,25 @@ pub(super) fn after_end(run: DaemonRun, end: &DaemonEnd) {
         return;
     }
     let over = over_memory_limit(&run.staging);
+    let how = end.how();
     let last_lines = &end.last_lines;
     tracing::warn!(at = %run.staging.display(), "a FUSE daemon has died, and its volume is lost until it \
-        is started again{over}{last_lines}");
+        is started again{how}{over}{last_lines}");
     if let Some(daemon) = &run.again {
         keep_trying(&run, daemon, end.lived);
     }
 }
 
-/// Whether the filesystem is still mounted and has no daemon. An unmount that is in progress is waited for.
+/// Whether the filesystem is still mounted and has no daemon. An unmount that is in progress is waited for, and so are
+/// other processes of the daemon, which can end a moment later.
 ///
 /// The mount of a later daemon is not looked at: each look makes it busy for a moment.
-fn has_died(staging: &Path) -> bool {
+pub(super) fn has_died(staging: &Path) -> bool {
     let deadline = Instant::now() + END_TIME_LIMIT;
     let of_place = Processes::for_place(staging);
     let is_mounted = || Target::new(staging).and_then(|target| target.is_mounted());
-    while of_place.running().is_empty() && is_mounted().unwrap_or(false) {
-        if is_lost(staging).unwrap_or(false) {
+    while is_mounted().unwrap_or(false) {
+        if of_place.running().is_empty() && is_lost(staging).unwrap_or(false) {
             return true;
         }
         if Instant::now() > deadline {
@@ -192,7 +194,14 @@ fn keep_trying(run: &DaemonRun, daemon: &FuseDaemon, lived: Duration) {
         sleep(PAUSES[0].saturating_mul(1 << restarts.min(6)).min(PAUSES[1]));
         restarts += 1;
         let target = target_at(staging, run.owner.as_ref());
-        let recovered = target.and_then(|target| recover_again(&target, daemon, restarts));
+        let recovered = target.and_then(|target| {
+            let _lock = lock_threads(RECOVER, &target, START_TIME_LIMIT)?;
+            if run.is_staged.load(Ordering::SeqCst) {
+                recover_lost(&target, daemon, restarts)
+            } else {
+                Ok(Recovered::NotLost)
+            }
+        });
         match recovered {
             Ok(recovered) => {
                 tracing::info!(?recovered, at = %staging.display(), "the FUSE daemon died; recovery has \

@@ -1,7 +1,8 @@
 //! Staging: from a program to a mount that answers.
 
-use std::path::Path;
 use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,6 @@ use super::daemon::First;
 use super::daemon_start_lock::{DaemonStartLock, StartInProgress};
 use super::lost::{mount_lost_placeholder, unmount_if_lost};
 use super::memory::{MemoryGroup, over_memory_limit, remove_group};
-use super::mounter::Mounter;
 use super::output::Output;
 use super::processes::{self, DaemonStart, Processes};
 use super::watch::{AtEnd, DaemonEnd, DaemonRun, Watched, watch_existing, watch_started};
@@ -21,6 +21,7 @@ use crate::mounting::attach::Outcome;
 use crate::mounting::unmount::{Detach, Unmount};
 use crate::place::mark::MarkedMount;
 use crate::place::target::{Created, Target};
+use crate::sys::deadline::deadline;
 use crate::table::details::is_fuse;
 use crate::table::facts::MountState;
 
@@ -43,7 +44,7 @@ pub(super) fn stage_locked(
     let is_restart = matches!(found, MountHealth::Dead(_));
     if is_staged(staging, daemon, found)? {
         if let Some(mounter) = &daemon.mounter {
-            mounter.renew(staging, daemon, at_end)?;
+            mounter.renew(staging, daemon)?;
             return Ok(Outcome::AlreadyMounted);
         }
         if let Some(bytes) = daemon.memory_limit {
@@ -55,9 +56,11 @@ pub(super) fn stage_locked(
     }
     let start = DaemonStart::new(staging.path(), daemon.identity.as_deref());
     let run = DaemonRun::new(staging, daemon, restarts);
+    let is_staged = Arc::clone(&run.is_staged);
+    is_staged.store(false, Ordering::SeqCst);
     let started = prepare(staging).and_then(|()| match &daemon.mounter {
         Some(mounter) => {
-            let served = mounter.serve(staging, daemon, run, at_end);
+            let served = mounter.serve(staging, daemon, run);
             drop(lock);
             served.and_then(|ended| {
                 let failure = || Ok(ended.try_recv().ok());
@@ -73,9 +76,11 @@ pub(super) fn stage_locked(
             })
         }
     });
+    is_staged.store(started.is_ok(), Ordering::SeqCst);
     started.inspect_err(|_| {
-        let undo = Undo { own: start.processes(), mounter: daemon.mounter.as_ref(), created, is_restart };
-        undo.undo(staging);
+        if let Err(left) = undo(staging, daemon, start.processes(), created, is_restart) {
+            tracing::warn!(%left, "parts of a FUSE filesystem stay after a failed stage");
+        }
     })
 }
 
@@ -92,7 +97,7 @@ fn limit_running(staging: &Target, bytes: u64) -> Result<()> {
 
 /// Waits for the end of a start by another process, with success or without.
 pub(super) fn begin_start(staging: &Target, limit: Duration) -> Result<(DaemonStartLock, StartInProgress)> {
-    let deadline = Instant::now() + limit;
+    let deadline = deadline(limit);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let lock = DaemonStartLock::take(STAGE, staging, left)?;
@@ -189,7 +194,7 @@ fn start_daemon(
     let processes = start.processes().clone();
     let name = staging.path().display().to_string();
     let at_end = move |end: &DaemonEnd| at_end(run, end);
-    Ok(watch_started(staging.path(), name, child, &output, daemon, processes, at_end))
+    Ok(watch_started(None, name, child, &output, daemon, processes, at_end))
 }
 
 /// Marks the mount as its owner's, if the place has an owner.
@@ -205,21 +210,21 @@ fn wait_until_ready(
     failure: impl Fn() -> Result<Option<String>>,
     last_lines: impl Fn() -> String,
 ) -> Result<Outcome> {
-    let deadline = Instant::now() + daemon.ready_time_limit;
+    let deadline = deadline(daemon.ready_time_limit);
     let mut pause = Duration::from_millis(2);
+    let log = if daemon.mounter.is_some() {
+        "its output is in the log of its pod on this node"
+    } else {
+        "its output is in the log of the driver on this node"
+    };
     while !is_ready(staging, deadline)? {
         if let Some(reason) = failure()? {
-            let log = if daemon.mounter.is_some() {
-                "its output is in the log of its pod on this node"
-            } else {
-                "its output is in the log of the driver on this node"
-            };
             return Err(Error::new(ErrorKind::ToolFailed, STAGE, reason).at(staging.path()).hint(log));
         }
         if Instant::now() > deadline {
             let limit = daemon.ready_time_limit;
             let reason = format!("its daemon did not mount and answer within {limit:?}{}", last_lines());
-            return Err(Error::new(ErrorKind::Unresponsive, STAGE, reason).at(staging.path()));
+            return Err(Error::new(ErrorKind::Unresponsive, STAGE, reason).at(staging.path()).hint(log));
         }
         sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
@@ -258,16 +263,17 @@ impl Watched {
                 return Ok(None);
             }
         }
-        Ok(Some(ended_text(Some(status), staging.path(), &self.last_lines.text())))
+        let over = over_memory_limit(staging.path());
+        Ok(Some(ended_text(Some(status), &over, &self.last_lines.text())))
     }
 }
 
-/// How a daemon ended, for an error.
-pub(super) fn ended_text(status: Option<ExitStatus>, place: &Path, last_lines: &str) -> String {
-    let over = over_memory_limit(place);
+/// How a daemon ended, for an error. `over` is about its memory limit.
+pub(super) fn ended_text(status: Option<ExitStatus>, over: &str, last_lines: &str) -> String {
     match status {
         Some(status) if !status.success() => format!("its daemon ended with {status}{over}{last_lines}"),
-        _ => format!("its daemon ended without a mount{over}{last_lines}"),
+        Some(_) => format!("its daemon ended without an error{over}{last_lines}"),
+        None => format!("its daemon ended{over}{last_lines}"),
     }
 }
 
@@ -295,37 +301,32 @@ fn unmount_without_daemon(staging: &Target) -> Result<()> {
     Ok(())
 }
 
-/// What a failed start can leave.
-struct Undo<'a> {
-    own: &'a Processes,
-    mounter: Option<&'a Mounter>,
+/// Undoes a start that failed, with its own processes, and leaves what another process has started in the meantime.
+fn undo(
+    staging: &Target,
+    daemon: &FuseDaemon,
+    own: &Processes,
     created: Created,
     is_restart: bool,
-}
-
-impl Undo<'_> {
-    /// Undoes this start, and leaves what another process has started in the meantime.
-    fn undo(&self, staging: &Target) {
-        if let Err(left) = self.try_undo(staging) {
-            tracing::warn!(%left, "parts of a FUSE filesystem stay after a failed stage");
-        }
+) -> Result<()> {
+    own.kill(Vec::new())?;
+    let ended = match &daemon.mounter {
+        // The mounter stays that of the place, which still is a lost volume's.
+        Some(mounter) if is_restart => mounter.end_daemon(staging.path(), Duration::ZERO),
+        Some(mounter) => mounter.end(staging.path(), Duration::ZERO),
+        None => Ok(()),
+    };
+    if Processes::for_place(staging.path()).running().is_empty() {
+        remove_group(staging.path());
+        credentials::remove(staging.path());
     }
-
-    fn try_undo(&self, staging: &Target) -> Result<()> {
-        self.own.kill(Vec::new())?;
-        let ended = self.mounter.map_or(Ok(()), |mounter| mounter.end(staging.path(), Duration::ZERO));
-        if Processes::for_place(staging.path()).running().is_empty() {
-            remove_group(staging.path());
-            credentials::remove(staging.path());
-        }
-        let _lock = DaemonStartLock::take(STAGE, staging, HEALTH_TIME_LIMIT)?;
-        unmount_without_daemon(staging)?;
-        if self.created == Created::Created && Processes::for_place(staging.path()).running().is_empty() {
-            staging.remove()?;
-        }
-        if self.is_restart && matches!(staging.state()?, MountState::NotMounted) {
-            mount_lost_placeholder(staging)?;
-        }
-        ended
+    let _lock = DaemonStartLock::take(STAGE, staging, HEALTH_TIME_LIMIT)?;
+    unmount_without_daemon(staging)?;
+    if created == Created::Created && Processes::for_place(staging.path()).running().is_empty() {
+        staging.remove()?;
     }
+    if is_restart && matches!(staging.state()?, MountState::NotMounted) {
+        mount_lost_placeholder(staging)?;
+    }
+    ended
 }

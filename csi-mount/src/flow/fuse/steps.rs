@@ -13,8 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flow::shared;
 use crate::mounting::attach::Outcome;
 use crate::mounting::unmount::{UNMOUNT_TIME_LIMIT, Unmounted};
-use crate::place::target::{Removed, Target};
-use crate::sys::attributes::MountAttributes;
+use crate::place::target::Target;
+use crate::sys::deadline::deadline;
 use crate::table::mountinfo::{mounts, siblings};
 
 const STAGE: &str = "stage";
@@ -36,16 +36,6 @@ pub fn exceeded_memory_limit(staging: impl AsRef<Path>) -> Option<u64> {
     memory::MemoryGroup::existing(staging.as_ref())?.exceeded()
 }
 
-/// See [`FuseVolumes::publish`](crate::FuseVolumes::publish).
-pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttributes) -> Result<Outcome> {
-    shared::publish(staging, target, attributes)
-}
-
-/// See [`FuseVolumes::unpublish`](crate::FuseVolumes::unpublish).
-pub fn unpublish(target: &Target) -> Result<Removed> {
-    shared::unpublish(target, UNMOUNT_TIME_LIMIT)
-}
-
 /// See [`FuseVolumes::unstage`](crate::FuseVolumes::unstage).
 pub fn unstage(staging: &Target, limit: Duration) -> Result<Unmounted> {
     let _lock = lock_threads(UNSTAGE, staging, START_TIME_LIMIT)?;
@@ -56,10 +46,11 @@ pub fn unstage(staging: &Target, limit: Duration) -> Result<Unmounted> {
         return Ok(Unmounted::NotMounted);
     }
     refuse_published(staging)?;
-    let deadline = Instant::now() + limit;
     let processes = Processes::for_place(staging.path());
     // A daemon closes its device with the unmount, and can then have data to send.
     let serving = processes.held();
+    // The search takes nothing of the time that the daemon has for its data.
+    let deadline = deadline(limit);
     let unmounted = shared::unstage(staging, limit)?;
     if !processes.wait_until_ended(&serving, deadline.saturating_duration_since(Instant::now())) {
         tracing::warn!(at = %staging.path().display(), "killing a daemon that does not end");

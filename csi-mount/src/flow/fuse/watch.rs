@@ -1,12 +1,16 @@
 //! Watching a daemon: its output is copied into the log, and its end is noticed.
 
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::FuseDaemon;
+use super::device::is_connected;
 use super::output::{Copier, LastLines, Output};
 use super::processes::Processes;
 use crate::place::owner::Owner;
@@ -30,13 +34,17 @@ pub(super) struct DaemonRun {
     pub(super) again: Option<FuseDaemon>,
     /// How often it was started again without having run for a while.
     pub(super) restarts: u32,
+    /// Whether its stage has succeeded. Otherwise that stage's caller tries again, and nobody else does. It is final when
+    /// the stage releases the lock of its place.
+    pub(super) is_staged: Arc<AtomicBool>,
 }
 
 impl DaemonRun {
     pub(super) fn new(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Self {
         let again = daemon.is_restarted.then(|| daemon.clone());
         let owner = staging.owner().cloned();
-        Self { staging: staging.path().to_owned(), owner, again, restarts }
+        let is_staged = Arc::new(AtomicBool::new(true));
+        Self { staging: staging.path().to_owned(), owner, again, restarts, is_staged }
     }
 }
 
@@ -49,13 +57,20 @@ pub(super) struct DaemonEnd {
     pub(super) last_lines: String,
 }
 
+impl DaemonEnd {
+    /// How the program ended, for a message.
+    pub(super) fn how(&self) -> String {
+        self.status.map(|status| format!(": it ended with {status}")).unwrap_or_default()
+    }
+}
+
 pub(super) type AtEnd = fn(DaemonRun, &DaemonEnd);
 
 /// Watches a daemon that this process started, in a thread, so that the program does not stay a zombie.
 ///
-/// `name` is for its lines in the log.
+/// `name` is for its lines in the log. With the `device` of its mount, the daemon is its program in the foreground.
 pub(super) fn watch_started(
-    place: &Path,
+    device: Option<OwnedFd>,
     name: String,
     child: Child,
     output: &Output,
@@ -64,14 +79,14 @@ pub(super) fn watch_started(
     at_end: impl FnOnce(&DaemonEnd) + Send + 'static,
 ) -> Watched {
     let (sender, ended) = channel();
-    let copier = Copier::new(output, daemon.secrets(), name);
+    let copier = Copier::new(output, daemon.secrets(), processes.place(), name);
     let copier = copier.unwrap_or_else(|error| {
         tracing::warn!(%error, "the output of a FUSE daemon will not be logged");
         None
     });
     let last_lines = copier.as_ref().map(Copier::last_lines).unwrap_or_default();
     let launched = if daemon.launcher.is_empty() { Duration::ZERO } else { daemon.ready_time_limit };
-    let watch = Watch { place: place.to_owned(), processes, copier };
+    let watch = Watch { place: processes.place().to_owned(), processes, copier, device };
     spawn(move || watch.until_end(Some((child, sender)), launched, at_end));
     Watched { ended, last_lines }
 }
@@ -81,10 +96,10 @@ pub(super) fn watch_existing(staging: &Target, daemon: &FuseDaemon, at_end: AtEn
     let processes = Processes::for_place(staging.path());
     let Some(output) = processes.running().into_iter().find_map(Output::of_process) else { return };
     let at = staging.path().display().to_string();
-    match Copier::new(&output, daemon.secrets(), at) {
+    match Copier::new(&output, daemon.secrets(), staging.path(), at) {
         Ok(Some(copier)) => {
             let run = DaemonRun::new(staging, daemon, 0);
-            let watch = Watch { place: run.staging.clone(), processes, copier: Some(copier) };
+            let watch = Watch { place: run.staging.clone(), processes, copier: Some(copier), device: None };
             spawn(move || watch.until_end(None, Duration::ZERO, |end| at_end(run, end)));
         }
         Ok(None) => {}
@@ -103,6 +118,7 @@ struct Watch {
     place: PathBuf,
     processes: Processes,
     copier: Option<Copier>,
+    device: Option<OwnedFd>,
 }
 
 impl Watch {
@@ -115,6 +131,13 @@ impl Watch {
     ) {
         let start = Instant::now();
         let status = child.and_then(|(child, sender)| self.until_program_ended(child, &sender));
+        // The users of a mount whose program has died wait until the device is closed, and not for what is left of it.
+        if let Some(device) = self.device.take()
+            && is_connected(&device)
+            && let Err(error) = self.processes.kill(Vec::new())
+        {
+            tracing::info!(%error, "a helper process of a FUSE daemon that has died stays");
+        }
         let mut was_seen = false;
         loop {
             let held = self.processes.held();

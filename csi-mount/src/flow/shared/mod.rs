@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | stage | `stage`: mount once for the node | |
 //! | publish | `publish`: bind the staged filesystem | `publish_directly`: mount at the target |
-//! | stats | [`stats`](crate::stats()), [`health`](crate::health()) | the same |
+//! | stats | [`stats`](crate::Mounts::stats), [`health`](crate::Mounts::health) | the same |
 //! | unpublish | `unpublish` | `unpublish` |
 //! | unstage | `unstage` | |
 //!

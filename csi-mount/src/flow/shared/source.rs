@@ -85,15 +85,11 @@ impl SharedSource {
 
     /// Refuses an existing mount unless it is of this source and has the same attributes.
     pub(super) fn accept(&self, target: &Target, found: &Details) -> Result<()> {
-        let asked = self.options.attributes();
         if !self.is(&found.fs_type, &found.source, |device| found.is_on(device)) {
             let difference = format!("{} from {} is not mounted", self.fs_type, self.source);
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
-        if found.attributes != asked {
-            let difference = format!("{asked} was requested, but it is mounted with other attributes");
-            return Err(attach::refuse(MOUNT, target, found, &difference));
-        }
+        attach::require_attributes(MOUNT, target, found, self.options.attributes())?;
         if found.is_super_read_only && !self.options.is_read_only() {
             let reason = format!("the filesystem turned read-only: {found}");
             return Err(Error::new(ErrorKind::ReadOnly, MOUNT, reason)
@@ -139,7 +135,7 @@ mod tests {
     use super::*;
 
     fn entry(line: &str) -> MountEntry {
-        crate::parse_mountinfo(format!("{line}\n").as_bytes()).unwrap().remove(0)
+        crate::table::mountinfo::parse_mountinfo(format!("{line}\n").as_bytes()).unwrap().remove(0)
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::remote::paths::Finder;
 use crate::remote::record::{Portal, Record};
 use crate::remote::transport::{Attached, Connect};
 use crate::remote::{RemoteDisks, scsi};
+use crate::sys::deadline::deadline;
 
 impl Connect for IscsiTarget {
     fn disk(&self) -> Disk {
@@ -117,7 +118,7 @@ fn log_in_at(disks: &RemoteDisks, target: &IscsiTarget, portal: SocketAddr) -> R
     // Two logins at one time make two sessions, or the second one fails.
     let _lock = disks.records.lock(&format!("login {}", target.iqn))?;
     let disk = target.disk();
-    let end = Instant::now() + target.wait_limit;
+    let end = deadline(target.wait_limit);
     let portals = [Portal { address: portal, is_own: true }];
     loop {
         let tree = Tree::read(&disks.sys)?;

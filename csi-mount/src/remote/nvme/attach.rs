@@ -16,6 +16,7 @@ use crate::remote::multipath::{Multipath, SinglePath};
 use crate::remote::paths::{self, DiskState, Finder, Paths};
 use crate::remote::record::Record;
 use crate::remote::transport::{Attached, Connect, Transport, not_written};
+use crate::sys::deadline::deadline;
 use crate::sys::ids::DeviceNumber;
 
 /// How often controllers are asked for new namespaces, while the one that is wanted does not come.
@@ -111,7 +112,7 @@ impl Transport for Attached<'_, NvmeDisk> {
 
 /// Connects the portals that have no controller. One is enough.
 fn connect_all(sys: &Path, name: &str, target: &NvmeTarget) -> Result<()> {
-    let deadline = Instant::now() + target.wait_limit;
+    let deadline = deadline(target.wait_limit);
     let mut connected = 0;
     let mut errors = Vec::new();
     for portal in &target.portals {

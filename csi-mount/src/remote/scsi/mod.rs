@@ -29,7 +29,6 @@ use super::transport::{Transport, not_written};
 use crate::error::{Error, Result};
 use crate::sys::ids::DeviceNumber;
 
-/// The logical unit of an attachment.
 pub(super) trait LogicalUnit {
     fn sys(&self) -> &Path;
 

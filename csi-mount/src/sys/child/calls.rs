@@ -1,24 +1,33 @@
-//! What runs in a child: raw system calls, on memory that existed before the fork.
+//! What runs in a child: raw system calls, as those of rustix are, on memory that existed before the fork.
 
 use std::ffi::{CStr, c_int};
-use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
+use std::slice;
 
-use nix::errno::Errno;
 use nix::libc;
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, chmod, fstat, fstatfs, fsync, openat, statx,
+    syncfs, unlinkat,
+};
+use rustix::io::{Errno, Result};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
+use rustix::process::{Pid, Signal, fchdir, getppid, set_parent_process_death_signal, setpgid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::child_call::{ChildCall, MountElsewhere, Open};
 use super::{ANSWER, CLOSED, ChildReply};
-use crate::sys::descriptor::send_descriptor;
-use crate::sys::features::{self, Feature, OPENAT2};
+use crate::sys::features::{self, Feature};
 use crate::sys::ioctl::{self, LoopStatus, Unwritten};
-use crate::sys::new_mount::{self, MountMethod, NewMount};
+use crate::sys::new_mount::{MountMethod, NewMount, Refusal};
 
 /// Makes only raw system calls: another thread can have held any lock at the time of the fork.
-pub(super) fn in_child(question: ChildCall<'_>, socket: c_int, parent: libc::pid_t) -> ! {
+pub(super) fn in_child(question: ChildCall<'_>, socket: BorrowedFd<'_>, parent: Pid) -> ! {
     let (needed, named): (Option<c_int>, &[c_int]) = match question {
-        ChildCall::Open(Open { directory, .. }) => (directory.map(|fd| fd.as_raw_fd()), &[]),
-        ChildCall::Usage(fd)
+        ChildCall::Open(Open { directory: fd, .. })
+        | ChildCall::Usage(fd)
         | ChildCall::Health(fd)
         | ChildCall::WaitForThaw(fd)
         | ChildCall::ShutDown(fd, _)
@@ -36,55 +45,58 @@ pub(super) fn in_child(question: ChildCall<'_>, socket: c_int, parent: libc::pid
     };
     // An unmount must finish its writes even if the thread that asked for it ends.
     let is_bound = !matches!(question, ChildCall::Unmount(..));
-    // SAFETY: plain integers. The parent's descriptors must not stay open in a child that can get stuck.
-    unsafe {
-        if is_bound {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        }
-        // The parent can have died before the signal was requested.
-        if libc::getppid() != parent {
-            libc::_exit(1);
-        }
-        libc::setpgid(0, 0);
-        close_all_but(socket, needed.unwrap_or(socket), named);
-        libc::send(socket, [0_u8; CLOSED].as_ptr().cast(), CLOSED, libc::MSG_NOSIGNAL);
+    if is_bound {
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
     }
+    // The parent can have died before the signal was requested.
+    if getppid() != Some(parent) {
+        // SAFETY: it runs nothing of the parent's.
+        unsafe { libc::_exit(1) };
+    }
+    let _ = setpgid(None, None);
+    let number = socket.as_raw_fd();
+    // SAFETY: the parent's descriptors must not stay open in a child that can get stuck, and it uses no other one.
+    unsafe { close_all_but(number, needed.unwrap_or(number), named) };
+    let _ = send(socket, &[0; CLOSED], SendFlags::NOSIGNAL);
     let (answer, fd) = match question {
         ChildCall::Open(place) => match open(place) {
             Ok(fd) => (ChildReply::default(), Some(fd)),
-            Err(number) => (ChildReply { error: number, ..ChildReply::default() }, None),
+            Err(error) => (done(Err(error)), None),
         },
         ChildCall::Usage(fd) => (usage(fd), None),
-        ChildCall::Health(fd) => (ChildReply { stat_error: stat(fd), ..usage(fd) }, None),
-        ChildCall::Unmount(directory, name, flags) => (unmount(directory, name, flags), None),
-        ChildCall::Mount(NewMount { method, .. }) => match new_mount::make(method) {
+        ChildCall::Health(fd) => (health(fd), None),
+        ChildCall::Unmount(directory, name, flags) => {
+            // The child's working directory is its own.
+            (done(fchdir(directory).and_then(|()| unmount(name, flags))), None)
+        }
+        ChildCall::Mount(NewMount { method, .. }) => match method.make() {
             Ok(fd) => (ChildReply::default(), fd),
-            Err(refusal) => {
-                (ChildReply { error: refusal.error, setting: refusal.setting, ..ChildReply::default() }, None)
-            }
+            Err(Refusal { error, setting }) => (ChildReply { setting, ..done(Err(error)) }, None),
         },
-        ChildCall::LoopStatus(node) => (loop_status(node), None),
-        ChildCall::UnmountElsewhere(place) => {
-            let error = unmount_elsewhere(place).err().unwrap_or(0);
-            (ChildReply { error, ..ChildReply::default() }, None)
-        }
-        ChildCall::WaitForThaw(directory) => (wait_for_thaw(directory), None),
-        ChildCall::ShutDown(root, unwritten) => {
-            let error = shut_down(root, unwritten).err().unwrap_or(0);
-            (ChildReply { error, ..ChildReply::default() }, None)
-        }
-        ChildCall::Trim(root, start, length) => (trim(root, start, length), None),
+        ChildCall::LoopStatus(node) => (loop_status(node).unwrap_or_else(|error| done(Err(error))), None),
+        ChildCall::UnmountElsewhere(place) => (done(unmount_elsewhere(place)), None),
+        ChildCall::WaitForThaw(directory) => (done(wait_for_thaw(directory)), None),
+        ChildCall::ShutDown(root, unwritten) => (done(shut_down(root, unwritten)), None),
+        ChildCall::Trim(root, start, length) => match trim(root, start, length) {
+            Ok(blocks) => (ChildReply { blocks, ..ChildReply::default() }, None),
+            Err(error) => (done(Err(error)), None),
+        },
         #[cfg(feature = "remote")]
         ChildCall::Device(call) => (call.make(), None),
-        ChildCall::SetPermissions(directory, link, mode) => (set_permissions(directory, link, mode), None),
+        ChildCall::SetPermissions(directory, link, mode) => {
+            (done(set_permissions(directory, link, mode)), None)
+        }
     };
-    let bytes: *const ChildReply = &raw const answer;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut attached = SendAncillaryBuffer::new(&mut space);
+    let fd = fd.as_ref().map(|fd| [fd.as_fd()]);
+    if let Some(fd) = &fd {
+        attached.push(SendAncillaryMessage::ScmRights(fd));
+    }
     // SAFETY: `answer` is live and ANSWER bytes long, without padding; _exit runs nothing of the parent's.
     unsafe {
-        match fd {
-            Some(fd) => send_descriptor(socket, bytes.cast(), ANSWER, fd),
-            None => libc::send(socket, bytes.cast(), ANSWER, libc::MSG_NOSIGNAL),
-        };
+        let bytes = slice::from_raw_parts((&raw const answer).cast::<u8>(), ANSWER);
+        let _ = sendmsg(socket, &[IoSlice::new(bytes)], &mut attached, SendFlags::NOSIGNAL);
         libc::_exit(0)
     }
 }
@@ -114,50 +126,36 @@ unsafe fn close_all_but(one: c_int, other: c_int, named: &[c_int]) {
     }
 }
 
-/// `struct open_how`.
-#[repr(C)]
-struct OpenHow {
-    flags: u64,
-    mode: u64,
-    resolve: u64,
+fn done(result: Result<()>) -> ChildReply {
+    ChildReply { error: number_of(result), ..ChildReply::default() }
 }
 
-fn open(place: Open<'_>) -> Result<c_int, u64> {
-    let directory = place.directory.map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
-    let flags = place.flags | libc::O_PATH | libc::O_CLOEXEC;
+fn number_of(result: Result<()>) -> u64 {
+    result.err().map_or(0, |error| error.raw_os_error() as u64)
+}
+
+fn open(place: Open<'_>) -> Result<OwnedFd> {
     loop {
-        let how = OpenHow { flags: flags as u64, mode: 0, resolve: place.resolve };
-        // SAFETY: the path is a C string that the parent keeps, `how` a live struct of the size that is
-        // passed.
-        let fd = unsafe {
-            if place.resolve == 0 {
-                libc::openat(directory, place.path.as_ptr(), flags)
-            } else {
-                let how = &raw const how;
-                let size = size_of::<OpenHow>();
-                libc::syscall(OPENAT2, directory, place.path.as_ptr(), how, size) as c_int
-            }
-        };
-        match Errno::last_raw() {
-            _ if fd >= 0 => return Ok(fd),
+        match place.open() {
             // Something was renamed during the walk, so the kernel cannot guarantee the result.
-            libc::EAGAIN => {}
-            number => return Err(number as u64),
+            Err(Errno::AGAIN) => {}
+            opened => return opened,
         }
     }
 }
 
-pub(super) fn usage(fd: BorrowedFd<'_>) -> ChildReply {
-    let mut found = MaybeUninit::<libc::statfs64>::zeroed();
-    // SAFETY: the buffer is live and of the call's type.
-    let error = error_of(unsafe { libc::fstatfs64(fd.as_raw_fd(), found.as_mut_ptr()) });
-    // SAFETY: all zeros is a valid value of this struct of integers, and the kernel overwrote it with
-    // another.
-    let found = unsafe { found.assume_init() };
+pub(super) fn health(fd: BorrowedFd<'_>) -> ChildReply {
+    ChildReply { stat_error: number_of(stat(fd)), ..usage(fd) }
+}
+
+fn usage(fd: BorrowedFd<'_>) -> ChildReply {
+    let found = match fstatfs(fd) {
+        Ok(found) => found,
+        Err(error) => return done(Err(error)),
+    };
     // The counts are in fragments if the filesystem has them.
     let block_size = if found.f_frsize > 0 { found.f_frsize } else { found.f_bsize };
     ChildReply {
-        error,
         block_size: block_size as u64,
         blocks: found.f_blocks,
         blocks_free: found.f_bfree,
@@ -168,179 +166,96 @@ pub(super) fn usage(fd: BorrowedFd<'_>) -> ChildReply {
     }
 }
 
-fn set_permissions(directory: BorrowedFd<'_>, link: &CStr, mode: u32) -> ChildReply {
-    const BITS: u32 = 0o7777;
-    let mut found = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the buffer is live and of the call's type.
-    let error = error_of(unsafe { libc::fstat(directory.as_raw_fd(), found.as_mut_ptr()) });
-    // SAFETY: all zeros is a valid value of this struct of integers, and the kernel overwrote it with
-    // another.
-    let is_right = unsafe { found.assume_init() }.st_mode & BITS == mode & BITS;
-    if error != 0 || is_right {
-        return ChildReply { error, ..ChildReply::default() };
+fn set_permissions(directory: BorrowedFd<'_>, link: &CStr, mode: u32) -> Result<()> {
+    let mode = Mode::from_raw_mode(mode & 0o7777);
+    if Mode::from_raw_mode(fstat(directory)?.st_mode) == mode {
+        return Ok(());
     }
     // `fchmod` refuses an `O_PATH` descriptor.
-    // SAFETY: the link is a C string that the parent keeps.
-    let result = unsafe { libc::chmod(link.as_ptr(), mode & BITS) };
-    ChildReply { error: error_of(result), ..ChildReply::default() }
+    chmod(link, mode)
 }
 
 /// The kernel asks for write access before it looks up the name. Nothing changes: no directory has this name.
-fn wait_for_thaw(directory: BorrowedFd<'_>) -> ChildReply {
+fn wait_for_thaw(directory: BorrowedFd<'_>) -> Result<()> {
     const UNUSED_NAME: &CStr =
         c"csi-mount asks whether this filesystem is frozen; no directory has this name";
-    // SAFETY: the name is a C string, the descriptor is open until the child exits.
-    let result = unsafe { libc::unlinkat(directory.as_raw_fd(), UNUSED_NAME.as_ptr(), libc::AT_REMOVEDIR) };
-    ChildReply { error: error_of(result), ..ChildReply::default() }
+    unlinkat(directory, UNUSED_NAME, AtFlags::REMOVEDIR)
 }
 
 /// The root is an `O_PATH` descriptor. An XFS that shut down does not even open it.
-fn shut_down(root: BorrowedFd<'_>, unwritten: Unwritten) -> Result<(), u64> {
+fn shut_down(root: BorrowedFd<'_>, unwritten: Unwritten) -> Result<()> {
     let directory = match open_for_ioctl(root) {
-        Err(number) if number == libc::EIO as u64 => return Ok(()),
+        Err(Errno::IO) => return Ok(()),
         opened => opened?,
     };
     if is_shut_down(directory) {
         return Ok(());
     }
     if unwritten == Unwritten::WrittenBack {
-        // SAFETY: takes a descriptor, which is open.
-        match error_of(unsafe { libc::syncfs(directory.as_raw_fd()) }) {
-            0 => {}
-            number => return Err(number),
-        }
+        syncfs(directory)?;
     }
-    ioctl::shut_down(directory, unwritten).map_err(|error| error as i32 as u64)?;
+    ioctl::shut_down(directory, unwritten)?;
     // XFS reports a success also where its device could not be frozen, and it was not shut down.
-    if is_shut_down(directory) { Ok(()) } else { Err(libc::EBUSY as u64) }
+    if is_shut_down(directory) { Ok(()) } else { Err(Errno::BUSY) }
 }
 
 /// Opens a directory for more than `O_PATH` allows. It stays open until the child exits.
-fn open_for_ioctl<'a>(root: BorrowedFd<'_>) -> Result<BorrowedFd<'a>, u64> {
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: the name is a C string, and `root` is open.
-    let fd = unsafe { libc::openat(root.as_raw_fd(), c".".as_ptr(), flags) };
-    if fd < 0 {
-        return Err(Errno::last_raw() as u64);
-    }
-    // SAFETY: it was just opened, and nothing in the child closes it.
-    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+fn open_for_ioctl<'a>(root: BorrowedFd<'_>) -> Result<BorrowedFd<'a>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(root, c".", flags, Mode::empty()).map(kept_open)
 }
 
-fn trim(root: BorrowedFd<'_>, start: u64, length: u64) -> ChildReply {
-    let freed = open_for_ioctl(root)
-        .and_then(|directory| ioctl::trim(directory, start, length).map_err(|error| error as i32 as u64));
-    match freed {
-        Ok(blocks) => ChildReply { blocks, ..ChildReply::default() },
-        Err(error) => ChildReply { error, ..ChildReply::default() },
-    }
+fn kept_open<'a>(opened: OwnedFd) -> BorrowedFd<'a> {
+    // SAFETY: it was just opened, and nothing in the child closes it.
+    unsafe { BorrowedFd::borrow_raw(opened.into_raw_fd()) }
+}
+
+fn trim(root: BorrowedFd<'_>, start: u64, length: u64) -> Result<u64> {
+    ioctl::trim(open_for_ioctl(root)?, start, length)
 }
 
 /// Whether the filesystem refuses to work: each `fsync(2)` of a directory fails (ext4, btrfs), or its `fstat(2)`
 /// (XFS). An error of an earlier write is reported once only.
 fn is_shut_down(directory: BorrowedFd<'_>) -> bool {
-    let fails = || {
-        // SAFETY: takes a descriptor, which is open.
-        error_of(unsafe { libc::fsync(directory.as_raw_fd()) }) == libc::EIO as u64
-    };
-    stat(directory) == libc::EIO as u64 || (fails() && fails())
+    let fails = || fsync(directory) == Err(Errno::IO);
+    stat(directory) == Err(Errno::IO) || (fails() && fails())
 }
 
 /// The open comes first and can hang as well: it reads the partition table of a new device.
-fn loop_status(node: &CStr) -> ChildReply {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    // SAFETY: the path is a C string that the parent keeps.
-    let fd = unsafe { libc::open(node.as_ptr(), flags) };
-    if fd < 0 {
-        return ChildReply { error: Errno::last_raw() as u64, ..ChildReply::default() };
-    }
-    // SAFETY: it was just opened, and is open until the child exits.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    match ioctl::loop_status(fd) {
-        Ok(info) => {
-            let sequence = ioctl::disk_sequence(fd).unwrap_or(0);
-            ChildReply { words: LoopStatus { info, sequence }.to_words(), ..ChildReply::default() }
-        }
-        Err(error) => ChildReply { error: error as i32 as u64, ..ChildReply::default() },
-    }
+fn loop_status(node: &CStr) -> Result<ChildReply> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let fd = openat(CWD, node, flags, Mode::empty()).map(kept_open)?;
+    let info = ioctl::loop_status(fd)?;
+    let sequence = ioctl::disk_sequence(fd).unwrap_or(0);
+    Ok(ChildReply { words: LoopStatus { info, sequence }.to_words(), ..ChildReply::default() })
 }
 
-/// The error number of a `statx` that the file's server must answer.
-pub(super) fn stat(fd: BorrowedFd<'_>) -> u64 {
-    /// `STATX_BASIC_STATS`
-    const BASIC_STATS: libc::c_uint = 0x7ff;
-    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC | libc::AT_NO_AUTOMOUNT;
-    let fd = fd.as_raw_fd();
-    let path = c"".as_ptr();
-    // As large as `struct statx`. The content is not used.
-    let mut found = [0_u64; 32];
-    // SAFETY: the path is a C string, the buffer live and as large as what the kernel writes.
-    let result = unsafe { libc::syscall(libc::SYS_statx, fd, path, flags, BASIC_STATS, found.as_mut_ptr()) };
-    error_of(result as c_int)
-}
-
-fn unmount(directory: BorrowedFd<'_>, name: &CStr, flags: c_int) -> ChildReply {
-    // SAFETY: the name is a C string that the parent keeps. The child's working directory is its own.
-    let error = unsafe {
-        match error_of(libc::fchdir(directory.as_raw_fd())) {
-            0 => error_of(libc::umount2(name.as_ptr(), flags)),
-            error => error,
-        }
-    };
-    ChildReply { error, ..ChildReply::default() }
+/// A `statx` that the file's server must answer.
+fn stat(fd: BorrowedFd<'_>) -> Result<()> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
+    statx(fd, c"", flags, StatxFlags::BASIC_STATS).map(drop)
 }
 
 /// Does nothing and returns `ESTALE` if a different mount is there.
-fn unmount_elsewhere(place: MountElsewhere<'_>) -> Result<(), u64> {
-    let checked = |result: c_int| match error_of(result) {
-        0 => Ok(()),
-        error => Err(error),
-    };
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: the child has one thread and shares nothing with its parent that setns or fchdir changes. The
-    // paths are C strings that the parent keeps.
-    unsafe {
-        checked(libc::setns(place.namespace.as_raw_fd(), libc::CLONE_NEWNS))?;
-        let directory = libc::open(place.directory.as_ptr(), flags);
-        if directory < 0 {
-            return Err(Errno::last_raw() as u64);
-        }
-        checked(libc::fchdir(directory))?;
-        libc::close(directory);
-    }
+fn unmount_elsewhere(place: MountElsewhere<'_>) -> Result<()> {
+    move_into_link_name_space(place.namespace, Some(LinkNameSpaceType::Mount))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    fchdir(openat(CWD, place.directory, flags, Mode::empty())?)?;
     if mount_at(place.name)? != place.mount {
-        return Err(libc::ESTALE as u64);
+        return Err(Errno::STALE);
     }
     // Without MNT_DETACH and MNT_FORCE, so that the kernel refuses it while the mount is in use.
-    // SAFETY: the name is a C string that the parent keeps.
-    checked(unsafe { libc::umount2(place.name.as_ptr(), libc::UMOUNT_NOFOLLOW) })
+    unmount(place.name, UnmountFlags::NOFOLLOW)
 }
 
 /// The id of the mount whose root has this name in the child's working directory.
-fn mount_at(name: &CStr) -> Result<u64, u64> {
-    /// `STATX_MNT_ID` and `STATX_ATTR_MOUNT_ROOT`
-    const MOUNT_ID: libc::c_uint = 0x1000;
-    const MOUNT_ROOT: u64 = 0x2000;
-    let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
-    let mut found = MaybeUninit::<libc::statx>::zeroed();
-    let name = name.as_ptr();
-    // SAFETY: the path is a C string, the buffer live and of the call's type.
-    let result =
-        unsafe { libc::syscall(libc::SYS_statx, libc::AT_FDCWD, name, flags, MOUNT_ID, found.as_mut_ptr()) };
-    match error_of(result as c_int) {
-        0 => {}
-        error => return Err(error),
-    }
-    // SAFETY: all zeros is a valid value of this struct of integers, and the kernel overwrote it with
-    // another.
-    let found = unsafe { found.assume_init() };
-    if found.stx_attributes & MOUNT_ROOT != 0 && found.stx_mask & MOUNT_ID != 0 {
+fn mount_at(name: &CStr) -> Result<u64> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let found = statx(CWD, name, flags, StatxFlags::MNT_ID)?;
+    let knows_mount = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+    if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) && knows_mount {
         Ok(found.stx_mnt_id)
     } else {
-        Err(libc::ESTALE as u64)
+        Err(Errno::STALE)
     }
-}
-
-fn error_of(result: c_int) -> u64 {
-    if result == 0 { 0 } else { Errno::last_raw() as u64 }
 }

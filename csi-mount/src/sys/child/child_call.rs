@@ -1,7 +1,10 @@
 //! What a child is asked.
 
-use std::ffi::{CStr, c_int};
-use std::os::fd::BorrowedFd;
+use std::ffi::CStr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::mount::UnmountFlags;
 
 use crate::sys::ioctl::Unwritten;
 use crate::sys::new_mount::NewMount;
@@ -16,7 +19,7 @@ pub(crate) enum ChildCall<'a> {
     /// `fstatfs(2)`, and a `statx(2)` that must ask the server.
     Health(BorrowedFd<'a>),
     /// `umount2(2)` of this name in the directory, with these flags.
-    Unmount(BorrowedFd<'a>, &'a CStr, c_int),
+    Unmount(BorrowedFd<'a>, &'a CStr, UnmountFlags),
     /// A new mount; the reply has its descriptor, unless it is made at a path.
     Mount(NewMount<'a>),
     /// `LOOP_GET_STATUS64` of this node: the kernel stats the backing file, which asks that file's
@@ -51,11 +54,20 @@ pub(crate) struct MountElsewhere<'a> {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Open<'a> {
-    /// None if the path is absolute.
-    pub(crate) directory: Option<BorrowedFd<'a>>,
+    pub(crate) directory: BorrowedFd<'a>,
     pub(crate) path: &'a CStr,
-    /// `O_…`
-    pub(crate) flags: c_int,
-    /// `RESOLVE_…`. If it is not 0, `openat2` is used.
-    pub(crate) resolve: u64,
+    pub(crate) flags: OFlags,
+    /// Only for a caller that has `openat2`.
+    pub(crate) resolve: ResolveFlags,
+}
+
+impl Open<'_> {
+    pub(crate) fn open(self) -> rustix::io::Result<OwnedFd> {
+        let Self { directory, path, flags, resolve } = self;
+        if resolve.is_empty() {
+            openat(directory, path, flags, Mode::empty())
+        } else {
+            openat2(directory, path, flags, Mode::empty(), resolve)
+        }
+    }
 }

@@ -5,7 +5,7 @@ mod child_call;
 
 use std::io::{self, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -115,7 +115,7 @@ impl Stuck {
 
 /// The answer of a filesystem that answers from memory, without a child process.
 pub(crate) fn usage_from_memory(fd: BorrowedFd<'_>) -> ChildReply {
-    ChildReply { stat_error: calls::stat(fd), ..calls::usage(fd) }
+    calls::health(fd)
 }
 
 impl Child {
@@ -124,7 +124,7 @@ impl Child {
     pub(crate) fn start(question: ChildCall<'_>) -> io::Result<Self> {
         let kind = SocketType::SEQPACKET;
         let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        let parent = nix::unistd::getpid();
+        let parent = rustix::process::getpid();
         // A signal handler of the parent must not run in the child, where it would act in the name of the
         // parent.
         let mut before = SigSet::empty();
@@ -133,7 +133,7 @@ impl Child {
         // SAFETY: the child runs only `in_child`, which makes raw system calls on memory that existed before
         // the fork, takes no lock, allocates nothing, and never returns.
         let forked = match unsafe { libc::fork() } {
-            0 => calls::in_child(question, theirs.as_raw_fd(), parent.as_raw()),
+            0 => calls::in_child(question, theirs.as_fd(), parent),
             pid => Errno::result(pid),
         };
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;

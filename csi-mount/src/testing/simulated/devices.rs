@@ -15,6 +15,7 @@ use crate::device::users::DeviceUser;
 use crate::device::wait::DiskSource;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::ids::DeviceNumber;
+use crate::testing::disks::FoundDisk;
 
 impl State {
     pub(super) fn node(&self, operation: &'static str, path: &Path) -> Result<&Node> {
@@ -99,15 +100,8 @@ impl State {
     }
 }
 
-/// A device of a simulated node that was found.
-pub(crate) struct FoundDevice {
-    pub(super) path: PathBuf,
-    number: DeviceNumber,
-    size: u64,
-}
-
 impl DiskSource for SimulatedNode {
-    type Disk = FoundDevice;
+    type Disk = FoundDisk;
 
     fn disks(&self) -> Result<Vec<(DeviceNumber, DeviceIdentity)>> {
         let state = self.state();
@@ -125,7 +119,7 @@ impl DiskSource for SimulatedNode {
         let state = self.state();
         state.refuse_crashed()?;
         let node = state.node("open block device", path)?;
-        Ok(FoundDevice { path: state.device(path).to_owned(), number: node.number, size: node.size })
+        Ok(FoundDisk::new(state.device(path).to_owned(), node.number, node.size))
     }
 
     fn open_number(&self, number: DeviceNumber) -> Result<Self::Disk> {
@@ -137,18 +131,6 @@ impl DiskSource for SimulatedNode {
 
     fn is_link(&self, path: &Path) -> bool {
         self.state().links.contains_key(path)
-    }
-
-    fn number(disk: &FoundDevice) -> DeviceNumber {
-        disk.number
-    }
-
-    fn path(disk: &FoundDevice) -> &Path {
-        &disk.path
-    }
-
-    fn size(disk: &FoundDevice) -> Result<u64> {
-        Ok(disk.size)
     }
 }
 
@@ -165,10 +147,6 @@ pub(crate) fn wait_at(simulated: &SimulatedNode, expected: &ExpectedDevice, path
 pub(crate) fn find(simulated: &SimulatedNode, expected: &ExpectedDevice) -> Result<Option<PathBuf>> {
     drop(simulated.begin()?);
     Ok(expected.find_in(simulated)?.map(|device| device.path))
-}
-
-pub(crate) fn identity(simulated: &SimulatedNode, device: &Path) -> Result<DeviceIdentity> {
-    Ok(simulated.begin()?.node("open block device", device)?.identity.clone())
 }
 
 pub(crate) fn size(simulated: &SimulatedNode, device: &Path) -> Result<u64> {
@@ -190,9 +168,9 @@ pub(crate) fn in_use(simulated: &SimulatedNode, device: &Path) -> Result<DeviceU
     Ok(if state.is_mounted(number) { DeviceUse::InUse } else { DeviceUse::Free })
 }
 
-pub(crate) fn users(simulated: &SimulatedNode, device: &Path) -> Result<Vec<DeviceUser>> {
+pub(crate) fn users(simulated: &SimulatedNode, device: &Path) -> Result<Vec<String>> {
     let in_use = in_use(simulated, device)? == DeviceUse::InUse;
-    Ok(in_use.then_some(DeviceUser::Unknown).into_iter().collect())
+    Ok(in_use.then(|| DeviceUser::Unknown.to_string()).into_iter().collect())
 }
 
 pub(crate) fn disk_sequence(simulated: &SimulatedNode, device: &Path) -> Result<Option<u64>> {

@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::libc;
 
 use super::disks::FakeDisk;
-use crate::device::sysfs::DeviceIdentity;
 use crate::error::{ErrorKind, Result};
 use crate::mounted::health::MountHealth;
 use crate::sys::attributes::MountAttributes;
@@ -40,7 +39,7 @@ use state::{Content, Disk, Node, Root, State};
 /// # fn main() -> csi_mount::Result<()> {
 /// let node = SimulatedNode::new();
 /// let host = node.host();
-/// let disk = node.add_disk(64 << 20);
+/// let disk = node.attach_disk("vol-1", 64 << 20);
 /// node.create_dir("/staging");
 /// let place = |path: &str| OwnedPath::new(path, Owner::new("disks.example.org", "vol-1"));
 ///
@@ -77,26 +76,19 @@ impl SimulatedNode {
         Ok(state)
     }
 
-    /// Adds a blank disk of this size in bytes, and returns the path of its device node.
-    pub fn add_disk(&self, size: u64) -> PathBuf {
-        let mut state = self.state();
-        state.disks.push(Disk { size, content: Content::Blank });
-        let disk = state.disks.len() - 1;
-        let number = DeviceNumber::new(0, 0);
-        let identity = DeviceIdentity::default();
-        let node = Node { number, disk, size, is_read_only: false, backing: None, made_for: None, identity };
-        state.add_node("sim", node).0
-    }
-
     /// Attaches the disk with this serial number, as a cloud does, and returns the path of its device node. A disk that
     /// was attached before has its content; a new one is blank. One that is attached gets this size in bytes.
     pub fn attach_disk(&self, serial: &str, size: u64) -> PathBuf {
-        let attached = self.state().node_with_serial(serial);
-        if let Some(path) = attached {
-            self.resize_disk(&path, size);
+        let mut state = self.state();
+        if let Some(path) = state.node_with_serial(serial) {
+            let node = state.nodes.get_mut(&path).expect("the device exists");
+            node.size = size;
+            let disk = node.disk;
+            state.disks[disk].size = size;
             return path;
         }
-        let name = format!("sim{}", self.state().next());
+        let name = format!("sim{}", state.next());
+        drop(state);
         self.attach(&FakeDisk::virtio(&name).serial(serial).size(size))
     }
 
@@ -142,18 +134,6 @@ impl SimulatedNode {
     /// Makes or changes a link to a device, as udev does: `/dev/disk/by-id/virtio-disk-1` to `/dev/vdb`.
     pub fn link(&self, link: impl Into<PathBuf>, device: impl Into<PathBuf>) {
         self.state().links.insert(link.into(), device.into());
-    }
-
-    /// Gives a disk another size in bytes, which its device reports at once.
-    ///
-    /// # Panics
-    /// If there is no such device.
-    pub fn resize_disk(&self, device: impl AsRef<Path>, size: u64) {
-        let mut state = self.state();
-        let node = state.nodes.get_mut(device.as_ref()).expect("the device exists");
-        node.size = size;
-        let disk = node.disk;
-        state.disks[disk].size = size;
     }
 
     /// Takes the device away, as when the cloud detaches a disk or a cable is pulled: filesystems that are still
@@ -359,7 +339,6 @@ fn os(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
 
-/// The filesystem that is mounted at a path.
 fn mounted(state: &State, path: &Path) -> usize {
     match state.top(path).map(|mount| &mount.root) {
         Some(Root::Filesystem(index)) => *index,

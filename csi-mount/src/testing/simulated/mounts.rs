@@ -81,8 +81,8 @@ impl State {
             });
             let parent = above.max_by_key(|other| (other.path.components().count(), other.id));
             MountEntry {
-                id: MountId::new(mount.id),
-                parent: MountId::new(parent.map_or(1, |parent| parent.id)),
+                id: MountId(mount.id),
+                parent: MountId(parent.map_or(1, |parent| parent.id)),
                 device,
                 root,
                 mount_point: mount.path.clone(),
@@ -113,9 +113,9 @@ pub(crate) fn state(simulated: &SimulatedNode, path: &Path) -> Result<MountState
     let Some(mount) = state.top(path) else {
         return Ok(if state.exists(path) { MountState::NotMounted } else { MountState::Absent });
     };
-    let id = MountId::new(mount.id);
+    let id = MountId(mount.id);
     let device = state.table().iter().find(|entry| entry.id == id).map(|entry| entry.device);
-    Ok(MountState::Mounted(MountPoint::new(id, device.unwrap_or(DeviceNumber::new(0, 0)))))
+    Ok(MountState::Mounted(MountPoint { id, device: device.unwrap_or(DeviceNumber::new(0, 0)) }))
 }
 
 pub(crate) fn health(simulated: &SimulatedNode, path: &Path) -> Result<MountHealth> {

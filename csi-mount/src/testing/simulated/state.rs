@@ -183,7 +183,6 @@ impl State {
         self.last
     }
 
-    /// The topmost mount at a path.
     pub(super) fn top(&self, path: &Path) -> Option<&Mount> {
         let path = resolved(path);
         self.mounts.iter().rev().find(|mount| mount.path == path)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use csi_core::controller::CreateRecord;
 use csi_core::kubernetes::Quantity;
-use csi_core::mount::{Host, LoopDevice, MountEntry, Target, mounts, unmount};
+use csi_core::mount::{Host, MountEntry, Target, mounts, unmount};
 use csi_core::node::{
     NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnstageVolumeRequest, StageUnstageVolume as _,
 };
@@ -86,7 +86,7 @@ fn undo_publish(store: &Store<InlineRecord>, id: &str, kind: Kind) -> Result<()>
     if staging.try_exists()? {
         unmount(&Target::new(&staging)?)?;
     }
-    LoopDevice::detach_all(kind.content(&place))?;
+    Host::kernel().devices().loop_detach(&kind.content(&place))?;
     store.remove(id)
 }
 
@@ -97,8 +97,10 @@ fn is_used(host: &Host, kind: Kind, place: &Path) -> Result<bool> {
     match kind {
         Kind::Directory => Ok(!mounted_from(host, &content)?.is_empty()),
         Kind::Image => {
-            let Some(device) = LoopDevice::find(&content)?.into_iter().next() else { return Ok(false) };
-            let elsewhere = |entry: &MountEntry| entry.is_on(device.number()) && entry.mount_point != staging;
+            let Some(device) = host.devices().loop_devices(&content)?.into_iter().next() else {
+                return Ok(false);
+            };
+            let elsewhere = |entry: &MountEntry| entry.is_on(device.number) && entry.mount_point != staging;
             Ok(mounts()?.iter().any(elsewhere))
         }
     }

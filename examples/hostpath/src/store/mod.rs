@@ -5,11 +5,10 @@
 //! Opening the store empties both directories. A record is kept by [`Records`], so it
 //! is the old or the new one.
 
-mod id;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::ops::Bound;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -21,8 +20,6 @@ use csi_core::{Error, IoContext as _, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use id::new_id;
-
 use crate::kind::Kind;
 
 /// The id of the one record in an object's directory.
@@ -33,7 +30,9 @@ const OLD: &str = ".old";
 /// The record of an object.
 pub(crate) trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
     /// The name in the object's create request, if it has one. Names are unique in a store.
-    fn name(&self) -> Option<&str>;
+    fn name(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// The objects of one kind, on the disk and in memory. Memory is valid because only this process writes.
@@ -125,7 +124,9 @@ impl<T: Record> Store<T> {
                     entries.unreadable.insert(id.to_owned(), why.to_string());
                 }
             }
-            if let Ok(directory) = File::open(&place) {
+            if let Ok(directory) = File::open(&place)
+                && place.is_dir()
+            {
                 record_in::<T>(Ok(directory), &place)?.remove_unfinished()?;
             }
         }
@@ -180,7 +181,8 @@ impl<T: Record> Store<T> {
         match (found, entries.unreadable.values().next()) {
             (Some((id, entry)), _) => Ok(Some((id.clone(), entry.record()))),
             (None, Some(why)) => {
-                Err(Error::Internal(format!("it can be the record of {name}: {why}").into()))
+                let text = format!("it can be the record of {name}: {why}. Then start the driver again");
+                Err(Error::Internal(text.into()))
             }
             (None, None) => Ok(None),
         }
@@ -365,6 +367,10 @@ pub(crate) fn read_record<T: Record>(place: &Path) -> Result<Option<T>> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
         }
+        Ok(_) if !place.is_dir() => {
+            let text = format!("{}: is not the directory of an object; move it away", place.display());
+            return Err(Error::Internal(text.into()));
+        }
         directory => record_in::<T>(directory, place)?,
     };
     let refuse = |why: String| {
@@ -390,6 +396,19 @@ fn write_record<T: Record>(place: &Path, id: &str, record: T) -> Result<()> {
 
 fn record_in<T: Record>(directory: io::Result<File>, place: &Path) -> Result<Records<Stored<T>>> {
     Records::in_directory(directory.at("open", place)?, place)
+}
+
+/// Returns 128 random bits as text that is valid as a file name. An id does not contain the object's name:
+/// the name can be used again after a deletion, and late calls for the old object must not affect the new.
+pub(crate) fn new_id() -> Result<String> {
+    const RANDOM: &str = "/dev/urandom";
+    let mut bytes = [0; 16];
+    File::open(RANDOM).at("open", RANDOM)?.read_exact(&mut bytes).at("read", RANDOM)?;
+    Ok(bytes.iter().fold(String::with_capacity(32), |mut text, byte| {
+        // Writing to a String can't fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
 }
 
 /// Syncs a file, or the names in a directory, to the disk.

@@ -164,6 +164,20 @@ fn an_object_that_can_not_be_read_is_left_alone_and_never_counts_as_gone() {
     assert!(store.find("a").unwrap().is_none());
 }
 
+/// Such as a backup that somebody put there.
+#[test]
+fn a_file_among_the_objects_stops_no_start_and_is_reported_with_its_repair() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(&root);
+    store.commit(store.make("a".to_owned(), thing("one"), |_| Ok(())).unwrap()).unwrap();
+    fs::write(store.place("backup.tar"), "").unwrap();
+    let store = open(&root);
+    assert_eq!(ids(&store), ["a"]);
+    let error = store.by_name("two").unwrap_err().to_string();
+    let due = "backup.tar: is not the directory of an object; move it away. Then start the driver again";
+    assert!(error.ends_with(due), "{error}");
+}
+
 #[test]
 fn ids_are_file_names_that_nobody_had() {
     let one = new_id().unwrap();

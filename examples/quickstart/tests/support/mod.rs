@@ -66,6 +66,21 @@ impl Place {
         Running { child, lines, text: String::new() }
     }
 
+    /// Runs it, and presses Ctrl-C at the line that contains `marker` for the `count`th time. It is run again if it ended
+    /// before the signal came, as on a machine that has other work.
+    pub(crate) fn interrupt_at(&self, marker: &str, count: usize) -> (Option<i32>, String) {
+        let end = Instant::now() + Duration::from_secs(120);
+        loop {
+            let mut running = self.start(&[]);
+            running.until(marker, count);
+            running.ctrl_c();
+            let (status, text) = running.finish();
+            if status != Some(0) || Instant::now() > end {
+                return (status, text);
+            }
+        }
+    }
+
     /// Checks that no mount, loop device, process or file of this place is left.
     pub(crate) fn assert_clean(&self, text: &str) {
         let left = self.left();

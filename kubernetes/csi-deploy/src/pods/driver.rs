@@ -1,21 +1,17 @@
 //! The container of the driver.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::{
-    Container, EnvVar, ResourceRequirements, SecurityContext, Volume, VolumeMount,
-};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::{Value, json};
 
 use super::{
     Built, METRICS_PORT, SOCKET, api_token, config_volume, empty_dir, field, host_path, mount, port, probe,
-    restricted, secret_variable, secret_volume, variable,
+    read_only, restricted, secret_variable, secret_volume, unless_empty, variable,
 };
 use crate::options::FusePods;
 use crate::part::{DEVICES_DIR, POD_LOGS_DIR, Part, REGISTRATION_DIR, SOCKET_DIR, TEMPORARY_DIR};
 use crate::plan::Plan;
 use crate::rbac;
 use crate::settings::FilesDirectory;
+use crate::sidecars::API_RATE;
 
 /// Memory of the smallest driver with csi-core: 3.4 MiB when idle, 5.3 MiB after 10,000 calls
 /// (docs/benchmarks.md, "Footprint of a driver's process").
@@ -38,22 +34,19 @@ pub(super) fn container(plan: &Plan<'_>, part: Part) -> Built {
     let http = plan.probes_by_http();
     // In the sidecar's place, the port is its own.
     let ports = http.then(|| vec![port(METRICS_PORT, options.port)]);
-    Built {
-        container: Container {
-            name: "driver".to_owned(),
-            image: Some(options.image.clone()),
-            args: Some(arguments(plan, part)).filter(|args| !args.is_empty()),
-            env: Some(environment(plan, part)).filter(|env| !env.is_empty()),
-            liveness_probe: plan.probes(part).then(|| probe("/healthz", options.port)),
-            readiness_probe: (http && plan.probes(part)).then(|| probe("/readyz", options.port)),
-            ports,
-            resources: Some(resources(part)),
-            security_context: Some(security(plan, part)),
-            volume_mounts: Some(mounts),
-            ..Container::default()
-        },
-        volumes,
-    }
+    let container = json!({
+        "args": unless_empty(arguments(plan, part)),
+        "env": unless_empty(environment(plan, part)),
+        "image": options.image,
+        "livenessProbe": plan.probes(part).then(|| probe("/healthz", options.port)),
+        "name": "driver",
+        "ports": ports,
+        "readinessProbe": (http && plan.probes(part)).then(|| probe("/readyz", options.port)),
+        "resources": resources(part),
+        "securityContext": security(plan, part),
+        "volumeMounts": mounts,
+    });
+    Built { container, volumes }
 }
 
 fn arguments(plan: &Plan<'_>, part: Part) -> Vec<String> {
@@ -81,6 +74,9 @@ fn arguments(plan: &Plan<'_>, part: Part) -> Vec<String> {
             args.push(format!("--metrics-address=:{}", options.port));
         }
         args.push(format!("--grace={}s", options.grace.as_secs()));
+        if part == Part::Controller {
+            args.extend(in_place_of_sidecars(plan));
+        }
     }
     args.extend(options.arg.iter().cloned());
     args.extend(match part {
@@ -90,7 +86,23 @@ fn arguments(plan: &Plan<'_>, part: Part) -> Vec<String> {
     args
 }
 
-fn environment(plan: &Plan<'_>, part: Part) -> Vec<EnvVar> {
+/// The flags of csi-controllers.
+fn in_place_of_sidecars(plan: &Plan<'_>) -> Vec<String> {
+    let options = plan.options;
+    let mut args = Vec::new();
+    if !options.no_sidecars {
+        return args;
+    }
+    args.push("--no-sidecars".to_owned());
+    args.extend(options.default_fstype.iter().map(|fstype| format!("--default-fstype={fstype}")));
+    if options.cross_namespace_data_sources {
+        args.push("--cross-namespace-data-sources".to_owned());
+    }
+    args.extend(API_RATE.map(str::to_owned));
+    args
+}
+
+fn environment(plan: &Plan<'_>, part: Part) -> Vec<Value> {
     let mut variables = Vec::new();
     if plan.options.classic {
         variables.push(variable("CSI_ENDPOINT", &format!("unix://{SOCKET_DIR}/csi.sock")));
@@ -98,13 +110,16 @@ fn environment(plan: &Plan<'_>, part: Part) -> Vec<EnvVar> {
     if part == Part::Node || plan.options.classic {
         variables.push(field("NODE_ID", "spec.nodeName"));
     }
+    if part == Part::Controller && plan.options.no_sidecars {
+        variables.push(field("POD_NAME", "metadata.name"));
+    }
     variables.extend(plan.options.env.iter().map(|(name, value)| variable(name, value)));
-    let secrets = plan.options.secret_env.iter().filter(|variable| variable.is_in(part));
+    let secrets = plan.options.secret_env.iter().filter(|variable| variable.pods.have(part));
     variables.extend(secrets.map(|one| secret_variable(&one.name, &one.secret, &one.key)));
     variables
 }
 
-fn places(plan: &Plan<'_>, part: Part) -> (Vec<VolumeMount>, Vec<Volume>) {
+fn places(plan: &Plan<'_>, part: Part) -> (Vec<Value>, Vec<Value>) {
     let options = plan.options;
     let mut mounts = vec![mount(SOCKET, SOCKET_DIR)];
     let mut volumes = Vec::new();
@@ -128,10 +143,9 @@ fn places(plan: &Plan<'_>, part: Part) -> (Vec<VolumeMount>, Vec<Volume>) {
     };
     if let Some(propagation) = propagation {
         volumes.push(host_path("kubelet", &options.kubelet_dir, "Directory"));
-        mounts.push(VolumeMount {
-            mount_propagation: Some(propagation.to_owned()),
-            ..mount("kubelet", &options.kubelet_dir)
-        });
+        let mut kubelet = mount("kubelet", &options.kubelet_dir);
+        kubelet["mountPropagation"] = propagation.into();
+        mounts.push(kubelet);
         if options.devices {
             volumes.push(host_path("dev", DEVICES_DIR, "Directory"));
             mounts.push(mount("dev", DEVICES_DIR));
@@ -140,47 +154,38 @@ fn places(plan: &Plan<'_>, part: Part) -> (Vec<VolumeMount>, Vec<Volume>) {
     if part == Part::Node && options.fuse_pods.is_some() {
         // The names there show to which namespace a pod belongs.
         volumes.push(host_path("pod-logs", POD_LOGS_DIR, "Directory"));
-        mounts.push(VolumeMount { read_only: Some(true), ..mount("pod-logs", POD_LOGS_DIR) });
+        mounts.push(read_only("pod-logs", POD_LOGS_DIR));
     }
     for (index, path) in options.host_paths(part).1.iter().enumerate() {
         let name = format!("host-{index}");
         volumes.push(host_path(&name, path, "DirectoryOrCreate"));
         mounts.push(mount(&name, path));
     }
-    type MakeVolume = fn(&str, &str) -> Volume;
+    type MakeVolume = fn(&str, &str) -> Value;
     let settings: [(&str, &[FilesDirectory], MakeVolume); 2] =
         [("secret", &options.secret_files, secret_volume), ("config", &options.config_files, config_volume)];
     for (kind, directories, make) in settings {
-        let directories = directories.iter().filter(|directory| directory.is_in(part));
+        let directories = directories.iter().filter(|directory| directory.pods.have(part));
         for (index, directory) in directories.enumerate() {
             let name = format!("{kind}-{index}");
             volumes.push(make(&name, &directory.object));
             // The whole directory: the kubelet does not update a single file of it (subPath).
-            mounts.push(VolumeMount { read_only: Some(true), ..mount(&name, &directory.path) });
+            mounts.push(read_only(&name, &directory.path));
         }
     }
     (mounts, volumes)
 }
 
-fn resources(part: Part) -> ResourceRequirements {
-    let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
+fn resources(part: Part) -> Value {
     let limit = if part == Part::Node { NODE_LIMIT } else { LIMIT };
-    ResourceRequirements {
-        requests: Some(BTreeMap::from([quantity("cpu", "10m"), quantity("memory", REQUEST)])),
-        // A limit of the processor would only slow calls down.
-        limits: Some(BTreeMap::from([quantity("memory", limit)])),
-        ..ResourceRequirements::default()
-    }
+    // A limit of the processor would only slow calls down.
+    json!({ "limits": { "memory": limit }, "requests": { "cpu": "10m", "memory": REQUEST } })
 }
 
-fn security(plan: &Plan<'_>, part: Part) -> SecurityContext {
+fn security(plan: &Plan<'_>, part: Part) -> Value {
     // Kubernetes allows Bidirectional only to privileged containers.
     if part == Part::Node || plan.options.privileged_controller {
-        return SecurityContext {
-            privileged: Some(true),
-            read_only_root_filesystem: Some(true),
-            ..SecurityContext::default()
-        };
+        return json!({ "privileged": true, "readOnlyRootFilesystem": true });
     }
     restricted()
 }

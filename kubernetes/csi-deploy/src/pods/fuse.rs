@@ -1,18 +1,11 @@
-//! The pods of the driver's FUSE programs: a DaemonSet in a namespace of its own, in which pods have no privilege.
+//! The pods of the driver's FUSE programs, in a namespace of its own, in which pods have no privilege: a DaemonSet, or a
+//! PodTemplate from which the controller makes a pod for each volume.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy};
-use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, Namespace, PodSecurityContext, PodSpec, PodTemplateSpec,
-    ResourceRequirements, Toleration, Volume,
-};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use serde_json::{Value, json};
 
 use super::workload::{USER, pull_secrets};
-use super::{empty_dir, mount, restricted, variable};
-use crate::error::Error;
+use super::{empty_dir, mount, restricted, unless_empty, variable};
+use crate::extras::add_namespace;
 use crate::files::Files;
 use crate::options::FusePods;
 use crate::part::TEMPORARY_DIR;
@@ -30,56 +23,48 @@ const CACHE_DIR: &str = "/var/cache/fuse";
 /// How long the pod waits for the end of its volumes, and what it then gets to end them, in seconds.
 const DRAIN: i64 = 570;
 const MARGIN: i64 = 30;
+/// By it the cluster autoscaler does not wait for the pod when it removes a node.
+const LIKE_A_DAEMON_SET: &str = "cluster-autoscaler.kubernetes.io/daemonset-pod";
 
 /// The namespace, before the role in it.
-pub(crate) fn namespace(plan: &Plan<'_>, files: &mut Files) -> Result<(), Error> {
-    if plan.options.fuse_pods.is_none() {
-        return Ok(());
+pub(crate) fn namespace(plan: &Plan<'_>, files: &mut Files) {
+    if plan.options.fuse_pods.is_some() {
+        let comment =
+            "Whoever can make pods in this namespace can get the devices and credentials of volumes.";
+        add_namespace(files, FILE, comment, &plan.fuse_name(), "restricted");
     }
-    let mode = |mode| format!("pod-security.kubernetes.io/{mode}");
-    let levels = ["audit", "enforce", "warn"].map(|of| (mode(of), "restricted".to_owned()));
-    let name = Some(plan.fuse_name());
-    let metadata = ObjectMeta { name, labels: Some(levels.into()), ..ObjectMeta::default() };
-    let comment = "Whoever can make pods in this namespace can get the devices and credentials of volumes.";
-    files.add(FILE, vec![comment.to_owned()], &Namespace { metadata, ..Namespace::default() })
 }
 
-pub(super) fn add(plan: &Plan<'_>, files: &mut Files) -> Result<(), Error> {
-    if plan.options.fuse_pods != Some(FusePods::PerNode) {
-        return Ok(());
-    }
+pub(super) fn add(plan: &Plan<'_>, files: &mut Files) {
+    let Some(kind) = plan.options.fuse_pods else { return };
     let name = plan.fuse_name();
-    let labels: BTreeMap<_, _> = [
-        ("app.kubernetes.io/component".to_owned(), "fuse".to_owned()),
-        ("app.kubernetes.io/name".to_owned(), plan.name.clone()),
-    ]
-    .into();
-    let spec = DaemonSetSpec {
-        selector: LabelSelector { match_labels: Some(labels.clone()), ..LabelSelector::default() },
-        template: PodTemplateSpec {
-            metadata: Some(ObjectMeta { labels: Some(labels.clone()), ..ObjectMeta::default() }),
-            spec: Some(pod(plan)),
-        },
-        update_strategy: Some(DaemonSetUpdateStrategy {
-            type_: Some("OnDelete".to_owned()),
-            ..DaemonSetUpdateStrategy::default()
-        }),
-        ..DaemonSetSpec::default()
-    };
-    let metadata = ObjectMeta {
-        name: Some(name.clone()),
-        namespace: Some(name),
-        labels: Some(labels),
-        ..ObjectMeta::default()
-    };
+    let labels = json!({ "app.kubernetes.io/component": "fuse", "app.kubernetes.io/name": plan.name });
+    let metadata = json!({ "labels": labels, "name": name, "namespace": name });
+    if kind == FusePods::PerVolume {
+        let comment = "The controller makes a pod from it for each volume on each node, and adds the node.";
+        let of_pod = json!({ "annotations": { LIKE_A_DAEMON_SET: "true" }, "labels": labels });
+        let template = json!({ "metadata": of_pod, "spec": pod(plan, kind) });
+        let object = json!({ "metadata": metadata, "template": template });
+        files.add(FILE, vec![comment.to_owned()], ("v1", "PodTemplate"), object);
+        return;
+    }
     let comment = "OnDelete: programs that can't continue a mount end with their pod, and the volumes of its node are \
                    lost until they are published again.";
-    let set = DaemonSet { metadata, spec, ..DaemonSet::default() };
-    files.add(FILE, vec![comment.to_owned()], &set)
+    let object = json!({
+        "metadata": metadata,
+        "spec": {
+            "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": pod(plan, kind) },
+            "updateStrategy": { "type": "OnDelete" },
+        },
+    });
+    files.add(FILE, vec![comment.to_owned()], ("apps/v1", "DaemonSet"), object);
 }
 
-fn pod(plan: &Plan<'_>) -> PodSpec {
+fn pod(plan: &Plan<'_>, kind: FusePods) -> Value {
     let options = plan.options;
+    // A DaemonSet's pod is on each node before any workload. A volume's pod takes room from nobody unless it is asked to.
+    let default_class = (kind == FusePods::PerNode).then(|| "system-node-critical".to_owned());
     let mut mounts =
         vec![mount(MOUNTER, MOUNTER_DIR), mount("tmp", TEMPORARY_DIR), mount("cache", CACHE_DIR)];
     // Sockets and credentials are never on a disk.
@@ -88,49 +73,43 @@ fn pod(plan: &Plan<'_>) -> PodSpec {
     if options.fuse_image.is_some() {
         mounts.push(mount(PROGRAM, PROGRAM_DIR));
         volumes.push(empty_dir(PROGRAM));
-        installs = Some(vec![Container {
-            name: "install".to_owned(),
-            image: Some(options.image.clone()),
-            args: Some(arguments(plan, &[format!("--copy-program-to={PROGRAM_DIR}/mounter")])),
-            env: Some(environment(plan)).filter(|env| !env.is_empty()),
-            security_context: Some(restricted()),
-            volume_mounts: Some(vec![mount(PROGRAM, PROGRAM_DIR)]),
-            ..Container::default()
-        }]);
+        installs = Some(json!([{
+            "args": arguments(plan, &[format!("--copy-program-to={PROGRAM_DIR}/mounter")]),
+            "env": unless_empty(environment(plan)),
+            "image": options.image,
+            "name": "install",
+            "securityContext": restricted(),
+            "volumeMounts": [mount(PROGRAM, PROGRAM_DIR)],
+        }]));
     }
     let flags = [format!("--fuse-mounter={MOUNTER_DIR}"), format!("--grace={DRAIN}s")];
-    let mounter = Container {
-        name: "mounter".to_owned(),
-        image: Some(options.fuse_image.as_ref().unwrap_or(&options.image).clone()),
-        command: options.fuse_image.is_some().then(|| vec![format!("{PROGRAM_DIR}/mounter")]),
-        args: Some(arguments(plan, &flags)),
-        env: Some(environment(plan)).filter(|env| !env.is_empty()),
-        resources: Some(resources(&options.fuse_memory)),
-        security_context: Some(restricted()),
-        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
-        volume_mounts: Some(mounts),
-        ..Container::default()
-    };
-    PodSpec {
-        automount_service_account_token: Some(false),
-        containers: vec![mounter],
-        enable_service_links: Some(false),
-        image_pull_secrets: pull_secrets(options),
-        init_containers: installs,
-        node_selector: Some([("kubernetes.io/os".to_owned(), "linux".to_owned())].into()),
-        priority_class_name: Some("system-node-critical".to_owned()),
-        security_context: Some(PodSecurityContext {
-            run_as_group: Some(USER),
-            run_as_non_root: Some(true),
-            run_as_user: Some(USER),
-            ..PodSecurityContext::default()
-        }),
-        termination_grace_period_seconds: Some(DRAIN + MARGIN),
+    let memory = &options.fuse_memory;
+    let mounter = json!({
+        "args": arguments(plan, &flags),
+        "command": options.fuse_image.is_some().then(|| [format!("{PROGRAM_DIR}/mounter")]),
+        "env": unless_empty(environment(plan)),
+        "image": options.fuse_image.as_ref().unwrap_or(&options.image),
+        "name": "mounter",
+        // Of a DaemonSet they are reserved before any volume is there, so a program never waits for room.
+        "resources": { "limits": { "memory": memory }, "requests": { "cpu": "50m", "memory": memory } },
+        "securityContext": restricted(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    });
+    json!({
+        "automountServiceAccountToken": false,
+        "containers": [mounter],
+        "enableServiceLinks": false,
+        "imagePullSecrets": pull_secrets(options),
+        "initContainers": installs,
+        "nodeSelector": { "kubernetes.io/os": "linux" },
+        "priorityClassName": options.fuse_priority_class.clone().or(default_class),
+        "securityContext": { "runAsGroup": USER, "runAsNonRoot": true, "runAsUser": USER },
+        "terminationGracePeriodSeconds": DRAIN + MARGIN,
         // Pods with volumes can be on every node, also on one that is being drained.
-        tolerations: Some(vec![Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }]),
-        volumes: Some(volumes),
-        ..PodSpec::default()
-    }
+        "tolerations": [{ "operator": "Exists" }],
+        "volumes": volumes,
+    })
 }
 
 /// These flags, and those that the driver has in all pods.
@@ -138,25 +117,10 @@ fn arguments(plan: &Plan<'_>, flags: &[String]) -> Vec<String> {
     [flags, &plan.options.arg].concat()
 }
 
-fn environment(plan: &Plan<'_>) -> Vec<k8s_openapi::api::core::v1::EnvVar> {
+fn environment(plan: &Plan<'_>) -> Vec<Value> {
     plan.options.env.iter().map(|(name, value)| variable(name, value)).collect()
 }
 
-fn in_memory(name: &str, most: &str) -> Volume {
-    let source = EmptyDirVolumeSource {
-        medium: Some("Memory".to_owned()),
-        size_limit: Some(Quantity(most.to_owned())),
-        ..EmptyDirVolumeSource::default()
-    };
-    Volume { name: name.to_owned(), empty_dir: Some(source), ..Volume::default() }
-}
-
-fn resources(memory: &str) -> ResourceRequirements {
-    let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
-    ResourceRequirements {
-        // A DaemonSet's requests are reserved before any volume is there, so a program never waits for room.
-        requests: Some([quantity("cpu", "50m"), quantity("memory", memory)].into()),
-        limits: Some([quantity("memory", memory)].into()),
-        ..ResourceRequirements::default()
-    }
+fn in_memory(name: &str, most: &str) -> Value {
+    json!({ "emptyDir": { "medium": "Memory", "sizeLimit": most }, "name": name })
 }

@@ -1,11 +1,8 @@
 //! The containers next to the driver's.
 
-use std::collections::BTreeMap;
+use serde_json::json;
 
-use k8s_openapi::api::core::v1::{Container, ResourceRequirements, SecretVolumeSource, Volume};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
-use super::{Built, SOCKET, api_token, field, mount, port, probe, restricted};
+use super::{Built, SOCKET, api_token, field, mount, port, probe, restricted, unless_empty};
 use crate::part::{REGISTRATION_DIR, SOCKET_DIR};
 use crate::plan::Plan;
 use crate::rbac;
@@ -38,9 +35,8 @@ pub(super) fn container(plan: &Plan<'_>, sidecar: Sidecar) -> Built {
             Some("/healthz")
         }
         Sidecar::SnapshotMetadata => {
-            let secret_name = plan.options.snapshot_metadata_secret.clone();
-            let secret = Some(SecretVolumeSource { secret_name, ..SecretVolumeSource::default() });
-            volumes.push(Volume { name: CERTIFICATES.to_owned(), secret, ..Volume::default() });
+            let secret = &plan.options.snapshot_metadata_secret;
+            volumes.push(json!({ "name": CERTIFICATES, "secret": { "secretName": secret } }));
             mounts.push(mount(CERTIFICATES, "/certificates"));
             ports.push(port("metadata", SNAPSHOT_METADATA_PORT));
             None
@@ -50,21 +46,19 @@ pub(super) fn container(plan: &Plan<'_>, sidecar: Sidecar) -> Built {
         _ => elects.then_some("/healthz/leader-election"),
     };
     let env: Vec<_> = sidecar.variables(plan).into_iter().map(|(name, path)| field(name, path)).collect();
-    Built {
-        container: Container {
-            name: name.to_owned(),
-            image: Some(format!("{}/{name}:{version}", plan.options.sidecar_registry)),
-            args: Some(args),
-            env: Some(env).filter(|env| !env.is_empty()),
-            liveness_probe: liveness.map(|path| probe(path, number)),
-            ports: Some(ports),
-            resources: Some(resources()),
-            security_context: Some(restricted()),
-            volume_mounts: Some(mounts),
-            ..Container::default()
-        },
-        volumes,
-    }
+    let container = json!({
+        "args": args,
+        "env": unless_empty(env),
+        "image": format!("{}/{name}:{version}", plan.options.sidecar_registry),
+        "livenessProbe": liveness.map(|path| probe(path, number)),
+        "name": name,
+        "ports": ports,
+        // They keep the cluster's claims and volumes in memory, so no limit fits every cluster.
+        "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
+        "securityContext": restricted(),
+        "volumeMounts": mounts,
+    });
+    Built { container, volumes }
 }
 
 /// At most 15 characters, as Kubernetes requires.
@@ -78,14 +72,5 @@ pub(crate) fn port_name(sidecar: Sidecar) -> &'static str {
         Sidecar::HealthMonitor | Sidecar::ConditionMonitor => "health-monitor",
         Sidecar::Registrar => "registrar",
         Sidecar::LivenessProbe => "healthz",
-    }
-}
-
-/// What they request. They keep the cluster's claims and volumes in memory, so no limit fits every cluster.
-fn resources() -> ResourceRequirements {
-    let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
-    ResourceRequirements {
-        requests: Some(BTreeMap::from([quantity("cpu", "10m"), quantity("memory", "32Mi")])),
-        ..ResourceRequirements::default()
     }
 }

@@ -1,18 +1,8 @@
 //! Deployment, StatefulSet and DaemonSet.
 
-use k8s_openapi::api::apps::v1::{
-    DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, Deployment, DeploymentSpec, DeploymentStrategy,
-    RollingUpdateDaemonSet, RollingUpdateDeployment, StatefulSet, StatefulSetSpec,
-};
-use k8s_openapi::api::core::v1::{
-    Container, LocalObjectReference, PodSecurityContext, PodSpec, PodTemplateSpec, Toleration,
-    TopologySpreadConstraint, Volume,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::{Value, json};
 
-use super::{Built, driver, sidecar};
-use crate::error::Error;
+use super::{Built, driver, sidecar, unless_empty};
 use crate::files::Files;
 use crate::options::{Controller, Options};
 use crate::part::Part;
@@ -26,42 +16,33 @@ pub(super) const USER: i64 = 65532;
 /// What the pod gets more than the driver's running operations, before it is killed.
 const MARGIN: i64 = 30;
 
-pub(super) fn add(plan: &Plan<'_>, part: Part, files: &mut Files) -> Result<(), Error> {
-    let metadata = metadata(plan, part.name(plan), part);
-    let selector = LabelSelector { match_labels: Some(labels(plan, Some(part))), ..LabelSelector::default() };
-    let template = PodTemplateSpec {
-        metadata: Some(ObjectMeta { labels: Some(labels(plan, Some(part))), ..ObjectMeta::default() }),
-        spec: Some(pod(plan, part)),
-    };
-    match (part, plan.options.controller) {
+pub(super) fn add(plan: &Plan<'_>, part: Part, files: &mut Files) {
+    let labels = labels(plan, Some(part));
+    let mut spec = json!({
+        "selector": { "matchLabels": labels },
+        "template": { "metadata": { "labels": labels }, "spec": pod(plan, part) },
+    });
+    let kind = match (part, plan.options.controller) {
         (Part::Node, _) => {
-            let spec = DaemonSetSpec {
-                selector,
-                template,
-                update_strategy: Some(one_by_one()),
-                ..DaemonSetSpec::default()
-            };
-            let set = DaemonSet { metadata, spec, ..DaemonSet::default() };
-            files.add(part.file(), comments(plan, part), &set)
+            spec["updateStrategy"] =
+                json!({ "rollingUpdate": { "maxUnavailable": "10%" }, "type": "RollingUpdate" });
+            "DaemonSet"
         }
         (Part::Controller, Controller::StatefulSet) => {
-            let spec =
-                StatefulSetSpec { replicas: Some(1), selector, template, ..StatefulSetSpec::default() };
-            let set = StatefulSet { metadata, spec, ..StatefulSet::default() };
-            files.add(part.file(), comments(plan, part), &set)
+            spec["replicas"] = 1.into();
+            "StatefulSet"
         }
         (Part::Controller, _) => {
-            let spec = DeploymentSpec {
-                replicas: Some(plan.options.replicas.into()),
-                selector,
-                strategy: Some(old_first()),
-                template,
-                ..DeploymentSpec::default()
-            };
-            let deployment = Deployment { metadata, spec, ..Deployment::default() };
-            files.add(part.file(), comments(plan, part), &deployment)
+            spec["replicas"] = plan.options.replicas.into();
+            // The old pod ends before the new one starts, so that two processes of the driver do not serve the same
+            // volumes.
+            let old_first = json!({ "maxSurge": 0, "maxUnavailable": 1 });
+            spec["strategy"] = json!({ "rollingUpdate": old_first, "type": "RollingUpdate" });
+            "Deployment"
         }
-    }
+    };
+    let object = json!({ "metadata": metadata(plan, &part.name(plan), part), "spec": spec });
+    files.add(part.file(), comments(plan, part), ("apps/v1", kind), object);
 }
 
 fn comments(plan: &Plan<'_>, part: Part) -> Vec<String> {
@@ -91,60 +72,41 @@ fn comments(plan: &Plan<'_>, part: Part) -> Vec<String> {
     }
 }
 
-fn one_by_one() -> DaemonSetUpdateStrategy {
-    let max_unavailable = Some(IntOrString::String("10%".to_owned()));
-    DaemonSetUpdateStrategy {
-        type_: Some("RollingUpdate".to_owned()),
-        rolling_update: Some(RollingUpdateDaemonSet { max_unavailable, ..RollingUpdateDaemonSet::default() }),
-    }
-}
-
-/// The old pod ends before the new one starts, so that two processes of the driver do not serve the same
-/// volumes.
-fn old_first() -> DeploymentStrategy {
-    DeploymentStrategy {
-        type_: Some("RollingUpdate".to_owned()),
-        rolling_update: Some(RollingUpdateDeployment {
-            max_surge: Some(IntOrString::Int(0)),
-            max_unavailable: Some(IntOrString::Int(1)),
-        }),
-    }
-}
-
-fn pod(plan: &Plan<'_>, part: Part) -> PodSpec {
+fn pod(plan: &Plan<'_>, part: Part) -> Value {
     let options = plan.options;
     let (containers, volumes) = containers(plan, part);
     let is_node = part == Part::Node;
-    PodSpec {
+    let spread = json!([{
+        "labelSelector": { "matchLabels": labels(plan, Some(part)) },
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+    }]);
+    json!({
         // Containers that call the API mount the token themselves.
-        automount_service_account_token: Some(false),
-        containers,
-        host_network: (is_node && options.host_network).then_some(true),
-        dns_policy: (is_node && options.host_network).then(|| "ClusterFirstWithHostNet".to_owned()),
-        host_pid: (is_node && options.host_pid).then_some(true),
-        image_pull_secrets: pull_secrets(options),
-        node_selector: Some([("kubernetes.io/os".to_owned(), "linux".to_owned())].into()),
-        priority_class_name: Some(
-            if is_node { "system-node-critical" } else { "system-cluster-critical" }.to_owned(),
-        ),
-        security_context: user(plan, part),
-        service_account_name: Some(part.name(plan)),
-        termination_grace_period_seconds: Some(
+        "automountServiceAccountToken": false,
+        "containers": containers,
+        "dnsPolicy": (is_node && options.host_network).then_some("ClusterFirstWithHostNet"),
+        "hostNetwork": (is_node && options.host_network).then_some(true),
+        "hostPID": (is_node && options.host_pid).then_some(true),
+        "imagePullSecrets": pull_secrets(options),
+        "nodeSelector": { "kubernetes.io/os": "linux" },
+        "priorityClassName": if is_node { "system-node-critical" } else { "system-cluster-critical" },
+        "securityContext": user(plan, part),
+        "serviceAccountName": part.name(plan),
+        "terminationGracePeriodSeconds":
             i64::try_from(options.grace.as_secs()).unwrap_or(i64::MAX - MARGIN) + MARGIN,
-        ),
-        tolerations: Some(tolerations(part)),
-        topology_spread_constraints: (!is_node && options.replicas > 1).then(|| vec![spread(plan, part)]),
-        volumes: Some(volumes),
-        ..PodSpec::default()
-    }
+        "tolerations": tolerations(part),
+        "topologySpreadConstraints": (!is_node && options.replicas > 1).then_some(spread),
+        "volumes": volumes,
+    })
 }
 
-pub(super) fn pull_secrets(options: &Options) -> Option<Vec<LocalObjectReference>> {
-    let secrets = options.image_pull_secret.iter().map(|name| LocalObjectReference { name: name.clone() });
-    Some(secrets.collect()).filter(|secrets: &Vec<_>| !secrets.is_empty())
+pub(super) fn pull_secrets(options: &Options) -> Option<Vec<Value>> {
+    unless_empty(options.image_pull_secret.iter().map(|name| json!({ "name": name })).collect())
 }
 
-fn containers(plan: &Plan<'_>, part: Part) -> (Vec<Container>, Vec<Volume>) {
+fn containers(plan: &Plan<'_>, part: Part) -> (Vec<Value>, Vec<Value>) {
     let mut sidecars = match part {
         Part::Node if !plan.is_node_local() => Vec::new(),
         _ => plan.sidecars(),
@@ -159,65 +121,42 @@ fn containers(plan: &Plan<'_>, part: Part) -> (Vec<Container>, Vec<Volume>) {
     let built: Vec<Built> = std::iter::once(driver::container(plan, part)).chain(sidecars).collect();
     let mut volumes = Vec::new();
     let mut containers = Vec::new();
-    for Built { container, volumes: own } in built {
+    for Built { mut container, volumes: own } in built {
         // The reason of a restart is then in `kubectl describe pod`: every program here prints it last.
-        let termination_message_policy = Some("FallbackToLogsOnError".to_owned());
-        containers.push(Container { termination_message_policy, ..container });
+        container["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
+        containers.push(container);
         for volume in own {
-            if !volumes.iter().any(|other: &Volume| other.name == volume.name) {
+            if !volumes.iter().any(|other: &Value| other["name"] == volume["name"]) {
                 volumes.push(volume);
             }
         }
     }
     // A volume that no container mounts has no place in the pod.
-    let is_mounted = |volume: &Volume| {
-        let mut mounts = containers.iter().flat_map(|container| container.volume_mounts.iter().flatten());
-        mounts.any(|mount| mount.name == volume.name)
+    let is_mounted = |volume: &Value| {
+        let mut mounts =
+            containers.iter().flat_map(|container| container["volumeMounts"].as_array()).flatten();
+        mounts.any(|mount| mount["name"] == volume["name"])
     };
     volumes.retain(is_mounted);
     (containers, volumes)
 }
 
 /// A controller that has nothing of the host is not root.
-fn user(plan: &Plan<'_>, part: Part) -> Option<PodSecurityContext> {
+fn user(plan: &Plan<'_>, part: Part) -> Option<Value> {
     let options = plan.options;
     let has_host_paths = !options.controller_host_path.is_empty() || options.controller_sees_mounts;
     let is_root = part == Part::Node || options.privileged_controller || has_host_paths;
-    (!is_root).then(|| PodSecurityContext {
-        fs_group: Some(USER),
-        run_as_group: Some(USER),
-        run_as_non_root: Some(true),
-        run_as_user: Some(USER),
-        ..PodSecurityContext::default()
-    })
+    (!is_root)
+        .then(|| json!({ "fsGroup": USER, "runAsGroup": USER, "runAsNonRoot": true, "runAsUser": USER }))
 }
 
-fn tolerations(part: Part) -> Vec<Toleration> {
-    let exists = |key: Option<&str>, effect: Option<&str>| Toleration {
-        key: key.map(str::to_owned),
-        effect: effect.map(str::to_owned),
-        operator: Some("Exists".to_owned()),
-        ..Toleration::default()
-    };
+fn tolerations(part: Part) -> Value {
     match part {
         // A pod with volumes can be on every node, also on one that is being drained.
-        Part::Node => vec![exists(None, None)],
-        Part::Controller => vec![
-            exists(Some("CriticalAddonsOnly"), None),
-            exists(Some("node-role.kubernetes.io/control-plane"), Some("NoSchedule")),
-        ],
-    }
-}
-
-fn spread(plan: &Plan<'_>, part: Part) -> TopologySpreadConstraint {
-    TopologySpreadConstraint {
-        label_selector: Some(LabelSelector {
-            match_labels: Some(labels(plan, Some(part))),
-            ..LabelSelector::default()
-        }),
-        max_skew: 1,
-        topology_key: "kubernetes.io/hostname".to_owned(),
-        when_unsatisfiable: "ScheduleAnyway".to_owned(),
-        ..TopologySpreadConstraint::default()
+        Part::Node => json!([{ "operator": "Exists" }]),
+        Part::Controller => json!([
+            { "key": "CriticalAddonsOnly", "operator": "Exists" },
+            { "effect": "NoSchedule", "key": "node-role.kubernetes.io/control-plane", "operator": "Exists" },
+        ]),
     }
 }

@@ -12,17 +12,20 @@ pub(crate) struct Example {
     pub(crate) options: Options,
 }
 
-pub(crate) fn all() -> [Example; 10] {
+pub(crate) fn all() -> [Example; 13] {
     [
         dirs(),
         block(),
         secrets(),
         fuse(),
+        fuse_in_a_pod_of_each_node(),
+        fuse_in_a_pod_of_each_volume(),
         nfs(),
         smb(),
         hostpath_with_everything(),
         hostpath_in_a_stateful_set(),
         hostpath_on_each_node(),
+        hostpath_without_sidecars(),
         local(),
     ]
 }
@@ -74,12 +77,25 @@ fn secrets() -> Example {
     example("secrets", driver, &[&["--livenessprobe", "--namespace=secrets-csi"], &declared[..]].concat())
 }
 
+fn flat(args: &[&str]) -> Driver {
+    facts(fuse::plugin("/var/lib/flat".into(), FuseDaemon::new("/flatfs"), None, &driver_args(args)))
+}
+
+const FLAT: [&str; 3] = ["--livenessprobe", "--requires-republish", "--storage-class=flat"];
+
 fn fuse() -> Example {
-    let driver =
-        facts(fuse::plugin("/var/lib/flat".into(), FuseDaemon::new("/flatfs"), None, &driver_args(&[])));
     let host = ["--controller-host-path=/var/lib/flat", "--node-host-path=/var/lib/flat"];
-    let flags = ["--livenessprobe", "--requires-republish", "--storage-class=flat"];
-    example("fuse", driver, &[&flags[..], &host].concat())
+    example("fuse", flat(&[]), &[&FLAT[..], &host].concat())
+}
+
+fn fuse_in_a_pod_of_each_node() -> Example {
+    let pods = ["--fuse-pods=per-node", "--fuse-image=registry.example.org/flatfs:1", "--fuse-memory=2Gi"];
+    example("fuse-per-node", flat(&[]), &[&FLAT[..], &pods].concat())
+}
+
+fn fuse_in_a_pod_of_each_volume() -> Example {
+    let flags = ["--fuse-pods=per-volume", "--fuse-memory=256Mi"];
+    example("fuse-per-volume", flat(&["--fuse-pods=flat-fuse"]), &[&FLAT[..], &flags].concat())
 }
 
 fn nfs() -> Example {
@@ -184,4 +200,24 @@ fn hostpath_on_each_node() -> Example {
         "--arg=--without=attach,expand,modify",
     ];
     example("hostpath-node-local", driver, &[&HOSTPATH[..], &rest].concat())
+}
+
+/// One process, with the work of its sidecars.
+fn hostpath_without_sidecars() -> Example {
+    let driver = hostpath(&["--spec=v1.13", "--expansion=offline"]);
+    let rest = [
+        "--no-sidecars",
+        "--storage-class=hostpath",
+        "--snapshot-class=hostpath",
+        "--secret=provisioner=hostpath-csi/create",
+        "--namespace=hostpath-csi",
+        "--cross-namespace-data-sources",
+        "--controller-sees-mounts",
+        "--controller-host-path=/var/lib/hostpath",
+        "--privileged-controller",
+        "--arg=--spec=v1.13",
+        "--arg=--expansion=offline",
+        "--controller-arg=--node-id=node-1",
+    ];
+    example("hostpath-no-sidecars", driver, &[&HOSTPATH[..], &rest].concat())
 }

@@ -1,7 +1,7 @@
 //! Reads manifests back as the types of the API, strictly.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, PodTemplate, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -35,6 +35,7 @@ fn check(object: &Value) {
         "Namespace" => back::<Namespace>(object),
         "NetworkPolicy" => back::<NetworkPolicy>(object),
         "PodDisruptionBudget" => back::<PodDisruptionBudget>(object),
+        "PodTemplate" => back::<PodTemplate>(object),
         "Role" => back::<Role>(object),
         "RoleBinding" => back::<RoleBinding>(object),
         "Service" => back::<Service>(object),

@@ -18,7 +18,7 @@ use csi_proto::v1;
 use kubelet::{Driver, Kubelet, NODE};
 use prost::Message as _;
 use serde_json::{Value, json};
-use server::{Fake, forward, handler};
+use server::{Fake, forward};
 use tokio::sync::Semaphore;
 use tonic::Status;
 
@@ -87,7 +87,7 @@ fn block_volumes_live_and_grow() {
         let id = driver.create("pv-2", "xfs", SIZE);
         let kubelet = Kubelet::new(&driver.socket(), "", Kubelet::options(&id, "xfs"));
         let blocks = || {
-            let usage = csi_mount::stats(kubelet.target("mount")).unwrap();
+            let usage = csi_mount::Host::kernel().mounts().stats(kubelet.target("mount").as_ref()).unwrap();
             usage.bytes.total
         };
         kubelet.succeeds("mount");
@@ -127,7 +127,7 @@ impl Stopping {
         let reached = Arc::new(Semaphore::new(0));
         let was_there = Arc::new(AtomicBool::new(false));
         let signal = reached.clone();
-        let fake = Fake::new(handler(move |rpc, bytes| {
+        let fake = Fake::new(move |rpc, bytes| {
             let client = client.clone();
             let signal = signal.clone();
             let stops = rpc == at && !was_there.swap(rpc == at, Ordering::SeqCst);
@@ -139,7 +139,7 @@ impl Stopping {
                 }
                 answers.unwrap()
             }
-        }));
+        });
         Self { fake, reached }
     }
 
@@ -227,6 +227,30 @@ fn a_directory_is_the_same_by_every_path() {
     });
 }
 
+/// A driver that answers NOT_FOUND also to what undoes a step, as the spec allows.
+#[test]
+fn a_volume_that_does_not_exist_leaves_nothing() {
+    private_mount_namespace(|| {
+        let driver = Driver::new(block::plugin);
+        let client = driver.client();
+        let fake = Fake::new(move |rpc, bytes| {
+            let client = client.clone();
+            async move {
+                match rpc {
+                    Rpc::NodeStageVolume | Rpc::NodeUnstageVolume | Rpc::NodeUnpublishVolume => {
+                        Err(Status::not_found("no such volume"))
+                    }
+                    _ => forward(client, rpc, bytes).await,
+                }
+            }
+        });
+        let kubelet = Kubelet::new(&fake.socket(), "", Kubelet::options("missing", "ext4"));
+        let answer = kubelet.run("mount");
+        assert_eq!(answer["message"], "mount: NodeStageVolume: NotFound: no such volume");
+        kubelet.assert_clean();
+    });
+}
+
 /// The driver refuses a call. `mount` undoes what it did, and its message has no secret.
 #[test]
 fn a_failed_mount_is_undone_and_shows_no_secret() {
@@ -244,7 +268,7 @@ fn a_failed_mount_is_undone_and_shows_no_secret() {
         let id = driver.create("pv-1", "ext4", 64 * MIB);
         for refused in [Rpc::NodeStageVolume, Rpc::NodePublishVolume] {
             let client = driver.client();
-            let fake = Fake::new(handler(move |rpc, bytes| {
+            let fake = Fake::new(move |rpc, bytes| {
                 let client = client.clone();
                 async move {
                     match rpc {
@@ -257,7 +281,7 @@ fn a_failed_mount_is_undone_and_shows_no_secret() {
                         _ => forward(client, rpc, bytes).await,
                     }
                 }
-            }));
+            });
             let mut options = Kubelet::options(&id, "ext4");
             // ` hunter2 "a<b"` and a line feed.
             options["kubernetes.io/secret/password"] = json!("IGh1bnRlcjIgImE8YiIK");

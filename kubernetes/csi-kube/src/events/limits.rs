@@ -40,10 +40,8 @@ pub(super) struct Key {
 
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// Write a new event.
-    Create { key: Key },
-    /// Write a new event that stands for several texts.
-    Summarize { key: Key },
+    /// Write a new event, which can stand for several texts.
+    Create { key: Key, is_summary: bool },
     /// Count on this event.
     Count { key: Key, event: String, count: i32 },
     /// Write nothing.
@@ -93,8 +91,7 @@ impl Limits {
             Some((event, count, _)) => {
                 Verdict::Count { event: event.clone(), count: count.saturating_add(1), key }
             }
-            None if is_summary => Verdict::Summarize { key },
-            None => Verdict::Create { key },
+            None => Verdict::Create { key, is_summary },
         }
     }
 

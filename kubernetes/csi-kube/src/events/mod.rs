@@ -140,8 +140,7 @@ impl Writer {
                     counted => (key, counted.map(|()| event)),
                 }
             }
-            Verdict::Create { key } => (key, self.create(report, false).await),
-            Verdict::Summarize { key } => (key, self.create(report, true).await),
+            Verdict::Create { key, is_summary } => (key, self.create(report, is_summary).await),
         };
         match result {
             Ok(event) => self.limits.written(key, event, now),

@@ -10,6 +10,8 @@ use super::{Report, Severity};
 /// The limits of the API server.
 const NOTE: usize = 1024;
 const REASON: usize = 128;
+/// Of the name of an event, with room for the time after that of its object.
+const NAME: usize = 253 - 17;
 
 /// Events are in the namespace of their object; those of objects without one are in `default`.
 pub(super) fn namespace(regarding: &ObjectReference) -> &str {
@@ -23,7 +25,8 @@ pub(super) fn event(report: &Report, driver: &str, instance: &str, is_summary: b
     } else {
         report.note.clone()
     };
-    let object = report.regarding.name.as_deref().unwrap_or(driver);
+    let object = cut(report.regarding.name.as_deref().unwrap_or(driver), NAME);
+    let object = object.trim_end_matches(['-', '.']);
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{object}.{:x}", now.as_nanosecond())),

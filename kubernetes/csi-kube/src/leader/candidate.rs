@@ -7,6 +7,7 @@ use tokio::time::sleep;
 use super::election::Election;
 use super::leadership::Leadership;
 use super::record::{self, Observed};
+use super::timing::Timing;
 use crate::error::Result;
 
 impl Election {
@@ -30,10 +31,8 @@ impl Election {
                 Ok(None) => logged.clear(),
                 Err(error) => {
                     let text = error.to_string();
-                    if !error.is_transient() && text != logged {
+                    if text != logged {
                         tracing::warn!(lease = self.name, "cannot stand for election: {text}");
-                    } else {
-                        tracing::debug!(lease = self.name, "{text}");
                     }
                     logged = text;
                 }
@@ -45,7 +44,7 @@ impl Election {
             }
             // With jitter, so that the processes do not ask at the same moments.
             let jitter = f64::from(u16::try_from(random() % 200).unwrap_or_default()) / 1000.0;
-            sleep(self.timing.retry.mul_f64(1.0 + jitter)).await;
+            sleep(self.standing().retry.mul_f64(1.0 + jitter)).await;
         }
     }
 
@@ -54,7 +53,8 @@ impl Election {
         let last = self.send("read", self.leases.get_opt(&self.name)).await?;
         let now = self.clock.now();
         Observed::update(observed, last.as_ref(), now);
-        if !observed.as_ref().is_some_and(|one| one.is_free(self.timing.lease, now)) {
+        let is_free = |one: &Observed| one.is_free(self.standing().lease, now) || self.inherits(one.holder());
+        if !observed.as_ref().is_some_and(is_free) {
             return Ok(None);
         }
         let is_new = last.is_none();
@@ -70,9 +70,20 @@ impl Election {
         match written {
             Ok(lease) if is_new => self.outwait(lease).await.map(Some),
             Ok(lease) => Ok(Some(Leadership::begin(self.clone(), lease, since))),
-            Err(error) if error.is_conflict() => Ok(None),
+            Err(error) if error.is_conflict() || error.is_taken() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The durations while this process is a candidate. With `inherits_from`, a holder that is not a former leader is a
+    /// sidecar, and has those of client-go.
+    fn standing(&self) -> Timing {
+        if self.inherits_from.is_some() { Timing::default() } else { self.timing }
+    }
+
+    fn inherits(&self, holder: Option<&str>) -> bool {
+        let pair = holder.zip(self.inherits_from.as_deref());
+        pair.is_some_and(|(holder, beginning)| holder.starts_with(beginning))
     }
 
     /// Keeps the Lease that this process has created, and leads after the lease duration. Somebody can have
@@ -80,13 +91,14 @@ impl Election {
     /// do: a Lease can be created, led by and deleted again without being seen.
     async fn outwait(&self, mut lease: Lease) -> Result<Leadership> {
         let start = self.clock.now();
+        let timing = self.standing();
         loop {
-            sleep(self.timing.retry).await;
+            sleep(timing.retry).await;
             let since = self.clock.now();
             let next = record::renewed(lease);
             let params = PostParams::default();
             lease = self.send("keep", self.leases.replace(&self.name, &params, &next)).await?;
-            if since >= start + self.timing.lease {
+            if since >= start + timing.lease {
                 return Ok(Leadership::begin(self.clone(), lease, since));
             }
         }
@@ -100,4 +112,34 @@ fn random() -> u64 {
 
 fn unique(beginning: &str) -> String {
     format!("{beginning}_{:016x}", random())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Method, Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// There is no Lease, and then another process has created it.
+    async fn faster(request: Request<Body>) -> Result<Response<Body>, Infallible> {
+        let (code, reason) =
+            if request.method() == Method::POST { (409, "AlreadyExists") } else { (404, "NotFound") };
+        let status = json!({ "kind": "Status", "status": "Failure", "code": code, "reason": reason });
+        let mut response = Response::new(Body::from(status.to_string().into_bytes()));
+        *response.status_mut() = code.try_into().expect("a status");
+        Ok(response)
+    }
+
+    /// It is no failure that somebody has to read about.
+    #[tokio::test]
+    async fn a_lease_that_another_process_creates_meanwhile_is_another_leaders() {
+        let client = Client::new(tower::service_fn(faster), "driver");
+        let election = Election::new(client, "lease");
+        assert!(election.try_lead(&mut None).await.unwrap().is_none());
+    }
 }

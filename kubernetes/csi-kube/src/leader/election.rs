@@ -5,8 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 
-use super::clock::{BootClock, Clock};
-use super::timing::Timing;
+use super::timing::{BootClock, Clock, Timing};
 use crate::error::{Error, Result};
 use crate::request::send_within;
 
@@ -34,6 +33,8 @@ pub struct Election {
     pub(super) leases: Api<Lease>,
     pub(super) name: String,
     pub(super) identity: String,
+    /// The beginning of the identities of former holders that work no more.
+    pub(super) inherits_from: Option<String>,
     pub(super) timing: Timing,
     pub(super) clock: Arc<dyn Clock>,
 }
@@ -48,6 +49,7 @@ impl Election {
             leases: Api::namespaced(client, &namespace),
             name: lease.into(),
             identity: host.trim().to_owned(),
+            inherits_from: None,
             timing: Timing::default(),
             clock: Arc::new(BootClock),
         }
@@ -57,6 +59,19 @@ impl Election {
     #[must_use]
     pub fn identity(mut self, beginning: &str) -> Self {
         self.identity = beginning.to_owned();
+        self
+    }
+
+    /// Takes the Lease over at once from a holder whose identity begins with this text. The identity of this process then
+    /// begins with it too.
+    ///
+    /// Use it for the second Lease of a process that already leads by a first one, under the same text in all processes:
+    /// who leads by the first Lease knows that the former holder of the second one has stopped. For any other holder the
+    /// process waits with the default durations; [`timing`](Self::timing) applies once it leads.
+    #[must_use]
+    pub fn inherits_from(mut self, beginning: &str) -> Self {
+        self.identity = format!("{beginning}{}", self.identity);
+        self.inherits_from = Some(beginning.to_owned());
         self
     }
 

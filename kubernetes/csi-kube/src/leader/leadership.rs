@@ -151,8 +151,9 @@ impl Leadership {
         election.send("release", election.leases.replace(&election.name, &params, &released)).await.map(drop)
     }
 
-    /// How long work of this leader can run on after its end, by half of the time until another can lead.
-    pub(super) fn time_to_finish(&self) -> Duration {
+    /// Returns how long running work can go on after the leadership has ended: half of the time until another process
+    /// can lead. It is zero once another process has the Lease.
+    pub fn time_to_finish(&self) -> Duration {
         if self.state.is_taken.load(Ordering::SeqCst) {
             return Duration::ZERO;
         }
@@ -184,9 +185,9 @@ async fn renew(state: Arc<State>, mut lease: Lease) {
                 lease = written;
             }
             Err(error) if error.is_conflict() || error.is_missing() => match reread(&state).await {
-                Reread::Ours(found) => (lease, pause) = (*found, Duration::from_millis(1)),
-                Reread::Unknown => {}
-                Reread::NotOurs => {
+                Ok(Some(found)) => (lease, pause) = (found, Duration::from_millis(1)),
+                Err(_) => {}
+                Ok(None) => {
                     tracing::info!(lease = name, "the Lease is not this process's any more: {error}");
                     state.is_taken.store(true, Ordering::SeqCst);
                     state.end();
@@ -201,29 +202,15 @@ async fn renew(state: Arc<State>, mut lease: Lease) {
     state.last.send_replace(Some(lease));
 }
 
-enum Reread {
-    /// Another client changed something else in it, or a renewal arrived whose answer did not.
-    Ours(Box<Lease>),
-    NotOurs,
-    Unknown,
-}
-
-async fn reread(state: &State) -> Reread {
+/// The Lease, if it still is that of this leadership: another client changed something else in it, or a renewal arrived
+/// whose answer did not.
+async fn reread(state: &State) -> Result<Option<Lease>> {
     let Election { leases, name, identity, .. } = &state.election;
-    match state.election.send("read", leases.get_opt(name)).await {
-        Ok(Some(lease)) => {
-            let spec = lease.spec.as_ref();
-            if spec.and_then(|spec| spec.holder_identity.as_ref()) == Some(identity)
-                && record::term(&lease) == state.term
-            {
-                Reread::Ours(Box::new(lease))
-            } else {
-                Reread::NotOurs
-            }
-        }
-        Ok(None) => Reread::NotOurs,
-        Err(_) => Reread::Unknown,
-    }
+    let found = state.election.send("read", leases.get_opt(name)).await?;
+    Ok(found.filter(|lease| {
+        let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref());
+        holder == Some(identity) && record::term(lease) == state.term
+    }))
 }
 
 impl fmt::Debug for Leadership {

@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 
-use csi_core::server::{Ended, ServeError};
+use csi_core::internal::{Ended, serve_until_ended};
+use csi_core::server::ServeError;
 use csi_core::{Endpoint, Plugin};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
@@ -58,7 +59,7 @@ impl Election {
             () = &mut signalled => return ExitCode::SUCCESS,
             leadership = self.lead() => leadership,
         };
-        let plugin = plugin(&leadership).layer(leadership.layer());
+        let plugin = leadership.guard(plugin(&leadership));
         let stopping = leadership.clone();
         let stop = async move {
             tokio::select! {
@@ -67,7 +68,7 @@ impl Election {
             }
         };
         let (ended, served) = tokio::select! {
-            ended = plugin.serve_until_ended(endpoint, stop) => ended,
+            ended = serve_until_ended(plugin, endpoint, stop) => ended,
             () = out_of_time(&leadership) => {
                 eprintln!("the leadership is lost, and calls still run");
                 std::process::exit(1)

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::mock::{ApiServer, Fault};
+use test_support::kube_api::{ApiServer, Fault};
+
+use crate::rows;
 use csi_kube::{Drain, Drained, rules};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -18,7 +20,7 @@ fn attachment(name: &str, driver: &str, node: &str) -> Value {
 
 fn server(node: Value) -> ApiServer {
     let server = ApiServer::new();
-    server.allow(rules::DRAIN);
+    server.allow(&rows(rules::DRAIN));
     server.put("nodes/worker-1", json!({ "metadata": { "name": "worker-1" }, "spec": node }));
     for (name, driver, node) in [
         ("a", DRIVER, "worker-1"),
@@ -64,7 +66,7 @@ async fn it_waits_until_the_own_volumes_are_detached() {
     let (ended, seen) = run(&server, drain()).await;
     assert_eq!((ended.unwrap(), seen), (Drained::Detached, vec![2, 1, 0]));
     assert_eq!(start.elapsed().as_secs(), 20);
-    server.assert_rules_used(rules::DRAIN);
+    server.assert_rules_used(&rows(rules::DRAIN));
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,13 +108,16 @@ async fn signs_of_a_drain() {
 
 /// A list that is too old, lost connections, an API server that has too much to do.
 #[tokio::test(start_paused = true)]
-async fn a_watch_survives_faults() {
+async fn it_survives_faults() {
     let server = cordoned();
     for fault in [Fault::TooMany(1), Fault::Status(500), Fault::Reset] {
         server.fail("list", fault);
         server.fail("watch", fault);
     }
     server.fail("watch", Fault::Status(410));
+    for fault in [Fault::TooMany(1), Fault::Status(503), Fault::Reset, Fault::NoAnswer] {
+        server.fail("get", fault);
+    }
     let other = server.clone();
     tokio::spawn(async move {
         sleep(Duration::from_secs(30)).await;
@@ -121,19 +126,19 @@ async fn a_watch_survives_faults() {
         other.delete("volumeattachments/a");
         other.delete("volumeattachments/b");
     });
-    let (ended, _) = run(&server, drain().limit(Duration::from_secs(300))).await;
+    let (ended, _) = run(&server, drain().limit(Duration::MAX)).await;
     assert_eq!(ended.unwrap(), Drained::Detached);
 }
 
 #[tokio::test(start_paused = true)]
 async fn unknown_is_an_error_and_not_detached() {
     let server = cordoned();
-    server.allow(rules::NODE_LABELS);
+    server.allow(&rows(rules::NODE_LABELS));
     let (ended, seen) = run(&server, drain()).await;
     let error = ended.unwrap_err().to_string();
     assert!(error.contains("403: volumeattachments is forbidden"), "{error}");
     assert_eq!(seen, [0; 0]);
-    server.allow(rules::DRAIN);
+    server.allow(&rows(rules::DRAIN));
     (0..20).for_each(|_| server.fail("list", Fault::NoAnswer));
     let (ended, _) = run(&server, drain()).await;
     assert!(ended.unwrap_err().is_transient());

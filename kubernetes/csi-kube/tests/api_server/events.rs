@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::mock::{ApiServer, Fault};
+use test_support::kube_api::{ApiServer, Fault};
+
+use crate::rows;
 use csi_kube::{Events, Severity, rules};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
@@ -15,7 +17,7 @@ fn claim(name: &str) -> PersistentVolumeClaim {
 
 fn start() -> (ApiServer, Events) {
     let server = ApiServer::new();
-    server.allow(rules::EVENTS);
+    server.allow(&rows(rules::EVENTS));
     let events = Events::new(server.client(), "block.csi.example.org", "controller-0");
     (server, events)
 }
@@ -51,6 +53,11 @@ async fn an_event_has_what_the_api_server_requires() {
     assert_eq!(event["reportingController"], "block.csi.example.org");
     assert_eq!(event["reportingInstance"], "controller-0");
     assert!(!event["action"].as_str().unwrap().is_empty() && event["eventTime"].is_string());
+    // The name of a claim can have as many bytes as that of its event.
+    for name in ["a".repeat(253), format!("{}.b", "a".repeat(235))] {
+        warn(&events, &claim(&name), "full").await;
+    }
+    assert_eq!(written(&server, "ns").len(), 3);
     // An object without a namespace.
     assert_eq!(written(&server, "default"), [("to another pool".to_owned(), 1)]);
 }
@@ -66,7 +73,7 @@ async fn the_same_event_is_counted() {
     let mut found = written(&server, "ns");
     found.sort();
     assert_eq!(found, [("full", 3), ("full", 3), ("other", 1)].map(|(note, count)| (note.to_owned(), count)));
-    server.assert_rules_used(rules::EVENTS);
+    server.assert_rules_used(&rows(rules::EVENTS));
     // After a quiet time it is a new event.
     sleep(Duration::from_secs(601)).await;
     warn(&events, &claim("a"), "full").await;

@@ -1,15 +1,23 @@
 //! A pod for each volume, against a scheduler and kubelets that the test plays.
 
+mod class;
+mod sweep;
+
 use std::time::Duration;
 
-use crate::mock::{ApiServer, Fault};
+use test_support::kube_api::{ApiServer, Fault, Row};
+
+use crate::rows;
 use csi_core::Error;
 use csi_core::kubernetes::FUSE_POD_KEY;
 use csi_core::types::{NodeId, VolumeId};
 use csi_kube::{FusePods, rules};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+
+use self::class::sharing;
 
 const DRIVER: &str = "s3.csi.example.org";
 const PODS: &str = "pods/s3-fuse/";
@@ -25,11 +33,26 @@ fn node() -> NodeId {
 fn server() -> ApiServer {
     let server = ApiServer::new();
     server.put("nodes/worker-1", json!({ "metadata": { "name": "worker-1", "uid": "n1" }, "spec": {} }));
+    // The golden file of csi-deploy has all of it.
+    let quantities = json!({ "cpu": "50m", "memory": "256Mi" });
+    let container = json!({ "name": "mounter", "image": "registry.example.org/s3:1", "resources": { "requests": quantities, "limits": { "memory": "256Mi" } } });
+    let template = json!({
+        "metadata": { "annotations": { "a": "b" }, "labels": { "c": "d" } },
+        "spec": { "containers": [container], "priorityClassName": "high" },
+    });
+    server.put(
+        "podtemplates/s3-fuse/s3-fuse",
+        json!({ "metadata": { "name": "s3-fuse" }, "template": template }),
+    );
     server
 }
 
+fn all_rows() -> Vec<Row> {
+    rows(&[rules::FUSE_PODS, rules::FUSE_PODS_NAMESPACE].concat())
+}
+
 fn pods(server: &ApiServer) -> FusePods {
-    FusePods::new(server.client(), DRIVER, "s3-fuse", "registry.example.org/s3:1").memory("256Mi")
+    FusePods::new(server.client(), DRIVER, "s3-fuse")
 }
 
 /// What the scheduler and the kubelets do with pods.
@@ -85,39 +108,49 @@ fn names(server: &ApiServer) -> Vec<String> {
 }
 
 fn attach(server: &ApiServer, volume: &str, is_attached: bool) {
+    attach_with(server, volume, is_attached, json!({}));
+}
+
+fn attach_with(server: &ApiServer, volume: &str, is_attached: bool, context: Value) {
     let name = format!("pv-{volume}");
-    let source = json!({ "driver": DRIVER, "volumeHandle": volume });
+    let source = json!({ "driver": DRIVER, "volumeHandle": volume, "volumeAttributes": context });
+    let claim =
+        json!({ "name": format!("claim-{volume}"), "namespace": "ns", "uid": format!("uid-{volume}") });
     server.put(
         &format!("persistentvolumes/{name}"),
-        json!({ "metadata": { "name": name }, "spec": { "csi": source } }),
+        json!({ "metadata": { "name": name }, "spec": { "csi": source, "claimRef": claim } }),
     );
     let spec =
         json!({ "attacher": DRIVER, "nodeName": "worker-1", "source": { "persistentVolumeName": name } });
-    let attachment =
-        json!({ "metadata": { "name": name }, "spec": spec, "status": { "attached": is_attached } });
+    let mut status = json!({ "attached": is_attached });
+    let uses = |pod: &&Value| {
+        let mut annotations = pod["metadata"]["annotations"].as_object().into_iter().flatten();
+        annotations.any(|(_, value)| value == volume)
+    };
+    if let Some(pod) = server.objects(PODS).iter().find(uses) {
+        status["attachmentMetadata"] = json!({ FUSE_POD_KEY: pod["metadata"]["name"] });
+    }
+    let attachment = json!({ "metadata": { "name": name }, "spec": spec, "status": status });
     server.put(&format!("volumeattachments/{name}"), attachment);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_has_one_pod_from_its_attachment_to_its_detachment() {
     let server = server();
-    let all = [rules::FUSE_PODS, rules::FUSE_PODS_NAMESPACE].concat();
-    server.allow(&all);
+    server.allow(&all_rows());
     let pods = pods(&server);
     let published = during(&server, Cluster::Works, pods.publish(&id("v"), &node())).await.unwrap();
     let name = published.publish_context[FUSE_POD_KEY].clone();
     assert_eq!(names(&server), std::slice::from_ref(&name));
     assert_eq!(name, "fuse-3a29c4f7b01aa727", "a later version finds it");
     let pod = server.get(&format!("{PODS}{name}")).unwrap();
-    let spec = &pod["spec"];
-    assert_eq!(spec["automountServiceAccountToken"], false);
-    assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
-    let container = &spec["containers"][0];
-    assert_eq!(container["securityContext"]["capabilities"], json!({ "drop": ["ALL"] }));
-    assert_eq!(container["resources"]["limits"]["memory"], "256Mi");
-    assert!(spec["volumes"].as_array().unwrap().iter().all(|volume| volume["emptyDir"].is_object()));
-    assert_eq!(spec["nodeName"], Value::Null, "the scheduler is asked");
-    assert!(spec["affinity"].to_string().contains(r#"["worker-1"]"#));
+    let template = server.get("podtemplates/s3-fuse/s3-fuse").unwrap()["template"].take();
+    let mut spec = pod["spec"].clone();
+    let affinity = spec.as_object_mut().unwrap().remove("affinity").unwrap();
+    assert!(affinity.to_string().contains(r#"["worker-1"]"#), "{affinity}");
+    assert_eq!(spec, template["spec"], "the rest is the template's, and the scheduler is asked");
+    let metadata = &pod["metadata"];
+    assert_eq!((&metadata["annotations"]["a"], &metadata["labels"]["c"]), (&json!("b"), &json!("d")));
 
     let again = during(&server, Cluster::Works, pods.publish(&id("v"), &node())).await.unwrap();
     assert_eq!(again, published);
@@ -129,7 +162,17 @@ async fn a_volume_has_one_pod_from_its_attachment_to_its_detachment() {
         during(&server, Cluster::Works, pods.unpublish(&id("v"), Some(&node()))).await.unwrap();
         assert!(names(&server).is_empty());
     }
-    server.assert_rules_used(&all);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_manifests_the_error_says_what_to_apply() {
+    let server = server();
+    server.delete("podtemplates/s3-fuse/s3-fuse");
+    let error = pods(&server).publish(&id("v"), &node()).await.unwrap_err().to_string();
+    assert!(
+        error.contains("pod template s3-fuse/s3-fuse") && error.contains("--fuse-pods=per-volume"),
+        "{error}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,6 +184,11 @@ async fn a_full_node_is_reported_in_the_schedulers_words_until_it_has_room() {
         let Error::LimitReached(reason) = &error else { panic!("{error}") };
         assert!(reason.as_str().contains("0/3 nodes are available"), "{error}");
     }
+    assert!(
+        server.verbs("pods").len() < 10,
+        "no request is repeated without a pause: {:?}",
+        server.verbs("pods")
+    );
     // The scheduler has found room.
     act(&server, Cluster::Works);
     during(&server, Cluster::Works, pods.publish(&id("v"), &node())).await.unwrap();
@@ -159,6 +207,8 @@ async fn a_pod_that_ends_is_waited_for_and_an_evicted_one_is_replaced() {
     during(&server, Cluster::Works, pods.publish(&id("v"), &node())).await.unwrap();
     let unpublished = during(&server, Cluster::IsSlow, pods.unpublish(&id("v"), Some(&node()))).await;
     assert!(matches!(unpublished.unwrap_err(), Error::Pending(_)), "its program stores data");
+    let lists = server.verbs("pods").iter().filter(|verb| *verb == "list").count();
+    assert_eq!(lists, 1, "the other pods of the cluster are not read again and again");
     let published = during(&server, Cluster::IsSlow, pods.publish(&id("v"), &node())).await;
     assert!(matches!(published.unwrap_err(), Error::Pending(_)));
     act(&server, Cluster::Works);
@@ -184,6 +234,36 @@ async fn a_pod_that_ends_is_waited_for_and_an_evicted_one_is_replaced() {
     assert!(names(&server).is_empty());
 }
 
+/// A node is powered off, marked by its administrator, and comes back later.
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_a_lost_node_gets_a_pod_on_another_one() {
+    let server = server();
+    let pods = pods(&server);
+    let taint = json!([{ "key": "node.kubernetes.io/out-of-service", "effect": "NoExecute" }]);
+    let put_node = |name: &str, taints: &Value| {
+        let node = json!({ "metadata": { "name": name, "uid": name }, "spec": { "taints": taints } });
+        server.put(&format!("nodes/{name}"), node);
+    };
+    put_node("worker-1", &json!([]));
+    put_node("worker-2", &json!([]));
+    during(&server, Cluster::Works, pods.publish(&id("v"), &node())).await.unwrap();
+    attach(&server, "v", true);
+    let first = names(&server);
+    put_node("worker-1", &taint);
+    // The controller of attachments detaches by force, and the kubelet ends no pod.
+    during(&server, Cluster::IsSlow, pods.unpublish(&id("v"), Some(&node()))).await.unwrap();
+    let other = NodeId::new("worker-2").unwrap();
+    during(&server, Cluster::Works, pods.publish(&id("v"), &other)).await.unwrap();
+    attach(&server, "v", true);
+    let mut attachment = server.get("volumeattachments/pv-v").unwrap();
+    attachment["spec"]["nodeName"] = json!("worker-2");
+    server.put("volumeattachments/pv-v", attachment);
+    put_node("worker-1", &json!([]));
+    pods.sweep().await.unwrap();
+    assert_eq!(names(&server).len(), 1);
+    assert_ne!(names(&server), first, "the node that is back has none");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_of_another_volume_is_not_taken_for_its_own() {
     let server = server();
@@ -197,30 +277,112 @@ async fn a_pod_of_another_volume_is_not_taken_for_its_own() {
     assert!(matches!(error, Error::Incompatible(_)), "{error}");
 }
 
+/// Something deletes each pod as soon as it exists.
 #[tokio::test(start_paused = true)]
-async fn a_sweep_makes_pods_and_attachments_agree() {
+async fn a_pod_that_never_stays_is_not_made_without_a_pause() {
+    let server = server();
+    (0..1000).for_each(|_| server.before("get pods", |server| server.delete_all(PODS)));
+    let error = pods(&server).publish(&id("v"), &node()).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    assert!(server.verbs("pods").len() < 100, "{} requests", server.verbs("pods").len());
+}
+
+/// The last end of a container, as the kubelet writes it for a container that has been started again.
+fn killed(log: &str, ago: SignedDuration) -> Value {
+    let finished = Timestamp::now() - ago;
+    let terminated =
+        json!({ "reason": "OOMKilled", "exitCode": 137, "message": log, "finishedAt": finished.to_string() });
+    let container = json!({
+        "name": "mounter", "image": "", "imageID": "", "ready": true, "restartCount": 1,
+        "lastState": { "terminated": terminated },
+    });
+    json!([container])
+}
+
+/// The events of claims: the object, the reason, the text, and how often it was counted.
+fn events(server: &ApiServer) -> Vec<(String, String, String, u64)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let row = |event: &Value| {
+        let object = ["kind", "name", "uid"].map(|field| text(&event["regarding"][field])).join(" ");
+        let count = event["series"]["count"].as_u64().unwrap_or(1);
+        (object, text(&event["reason"]), text(&event["note"]), count)
+    };
+    server.objects("events/ns/").iter().map(row).collect()
+}
+
+async fn sweep(pods: &FusePods) {
+    pods.sweep().await.unwrap();
+    // The events are written by a task.
+    sleep(Duration::from_secs(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_ends_is_an_event_of_the_claim_with_the_reason_and_its_log() {
+    let server = server();
+    server.allow(&all_rows());
+    let pods = sharing(&server).of_class([("bucket", "b")]).unwrap();
+    for volume in ["v", "w"] {
+        during(&server, Cluster::Works, pods.publish(&id(volume), &node())).await.unwrap();
+        attach_with(&server, volume, true, json!({ "bucket": "b" }));
+    }
+    let path = format!("{PODS}{}", names(&server)[0]);
+    sweep(&pods).await;
+    assert_eq!(events(&server), [], "it runs");
+
+    let log = format!("early\n{}\ncache is\u{1b}[2J full\nno memory\n", "x".repeat(700));
+    for (seconds, count) in [(20, 1), (10, 2)] {
+        let end = killed(&log, SignedDuration::from_secs(seconds));
+        server.edit_status(&path, |status| status["containerStatuses"] = end);
+        for _ in 0..2 {
+            sweep(&pods).await;
+            let mut events = events(&server);
+            events.sort();
+            let [(object, reason, note, counted), other] = &events[..] else { panic!("one event for each") };
+            assert_eq!((&**object, &**reason), ("PersistentVolumeClaim claim-v uid-v", "FusePodEnded"));
+            assert_eq!((&*other.0, &other.2), ("PersistentVolumeClaim claim-w uid-w", note));
+            assert!(note.contains(&format!("s3-fuse/{} has ended: OOMKilled", names(&server)[0])), "{note}");
+            assert!(note.contains("exit code 137, memory limit 256Mi. It is started again"), "{note}");
+            assert!(note.ends_with(r"xx | cache is\u{1b}[2J full | no memory"), "{note}");
+            assert!(!note.contains("early"), "{note}");
+            assert_eq!(*counted, count, "each end is reported once");
+        }
+    }
+
+    server.edit_status(&path, |status| {
+        *status =
+            json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on memory. " });
+    });
+    sweep(&pods).await;
+    let evicted = events(&server).pop().unwrap();
+    assert!(
+        evicted.2.contains("has failed: Evicted: The node was low on memory. Another pod"),
+        "{evicted:?}"
+    );
+    server.assert_rules_used(&all_rows());
+}
+
+/// What happened long ago, and what is supposed to end, is no news.
+#[tokio::test(start_paused = true)]
+async fn only_new_ends_of_attached_volumes_are_events() {
     let server = server();
     let pods = pods(&server);
-    for volume in ["kept", "left", "evicted"] {
+    for volume in ["old", "detached", "deleted"] {
         during(&server, Cluster::Works, pods.publish(&id(volume), &node())).await.unwrap();
     }
-    server.put(&format!("{PODS}other"), json!({ "metadata": { "name": "other" }, "spec": {} }));
-    // The external-attacher makes the object before it calls.
-    attach(&server, "kept", false);
-    attach(&server, "evicted", true);
-    let of = |volume: &str| {
-        let all = server.objects(PODS).into_iter();
-        all.filter(|pod| pod["metadata"]["annotations"]["csi-kube/volume"] == json!(volume)).count()
-    };
-    let evicted = server.objects(PODS).into_iter();
-    let evicted = evicted.filter(|pod| pod["metadata"]["annotations"]["csi-kube/volume"] == json!("evicted"));
-    let name = evicted.map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).next().unwrap();
-    server.delete(&format!("{PODS}{name}"));
-    pods.sweep().await.unwrap();
-    act(&server, Cluster::Works);
-    assert_eq!([of("kept"), of("left"), of("evicted")], [1, 0, 1]);
-    assert!(server.get(&format!("{PODS}{name}")).is_some(), "it has the same name");
-    assert!(server.get(&format!("{PODS}other")).is_some(), "it is not the driver's");
+    attach(&server, "old", true);
+    attach(&server, "deleted", true);
+    for name in names(&server) {
+        let path = format!("{PODS}{name}");
+        let volume = server.get(&path).unwrap()["metadata"]["annotations"]["csi-kube/volume"].clone();
+        let hours = if volume == json!("old") { 2 } else { 0 };
+        let end = killed("", SignedDuration::from_hours(hours));
+        server.edit_status(&path, |status| status["containerStatuses"] = end);
+        if volume == json!("deleted") {
+            server.begin_deletion(&path);
+        }
+    }
+    sweep(&pods).await;
+    assert_eq!(events(&server), []);
 }
 
 /// The controller is killed after a write: the next one goes on.
@@ -234,11 +396,24 @@ async fn a_lost_answer_costs_nothing() {
         assert!(cut.is_err() || cut.unwrap().is_err());
         during(&server, Cluster::Works, pods.publish(&id("v"), &node())).await.unwrap();
         assert_eq!(names(&server).len(), 1);
+        attach(&server, "v", true);
         server.fail("delete", fault);
         let cut = tokio::time::timeout(Duration::from_secs(1), pods.unpublish(&id("v"), Some(&node()))).await;
         assert!(cut.is_err() || cut.unwrap().is_err());
         during(&server, Cluster::Works, pods.unpublish(&id("v"), Some(&node()))).await.unwrap();
         assert!(names(&server).is_empty());
+        // The same in a sweep: an attachment has lost its pod, and then a pod its attachment.
+        for (verb, left) in [("create", 1), ("delete", 0)] {
+            if verb == "delete" {
+                server.delete("volumeattachments/pv-v");
+            }
+            server.fail(verb, fault);
+            let cut = tokio::time::timeout(Duration::from_secs(1), pods.sweep()).await;
+            assert!(cut.is_err() || cut.unwrap().is_err());
+            pods.sweep().await.unwrap();
+            act(&server, Cluster::Works);
+            assert_eq!(names(&server).len(), left, "{verb}");
+        }
     }
 }
 

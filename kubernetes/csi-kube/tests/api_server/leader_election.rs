@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::mock::{ApiServer, Fault, Link, LinkState};
+use test_support::kube_api::{ApiServer, Fault, Link, LinkState};
+
+use crate::rows;
 use csi_kube::internal::Clock;
 use csi_kube::{Election, Error, Leadership, Timing, rules};
 use proptest::prelude::*;
@@ -16,14 +18,14 @@ const LEASE: &str = "leases/driver/block";
 /// A process's clock: it shows any time, runs at its own speed, and can be set forward as if the machine had
 /// slept.
 #[derive(Clone)]
-struct SkewedClock {
+pub(crate) struct SkewedClock {
     start: Instant,
-    offset: Arc<Mutex<Duration>>,
+    pub(crate) offset: Arc<Mutex<Duration>>,
     percent: u32,
 }
 
 impl SkewedClock {
-    fn new(offset: u64, percent: u32) -> Self {
+    pub(crate) fn new(offset: u64, percent: u32) -> Self {
         let offset = Arc::new(Mutex::new(Duration::from_secs(offset)));
         Self { start: Instant::now(), offset, percent }
     }
@@ -37,7 +39,7 @@ impl Clock for SkewedClock {
 
 pub(crate) fn server() -> ApiServer {
     let server = ApiServer::new();
-    server.allow(rules::LEADER_ELECTION);
+    server.allow(&rows(rules::LEADER_ELECTION));
     server
 }
 
@@ -113,7 +115,7 @@ async fn a_lease_that_does_not_exist_is_created_after_its_duration() {
     let lost = Instant::now();
     let (_next, led) = waiting.await.unwrap();
     assert!(led > lost + 5 * SECOND, "{:?}", led - lost);
-    server.assert_rules_used(rules::LEADER_ELECTION);
+    server.assert_rules_used(&rows(rules::LEADER_ELECTION));
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,6 +198,27 @@ async fn the_longer_lease_duration_counts() {
     sleep(10 * SECOND).await;
     drop(leader);
     assert!(timeout(55 * SECOND, waiting).await.is_err());
+}
+
+/// A process that leads by another Lease takes this one over from its predecessor, and from nobody else.
+#[tokio::test(start_paused = true)]
+async fn a_further_lease_is_inherited() {
+    let server = server();
+    let seldom = Timing::new(60 * SECOND, 45 * SECOND, 20 * SECOND).unwrap();
+    let further = |name| election(&server, name).0.inherits_from("block_").timing(seldom);
+    let start = Instant::now();
+    let first = further("a").lead().await;
+    assert!((15..19).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    let next = timeout(SECOND, further("b").lead()).await.unwrap();
+    assert!(next.identity().starts_with("block_b_") && next.term() > first.term(), "{next:?}");
+    timeout(25 * SECOND, first.lost()).await.unwrap();
+    assert!(timeout(50 * SECOND, election(&server, "c").0.lead()).await.is_err(), "it inherits nothing");
+    next.resign().await.unwrap();
+    let other = election(&server, "c").0.lead().await;
+    drop(other); // as if the process were killed
+    let start = Instant::now();
+    further("d").lead().await;
+    assert!(start.elapsed() < 20 * SECOND, "{:?}", start.elapsed());
 }
 
 /// What happens in one step of a schedule.

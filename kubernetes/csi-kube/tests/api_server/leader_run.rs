@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::leader_election::{free_lease, server};
-use crate::mock::{ApiServer, Link, LinkState};
+use test_support::kube_api::{ApiServer, Link, LinkState};
 
 struct Nothing;
 

@@ -1,4 +1,4 @@
-//! Each part of the crate against a mock of the API server, in paused time.
+//! Each part of the crate against a simulated API server, in paused time.
 
 mod drain;
 mod events;
@@ -6,8 +6,15 @@ mod fuse_pods;
 mod leader_calls;
 mod leader_election;
 mod leader_run;
-mod mock;
 mod node_events;
 mod node_labels;
 mod objects;
 mod startup_taint;
+
+use csi_kube::rules::Rule;
+use test_support::kube_api::Row;
+
+/// The rules as the server takes them.
+fn rows(rules: &[Rule]) -> Vec<Row> {
+    rules.iter().map(|rule| (rule.group, rule.resource, rule.verbs)).collect()
+}

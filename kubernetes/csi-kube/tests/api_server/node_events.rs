@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use crate::mock::ApiServer;
+use test_support::kube_api::ApiServer;
+
+use crate::rows;
 
 const UID: &str = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
 
@@ -57,7 +59,7 @@ fn plugin(server: &ApiServer) -> Plugin {
 
 fn server() -> ApiServer {
     let server = ApiServer::new();
-    server.allow(rules::NODE_EVENTS);
+    server.allow(&rows(rules::NODE_EVENTS));
     for (name, uid, node) in
         [("backup", UID, "worker-1"), ("other", "b", "worker-1"), ("far", UID, "worker-2")]
     {
@@ -93,7 +95,7 @@ async fn unstage(socket: &Path, id: &str) -> tonic::Status {
     let caller = Caller::new(&endpoint);
     let staging_target_path = "/var/lib/kubelet/plugins/kubernetes.io/csi/block/x/globalmount".into();
     let request = v1::NodeUnstageVolumeRequest { volume_id: id.into(), staging_target_path };
-    caller.node().node_unstage_volume(request).await.unwrap_err()
+    caller.call(request).await.unwrap_err()
 }
 
 #[tokio::test]
@@ -122,7 +124,7 @@ async fn a_volume_that_stays_in_use_is_an_event_that_names_the_pod() {
     while !server.verbs("events").contains(&"patch".to_owned()) {
         sleep(Duration::from_millis(10)).await;
     }
-    server.assert_rules_used(rules::NODE_EVENTS);
+    server.assert_rules_used(&rows(rules::NODE_EVENTS));
     drop(stop);
     serving.await.unwrap().unwrap();
     assert_eq!(events(&server, 2).await.len(), 2, "an end without an error is no event");

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::mock::{ApiServer, Fault};
+use test_support::kube_api::{ApiServer, Fault};
+
+use crate::rows;
 use csi_core::types::Topology;
 use csi_kube::{Error, NodeFacts, NodeLabels, Result, rules};
 use serde_json::{Value, json};
@@ -16,7 +18,7 @@ fn node(labels: Value) -> Value {
 
 fn server(labels: Value) -> ApiServer {
     let server = ApiServer::new();
-    server.allow(rules::NODE_LABELS);
+    server.allow(&rows(rules::NODE_LABELS));
     server.put("nodes/worker-1", node(labels));
     server
 }
@@ -38,7 +40,7 @@ async fn labels_become_the_drivers_own_topology() {
     assert_eq!(facts.provider_id.as_deref(), Some("cloud:///i-1"));
     let info = facts.node_info().unwrap();
     assert_eq!((info.node_id.as_str(), info.accessible_topology), ("worker-1", Some(due)));
-    server.assert_rules_used(rules::NODE_LABELS);
+    server.assert_rules_used(&rows(rules::NODE_LABELS));
 
     let facts = read(&server, NodeLabels::new(DRIVER)).await.unwrap();
     assert_eq!(facts.topology, None);
@@ -65,7 +67,7 @@ async fn a_label_that_comes_later_is_waited_for() {
     });
     let start = Instant::now();
     let labels = NodeLabels::new(DRIVER).zone();
-    let facts = read(&server, labels.clone().wait(Duration::from_secs(60))).await.unwrap();
+    let facts = read(&server, labels.clone().wait(Duration::MAX)).await.unwrap();
     assert_eq!(facts.topology, Some(Topology::new("block.csi.example.org/zone", "a")));
     assert!(start.elapsed() < Duration::from_secs(31), "{:?}", start.elapsed());
 

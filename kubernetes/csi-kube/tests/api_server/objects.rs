@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::mock::{ApiServer, Fault};
+use test_support::kube_api::{ApiServer, Fault};
+
+use crate::rows;
 use csi_core::kubernetes::{ClaimNames, PodInfo};
 use csi_kube::{Error, Objects, rules};
 use serde_json::{Value, json};
@@ -71,19 +73,19 @@ fn cached(server: &ApiServer) -> Objects {
 #[tokio::test(start_paused = true)]
 async fn without_a_cache_each_read_is_a_request() {
     let server = server();
-    server.allow(&DIRECT.concat());
+    server.allow(&rows(&DIRECT.concat()));
     let objects = Objects::new(server.client());
     for _ in 0..2 {
         assert_eq!(read_all(&objects).await, ["c1", "v1", "p1", "s1", "n1"]);
     }
     assert_eq!(server.verbs("pods"), ["get", "get"]);
-    server.assert_rules_used(&DIRECT.concat());
+    server.assert_rules_used(&rows(&DIRECT.concat()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cache_answers_without_requests_and_follows_changes() {
     let server = server();
-    server.allow(&CACHED.concat());
+    server.allow(&rows(&CACHED.concat()));
     let objects = cached(&server);
     sleep(Duration::from_secs(1)).await;
     for _ in 0..3 {
@@ -104,7 +106,7 @@ async fn a_cache_answers_without_requests_and_follows_changes() {
     for kind in kinds {
         assert_eq!(server.verbs(kind), ["list", "watch", "get"], "{kind}");
     }
-    server.assert_rules_used(&CACHED.concat());
+    server.assert_rules_used(&rows(&CACHED.concat()));
 
     server.put("persistentvolumes/pv", object("pv", json!({ "uid": "v2" })));
     sleep(Duration::from_secs(1)).await;
@@ -130,6 +132,25 @@ async fn a_cache_behind_the_api_server_makes_nothing_missing() {
     assert_eq!(objects.volume("new").await.unwrap().metadata.uid.as_deref(), Some("v9"));
     sleep(Duration::from_secs(120)).await;
     assert_eq!(read_all(&objects).await.len(), 5);
+}
+
+/// The machine of the API server is gone before it has answered, and nothing says so.
+#[tokio::test(start_paused = true)]
+async fn a_request_without_an_answer_does_not_end_a_watch() {
+    for verb in ["list", "watch"] {
+        let server = server();
+        server.fail(&format!("{verb} persistentvolumes"), Fault::NoAnswer);
+        let objects = Objects::new(server.client()).cache_volumes();
+        sleep(Duration::from_secs(1)).await;
+        objects.volume("pv").await.unwrap();
+        server.delete("persistentvolumes/pv");
+        server.put("persistentvolumes/new", object("new", json!({ "uid": "v9" })));
+        sleep(Duration::from_secs(120)).await;
+        objects.volume("pv").await.unwrap_err();
+        let requests = server.mark();
+        objects.volume("new").await.unwrap();
+        assert_eq!(server.mark(), requests, "{verb}: it is in memory");
+    }
 }
 
 /// A StatefulSet's next pod has the same name.

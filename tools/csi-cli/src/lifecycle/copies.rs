@@ -1,4 +1,4 @@
-//! Copies of the volume: one restored from the snapshot and one cloned, each with a look at its data.
+//! A snapshot of the volume, and copies: one restored from the snapshot and one cloned, each with a look at its data.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use csi_proto::v1;
 use tokio::time::{Instant, sleep};
 use v1::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 
-use super::call::{Failure, Outcome};
 use super::scenario::{LifeCycle, create};
+use super::steps::{Failure, OnNode, Outcome};
 use super::target;
 use super::volume_spec::{TargetChecks, VolumeSpec};
 
@@ -15,6 +15,33 @@ use super::volume_spec::{TargetChecks, VolumeSpec};
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 impl LifeCycle<'_, '_> {
+    pub(crate) fn snapshot_request(&self) -> v1::CreateSnapshotRequest {
+        self.volume.create_snapshot(format!("{}-snapshot", self.spec.name))
+    }
+
+    pub(crate) async fn snapshot(&mut self) -> Outcome<()> {
+        if !self.capabilities.snapshots {
+            return Ok(());
+        }
+        let name = "CreateSnapshot";
+        let request = self.snapshot_request();
+        let missing = "the answer has no snapshot";
+        let text = |answer: &v1::CreateSnapshotResponse| {
+            Ok(answer.snapshot.as_ref().ok_or(missing)?.snapshot_id.clone())
+        };
+        let answer = self.steps.make(name, request, text).await?;
+        let snapshot = answer.snapshot.ok_or_else(|| Failure::new(name, missing))?;
+        self.snapshot = Some((snapshot, self.capacity));
+        Ok(())
+    }
+
+    pub(crate) async fn delete_snapshot(&mut self) -> Outcome<()> {
+        let Some((snapshot, _)) = self.snapshot.take() else { return Ok(()) };
+        let snapshot_id = snapshot.snapshot_id;
+        let request = v1::DeleteSnapshotRequest { snapshot_id: snapshot_id.clone(), ..Default::default() };
+        self.steps.make("DeleteSnapshot", request, |_| Ok(snapshot_id)).await.map(drop)
+    }
+
     /// Makes, checks and deletes the copies that the driver capabilities. The volume itself is on no node then: some
     /// kernels refuse to mount two filesystems with one UUID.
     pub(crate) async fn copy(&mut self) -> Outcome<()> {
@@ -36,13 +63,13 @@ impl LifeCycle<'_, '_> {
 
     /// Repeats CreateSnapshot until the snapshot is ready, as the snapshotter does.
     async fn wait_until_ready(&mut self, mut is_ready: bool) -> Outcome<()> {
-        let end = Instant::now() + self.steps.caller.timeout();
+        let start = Instant::now();
         while !is_ready {
-            if Instant::now() >= end {
+            if start.elapsed() >= self.steps.timeout {
                 return Err(Failure::new("CreateSnapshot", "the snapshot does not become ready to use"));
             }
             sleep(LOOK_AGAIN).await;
-            let answer = self.steps.unreported(self.snapshot_request()).await?;
+            let answer = self.steps.timed("CreateSnapshot", &self.snapshot_request()).await?.0;
             is_ready = answer.snapshot.is_some_and(|snapshot| snapshot.ready_to_use);
         }
         Ok(())
@@ -52,9 +79,10 @@ impl LifeCycle<'_, '_> {
         let name = format!("{}-{what}", self.spec.name);
         let spec = VolumeSpec { name, size, ..self.spec.clone() };
         let source = Some(v1::VolumeContentSource { r#type: Some(source) });
-        let mut steps = self.steps.of_copy();
-        let volume = create(&mut steps, self.capabilities, &spec, source).await?;
-        let mut copy = LifeCycle::new(steps, self.capabilities, &spec, volume, self.places)?;
+        let here = OnNode::new(self.steps.on_node.checks, self.steps.on_node.content);
+        let of_volume = std::mem::replace(&mut self.steps.on_node, here);
+        let volume = create(self.steps, self.capabilities, &spec, source).await?;
+        let mut copy = LifeCycle::new(self.steps, self.capabilities, &spec, volume, self.places)?;
         copy.steps.on_node.targets.truncate(1);
         if let Some(target) = copy.steps.on_node.targets.first().cloned() {
             copy.attach_stage_publish().await?;
@@ -63,10 +91,12 @@ impl LifeCycle<'_, '_> {
                 let work = move || {
                     target::check_data(&target.path, content).map(|()| "the data of its source".to_owned())
                 };
-                copy.steps.caller.check("  read", work).await?;
+                copy.steps.check("  read", work).await?;
             }
             copy.unpublish_unstage_detach().await?;
         }
-        copy.delete().await
+        copy.delete().await?;
+        self.steps.on_node = of_volume;
+        Ok(())
     }
 }

@@ -1,37 +1,35 @@
 //! The first calls of an orchestrator: the driver's name and capabilities.
 
-use csi_proto::v1;
+use csi_proto::{ControllerCapability as ControllerRpc, NodeCapability as NodeRpc, v1};
 use tonic::Code;
-use v1::controller_service_capability::{Type as ControllerType, rpc::Type as ControllerRpc};
-use v1::node_service_capability::{Type as NodeType, rpc::Type as NodeRpc};
 use v1::plugin_capability::{Type as PluginType, service, volume_expansion};
 
-use super::call::{Caller, Outcome};
-use super::driver::{Capabilities, Growth};
+use super::driver::{Capabilities, Growth, of_controller, of_node};
+use super::steps::{Outcome, Steps};
 
 /// Asks the driver for its name, its readiness and its capabilities.
 ///
 /// # Errors
 /// When a call fails.
-pub(crate) async fn discover(caller: &mut Caller<'_>) -> Outcome<Capabilities> {
-    let plugin = identity(caller).await?;
+pub(crate) async fn discover(steps: &mut Steps<'_>) -> Outcome<Capabilities> {
+    let plugin = identity(steps).await?;
     let has = |kind: service::Type| {
         plugin.iter().any(|one| matches!(one, PluginType::Service(service) if service.r#type() == kind))
     };
     let has_controller = has(service::Type::ControllerService);
-    let controller = if has_controller { controller(caller).await } else { Ok(Vec::new()) };
+    let controller = if has_controller { controller(steps).await } else { Ok(Vec::new()) };
     let controller = match controller {
         // GetPluginCapabilities is the same on all sockets of a driver, even without the controller.
         Err(failure) if failure.code == Some(Code::Unimplemented) => {
-            caller.report.left_out("ControllerGetCapabilities", "no controller on this socket");
+            steps.report.left_out("ControllerGetCapabilities", "no controller on this socket");
             Vec::new()
         }
         found => found?,
     };
-    let (node, info) = match node(caller).await {
+    let (node, info) = match node(steps).await {
         Ok((node, info)) => (Some(node), info),
         Err(failure) if failure.code == Some(Code::Unimplemented) => {
-            caller.report.left_out("NodeGetCapabilities", "no node service on this socket");
+            steps.report.left_out("NodeGetCapabilities", "no node service on this socket");
             (None, v1::NodeGetInfoResponse::default())
         }
         Err(failure) => return Err(failure),
@@ -83,65 +81,49 @@ fn several_targets(controller: &[ControllerRpc], node: Option<&[NodeRpc]>) -> bo
     }
 }
 
-async fn identity(caller: &mut Caller<'_>) -> Outcome<Vec<PluginType>> {
-    caller
-        .step("GetPluginInfo", &v1::GetPluginInfoRequest {}, |info| {
+async fn identity(steps: &mut Steps<'_>) -> Outcome<Vec<PluginType>> {
+    steps
+        .make("GetPluginInfo", v1::GetPluginInfoRequest {}, |info| {
             Ok(format!("{} {}", info.name, info.vendor_version))
         })
         .await?;
-    caller
-        .step(
-            "Probe",
-            &v1::ProbeRequest {},
+    steps
+        .make("Probe", v1::ProbeRequest {}, |probed| match probed.ready {
+            Some(false) => Err("the plugin is not ready".to_owned()),
             // An unset `ready` means ready.
-            |probed| match probed.ready {
-                Some(false) => Err("the plugin is not ready".to_owned()),
-                _ => Ok("ready".to_owned()),
-            },
-        )
+            _ => Ok("ready".to_owned()),
+        })
         .await?;
-    let found = caller
-        .step("GetPluginCapabilities", &v1::GetPluginCapabilitiesRequest {}, |found| {
+    let found = steps
+        .make("GetPluginCapabilities", v1::GetPluginCapabilitiesRequest {}, |found| {
             Ok(words(found.capabilities.iter().map(|one| plugin_capability(one.r#type.as_ref()))))
         })
         .await?;
     Ok(found.capabilities.into_iter().filter_map(|one| one.r#type).collect())
 }
 
-async fn controller(caller: &mut Caller<'_>) -> Outcome<Vec<ControllerRpc>> {
-    let rpcs = |found: &v1::ControllerGetCapabilitiesResponse| {
-        let rpcs = found
-            .capabilities
-            .iter()
-            .filter_map(|one| one.r#type.map(|ControllerType::Rpc(rpc)| rpc.r#type()));
-        rpcs.collect::<Vec<_>>()
-    };
-    let found = caller
-        .step("ControllerGetCapabilities", &v1::ControllerGetCapabilitiesRequest {}, |found| {
-            Ok(words(rpcs(found).iter().map(ControllerRpc::as_str_name)))
+async fn controller(steps: &mut Steps<'_>) -> Outcome<Vec<ControllerRpc>> {
+    let found = steps
+        .make("ControllerGetCapabilities", v1::ControllerGetCapabilitiesRequest {}, |found| {
+            Ok(words(of_controller(found).iter().map(ControllerRpc::as_str_name)))
         })
         .await?;
-    Ok(rpcs(&found))
+    Ok(of_controller(&found))
 }
 
-async fn node(caller: &mut Caller<'_>) -> Outcome<(Vec<NodeRpc>, v1::NodeGetInfoResponse)> {
-    let rpcs = |found: &v1::NodeGetCapabilitiesResponse| {
-        let rpcs =
-            found.capabilities.iter().filter_map(|one| one.r#type.map(|NodeType::Rpc(rpc)| rpc.r#type()));
-        rpcs.collect::<Vec<_>>()
-    };
-    let found = caller
-        .step("NodeGetCapabilities", &v1::NodeGetCapabilitiesRequest {}, |found| {
-            Ok(words(rpcs(found).iter().map(NodeRpc::as_str_name)))
+async fn node(steps: &mut Steps<'_>) -> Outcome<(Vec<NodeRpc>, v1::NodeGetInfoResponse)> {
+    let found = steps
+        .make("NodeGetCapabilities", v1::NodeGetCapabilitiesRequest {}, |found| {
+            Ok(words(of_node(found).iter().map(NodeRpc::as_str_name)))
         })
         .await?;
-    let info = caller
-        .step("NodeGetInfo", &v1::NodeGetInfoRequest {}, |info| match info.node_id.as_str() {
+    let info = steps
+        .make("NodeGetInfo", v1::NodeGetInfoRequest {}, |info| match info.node_id.as_str() {
             "" => Err("the node has no id".to_owned()),
             id => Ok(format!("node {id}")),
         })
         .await?;
-    Ok((rpcs(&found), info))
+    Ok((of_node(&found), info))
 }
 
 fn plugin_capability(capability: Option<&PluginType>) -> &'static str {

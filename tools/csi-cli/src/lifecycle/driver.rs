@@ -3,39 +3,49 @@
 use std::time::Duration;
 
 use csi_proto::client::Client;
-use csi_proto::{RpcRequest, Service, v1};
+use csi_proto::{ControllerCapability, NodeCapability, RpcRequest, Service, v1};
 use tonic::Status;
+use v1::controller_service_capability::Type as ControllerType;
+use v1::node_service_capability::Type as NodeType;
 
-/// The sockets of a driver: one for all services, or a second one for its controller.
+/// The sockets of a driver. The controller can have its own.
 #[derive(Debug, Clone)]
 pub(crate) struct Sockets {
-    client: Client,
-    controller: Option<Client>,
+    pub(crate) node: Client,
+    pub(crate) controller: Client,
 }
 
 impl Sockets {
+    /// One socket for all services.
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, controller: None }
-    }
-
-    #[must_use]
-    pub(crate) fn controller_at(self, controller: Client) -> Self {
-        Self { controller: Some(controller), ..self }
+        Self { node: client.clone(), controller: client }
     }
 
     #[must_use]
     pub(crate) fn deadline(self, deadline: Duration) -> Self {
-        let controller = self.controller.map(|controller| controller.deadline(deadline));
-        Self { client: self.client.deadline(deadline), controller }
+        Self { node: self.node.deadline(deadline), controller: self.controller.deadline(deadline) }
+    }
+
+    pub(crate) fn of(&self, service: Service) -> &Client {
+        match service {
+            Service::Identity | Service::Node => &self.node,
+            _ => &self.controller,
+        }
     }
 
     pub(crate) async fn call<R: RpcRequest>(&self, request: R) -> Result<R::Answer, Status> {
-        let client = match R::RPC.service() {
-            Service::Identity | Service::Node => &self.client,
-            _ => self.controller.as_ref().unwrap_or(&self.client),
-        };
-        client.call(request).await
+        self.of(R::RPC.service()).call(request).await
     }
+}
+
+pub(crate) fn of_controller(answer: &v1::ControllerGetCapabilitiesResponse) -> Vec<ControllerCapability> {
+    let types = answer.capabilities.iter().filter_map(|one| one.r#type);
+    types.map(|ControllerType::Rpc(rpc)| rpc.r#type()).collect()
+}
+
+pub(crate) fn of_node(answer: &v1::NodeGetCapabilitiesResponse) -> Vec<NodeCapability> {
+    let types = answer.capabilities.iter().filter_map(|one| one.r#type);
+    types.map(|NodeType::Rpc(rpc)| rpc.r#type()).collect()
 }
 
 /// The capabilities of a driver, as far as they matter here.

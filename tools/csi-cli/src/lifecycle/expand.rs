@@ -4,10 +4,10 @@ use csi_proto::v1;
 use rustix::thread::{CapabilitySet, capabilities};
 use tonic::Code;
 
-use super::call::{Failure, Outcome, Repeat};
 use super::driver::Growth;
 use super::report::size;
 use super::scenario::LifeCycle;
+use super::steps::{Failure, Outcome};
 use super::target;
 use super::volume_spec::{Keep, TargetChecks};
 
@@ -17,16 +17,13 @@ impl LifeCycle<'_, '_> {
         match self.capabilities.growth {
             _ if self.spec.existing.is_some() => {}
             Growth::Never => {
-                self.steps
-                    .caller
-                    .report
-                    .left_out("ControllerExpandVolume", "this driver does not expand volumes");
+                self.steps.report.left_out("ControllerExpandVolume", "this driver does not expand volumes");
             }
             _ if self.spec.grown <= self.spec.size => {
-                self.steps.caller.report.left_out("ControllerExpandVolume", "no larger size was requested");
+                self.steps.report.left_out("ControllerExpandVolume", "no larger size was requested");
             }
             Growth::Unused if self.spec.keep == Keep::Everything => {
-                self.steps.caller.report.left_out(
+                self.steps.report.left_out(
                     "ControllerExpandVolume",
                     "it can be expanded only while it is not in use, and --keep leaves it in use",
                 );
@@ -63,7 +60,7 @@ impl LifeCycle<'_, '_> {
             Some(at) if self.steps.on_node.checks == TargetChecks::Content => {
                 let content = self.spec.content;
                 let work = move || target::size(&at.path, content);
-                self.steps.caller.on_own_thread("  size at the target", work).await
+                self.steps.on_own_thread("  size at the target", work).await
             }
             _ => Ok(0),
         }
@@ -81,7 +78,7 @@ impl LifeCycle<'_, '_> {
             bytes => Ok(size(bytes.unsigned_abs())),
         };
         let request = self.volume.controller_expand_volume(requested);
-        let answer = self.steps.make("ControllerExpandVolume", request, Repeat::Equal, text).await?;
+        let answer = self.steps.make("ControllerExpandVolume", request, text).await?;
         self.capacity = answer.capacity_bytes;
         Ok(answer.node_expansion_required && has_node)
     }
@@ -93,19 +90,19 @@ impl LifeCycle<'_, '_> {
         let before = self.before;
         let request = self.volume.node_expand_volume(&path, self.spec.grown);
         let text = |answer: &v1::NodeExpandVolumeResponse| Ok(size(answer.capacity_bytes.unsigned_abs()));
-        let grown = self.steps.make("NodeExpandVolume", request, Repeat::Equal, text).await;
+        let grown = self.steps.make("NodeExpandVolume", request, text).await;
         match grown {
             Ok(_) if !self.capabilities.controller_expands => self.capacity = self.spec.grown,
             Ok(_) => {}
             Err(refused) if self.may_refuse_to_grow(&refused) => {
                 let why = "a mounted ext4 can be expanded only with CAP_SYS_RESOURCE, which this process \
                            does not have: it is expanded at the next stage";
-                self.steps.caller.report.left_out("NodeExpandVolume", why);
+                self.steps.report.left_out("NodeExpandVolume", why);
                 let targets = self.steps.on_node.targets.clone();
-                self.volume.unpublish(&mut self.steps, &targets).await?;
-                self.volume.unstage(&mut self.steps).await?;
-                self.volume.stage(&mut self.steps).await?;
-                self.volume.publish(&mut self.steps, &targets).await?;
+                self.volume.unpublish(&mut *self.steps, &targets).await?;
+                self.volume.unstage(&mut *self.steps).await?;
+                self.volume.stage(&mut *self.steps).await?;
+                self.volume.publish(&mut *self.steps, &targets).await?;
             }
             Err(failure) => return Err(failure),
         }
@@ -119,7 +116,7 @@ impl LifeCycle<'_, '_> {
                 _ => Err(format!("it is still {}", size(before))),
             }
         };
-        self.steps.caller.check("  size at the target", work).await
+        self.steps.check("  size at the target", work).await
     }
 
     /// Whether the node's refusal is due to missing CAP_SYS_RESOURCE.
@@ -130,7 +127,7 @@ impl LifeCycle<'_, '_> {
                 && mount.is_some_and(|mount| mount.fs_type == "ext4")
         };
         refused.code == Some(Code::FailedPrecondition)
-            && (self.spec.fs_type == "ext4" || is_ext4_there())
+            && (self.spec.mount.fs_type == "ext4" || is_ext4_there())
             && (!has_cap_sys_resource() || refused.reason.contains("CAP_SYS_RESOURCE"))
     }
 }

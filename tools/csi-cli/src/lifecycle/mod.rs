@@ -14,42 +14,39 @@
 //! # Ok(()) }
 //! ```
 
-mod call;
 mod copies;
 mod discovery;
 mod driver;
 mod expand;
-mod on_node;
 mod options;
 mod report;
 mod scenario;
 mod signals;
-mod snapshot;
 mod steps;
 mod target;
 mod undo;
 mod volume_spec;
 
-pub use call::Failure;
 pub use options::Options;
 pub use scenario::run;
+pub use steps::Failure;
 pub use target::Content;
 pub use volume_spec::VolumeSpec;
 
 /// What the example `quickstart` shares with the program.
 #[doc(hidden)]
 pub mod internal {
-    pub use super::call::Outcome;
     pub use super::report::{Report, Timing};
     pub use super::scenario::run_recorded;
     pub use super::signals::{Signal, Signals};
+    pub use super::steps::Outcome;
     pub use super::undo::UndoLog;
     pub use super::volume_spec::Keep;
 }
 
 #[cfg(feature = "program")]
 pub(crate) use {
-    driver::Sockets,
+    driver::{Sockets, of_controller, of_node},
     report::size,
     undo::{UndoResult, quoted},
     volume_spec::{Places, TargetChecks},

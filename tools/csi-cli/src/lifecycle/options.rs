@@ -8,7 +8,6 @@ use csi_proto::client::Client;
 
 use super::driver::Sockets;
 use super::volume_spec::{Places, VolumeSpec};
-use crate::secrets::Secrets;
 
 /// The volumes of a run, and the driver that serves them.
 #[derive(Debug)]
@@ -16,7 +15,7 @@ pub struct Options {
     pub(crate) sockets: Sockets,
     pub(crate) timeout: Duration,
     pub(crate) places: Option<Places>,
-    pub(crate) secrets: Secrets,
+    pub(crate) secrets: Pairs,
     pub(crate) volumes: Vec<VolumeSpec>,
 }
 
@@ -31,7 +30,7 @@ impl Options {
             sockets,
             timeout: Duration::from_secs(60),
             places: None,
-            secrets: Secrets::default(),
+            secrets: Pairs::default(),
             volumes: Vec::new(),
         }
     }
@@ -39,7 +38,7 @@ impl Options {
     /// Calls the controller on a socket of its own.
     #[must_use]
     pub fn controller(self, client: Client) -> Self {
-        Self { sockets: self.sockets.controller_at(client), ..self }
+        Self { sockets: Sockets { controller: client, ..self.sockets }, ..self }
     }
 
     /// Sets the limit of each call, which is 60 seconds otherwise. If a driver hangs, the step fails.
@@ -60,7 +59,7 @@ impl Options {
     /// the driver repeats them.
     #[must_use]
     pub fn secrets(self, secrets: Pairs) -> Self {
-        Self { secrets: secrets.into(), ..self }
+        Self { secrets, ..self }
     }
 
     /// Runs the life of this volume, after those of the volumes before it.

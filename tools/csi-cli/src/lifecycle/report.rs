@@ -3,7 +3,8 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-use csi_proto::{Redactor, escape};
+use csi_proto::escape;
+use csi_proto::internal::Redactor;
 use serde_json::json;
 
 use super::undo::UndoResult;
@@ -23,26 +24,12 @@ pub struct Timing {
     pub again: Option<Duration>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Colour {
-    Good,
-    Bad,
-    Other,
-    Heading,
-    Faint,
-}
-
-impl Colour {
-    fn code(self) -> &'static str {
-        match self {
-            Self::Good => "32",
-            Self::Bad => "1;31",
-            Self::Other => "33",
-            Self::Heading => "1",
-            Self::Faint => "2",
-        }
-    }
-}
+// The parameters of a terminal's SGR sequence.
+const GOOD: &str = "32";
+const BAD: &str = "1;31";
+const OTHER: &str = "33";
+const HEADING: &str = "1";
+const FAINT: &str = "2";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Style {
@@ -53,9 +40,9 @@ enum Style {
 }
 
 impl Style {
-    fn paint(self, colour: Colour, text: &str) -> String {
+    fn paint(self, colour: &str, text: &str) -> String {
         match self {
-            Self::Coloured if !text.is_empty() => format!("\x1b[{}m{text}\x1b[0m", colour.code()),
+            Self::Coloured if !text.is_empty() => format!("\x1b[{colour}m{text}\x1b[0m"),
             _ => text.to_owned(),
         }
     }
@@ -110,7 +97,7 @@ impl Report {
             Style::Json => {}
             style => {
                 print("");
-                print(&style.paint(Colour::Heading, &self.shown(text)));
+                print(&style.paint(HEADING, &self.shown(text)));
             }
         }
     }
@@ -121,7 +108,7 @@ impl Report {
             Style::Json => print_json(&json!({ "volume": text })),
             style => {
                 print("");
-                print(&format!("  {}", style.paint(Colour::Heading, &text)));
+                print(&format!("  {}", style.paint(HEADING, &text)));
             }
         }
     }
@@ -129,17 +116,17 @@ impl Report {
     /// Reports a step that succeeded.
     pub fn ok(&mut self, name: &str, text: &str, timing: Timing) {
         self.steps += 1;
-        self.line(Colour::Good, "ok", name, text, Some(timing));
+        self.line(GOOD, "ok", name, text, Some(timing));
     }
 
     /// Reports something that is left out, and why.
     pub fn left_out(&mut self, name: &str, why: &str) {
-        self.line(Colour::Other, "--", name, why, None);
+        self.line(OTHER, "--", name, why, None);
     }
 
     /// Reports a step that failed, why, and the last lines that the driver printed.
     pub fn failed(&mut self, name: &str, why: &str, log: &[String]) {
-        self.line(Colour::Bad, "FAIL", name, why, None);
+        self.line(BAD, "FAIL", name, why, None);
         for line in log {
             self.detail(&format!("driver: {line}"));
         }
@@ -150,7 +137,7 @@ impl Report {
         let text = self.shown(text);
         match self.style {
             Style::Json => print_json(&json!({ "detail": text })),
-            style => print(&format!("        {}", style.paint(Colour::Faint, &text))),
+            style => print(&format!("        {}", style.paint(FAINT, &text))),
         }
     }
 
@@ -181,22 +168,21 @@ impl Report {
     pub fn all_well(&self, left: &str) {
         let text =
             format!("success: {} steps in {}", self.steps, duration(self.start.elapsed()).trim_start());
-        self.summary(Colour::Good, &text, left);
+        self.summary(GOOD, &text, left);
     }
 
     /// Prints the last line of a run that ended early.
     pub fn ended(&self, why: &str, left: &str) {
         let text = format!("{why}, after {} successful steps", self.steps);
-        self.summary(Colour::Bad, &text, left);
+        self.summary(BAD, &text, left);
     }
 
-    fn summary(&self, colour: Colour, text: &str, left: &str) {
+    fn summary(&self, colour: &str, text: &str, left: &str) {
         let text = self.shown(text);
         let left = self.shown(left);
         match self.style {
             Style::Json => {
-                let end =
-                    json!({ "well": colour == Colour::Good, "end": text, "left": left, "steps": self.steps });
+                let end = json!({ "well": colour == GOOD, "end": text, "left": left, "steps": self.steps });
                 print_json(&end);
             }
             style => {
@@ -206,7 +192,7 @@ impl Report {
         }
     }
 
-    fn line(&self, colour: Colour, mark: &str, name: &str, text: &str, timing: Option<Timing>) {
+    fn line(&self, colour: &str, mark: &str, name: &str, text: &str, timing: Option<Timing>) {
         let text = self.shown(text);
         if self.style == Style::Json {
             let milliseconds = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
@@ -226,8 +212,7 @@ impl Report {
         let first = lines.next().unwrap_or_default();
         let times = timing.map(|timing| {
             let again = timing.again.map(|again| format!("   again {}", duration(again)));
-            self.style
-                .paint(Colour::Faint, &format!("{}{}", duration(timing.first), again.unwrap_or_default()))
+            self.style.paint(FAINT, &format!("{}{}", duration(timing.first), again.unwrap_or_default()))
         });
         let line = format!("  {mark}  {name:<NAME$} {first:<TEXT$} {}", times.unwrap_or_default());
         print(line.trim_end());
@@ -308,7 +293,7 @@ mod tests {
 
     #[test]
     fn plain_output_has_no_codes() {
-        assert_eq!(Style::Plain.paint(Colour::Bad, "FAIL"), "FAIL");
-        assert_eq!(Style::Coloured.paint(Colour::Good, "ok"), "\x1b[32mok\x1b[0m");
+        assert_eq!(Style::Plain.paint(BAD, "FAIL"), "FAIL");
+        assert_eq!(Style::Coloured.paint(GOOD, "ok"), "\x1b[32mok\x1b[0m");
     }
 }

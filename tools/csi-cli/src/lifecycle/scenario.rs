@@ -3,21 +3,22 @@
 use std::path::PathBuf;
 
 use csi_proto::client::{Target, VolumeUse};
-use csi_proto::v1;
+use csi_proto::{Rpc, v1};
 use v1::volume_content_source::Type as Source;
 
-use super::call::{Caller, Failure, Outcome, Repeat};
 use super::discovery::discover;
 use super::driver::Capabilities;
 use super::options::Options;
 use super::report::{Report, size};
-use super::steps::{OnNode, Steps};
+use super::steps::{Failure, OnNode, Outcome, Steps};
+use super::target;
 use super::undo::UndoLog;
-use super::volume_spec::{Keep, Places, VolumeSpec};
+use super::volume_spec::{Keep, Places, TargetChecks, VolumeSpec};
+use crate::secrets;
 
 /// An existing volume, and the steps that are made with it.
 pub(crate) struct LifeCycle<'c, 'r> {
-    pub(crate) steps: Steps<'c, 'r>,
+    pub(crate) steps: &'c mut Steps<'r>,
     pub(crate) capabilities: &'c Capabilities,
     pub(crate) spec: &'c VolumeSpec,
     pub(crate) volume: VolumeUse,
@@ -50,32 +51,26 @@ pub async fn run(options: &Options) -> Outcome<()> {
 ///
 /// # Errors
 /// The first step that failed. Neither the error nor the report shows the given secrets, even if the driver
-/// repeats them: see [`Redactor::scrub`](csi_proto::Redactor::scrub).
+/// repeats them: see [`Redactor::scrub`](csi_proto::internal::Redactor::scrub).
 pub async fn run_recorded(options: &Options, report: &mut Report, undo_log: &mut UndoLog) -> Outcome<()> {
-    let hidden = options.secrets.hidden();
+    let hidden = secrets::hidden(&options.secrets);
     report.hide(&hidden);
     undo_log.secrets = options.secrets.clone();
-    let mut caller = Caller::new(options, report);
-    run_unredacted(options, &mut caller, undo_log).await.map_err(|failure| failure.scrubbed(&hidden))
+    let mut steps = Steps::new(options, report, undo_log);
+    run_unredacted(options, &mut steps).await.map_err(|failure| failure.scrubbed(&hidden))
 }
 
-async fn run_unredacted(options: &Options, caller: &mut Caller<'_>, undo_log: &mut UndoLog) -> Outcome<()> {
-    let capabilities = discover(caller).await?;
+async fn run_unredacted(options: &Options, steps: &mut Steps<'_>) -> Outcome<()> {
+    let capabilities = discover(steps).await?;
     for spec in &options.volumes {
-        caller.report.part(&spec.title);
-        let on_node = OnNode::new(spec.checks(&capabilities), spec.content);
-        let mut steps =
-            Steps { caller: &mut *caller, undo_log: &mut *undo_log, secrets: &options.secrets, on_node };
+        steps.report.part(&spec.title);
+        steps.on_node = OnNode::new(spec.checks(&capabilities), spec.content);
         let volume = match &spec.existing {
-            Some(volume) => v1::Volume {
-                volume_id: volume.id.clone(),
-                volume_context: volume.context.clone(),
-                ..Default::default()
-            },
-            None if capabilities.creates => create(&mut steps, &capabilities, spec, None).await?,
+            Some(volume) => volume.clone(),
+            None if capabilities.creates => create(steps, &capabilities, spec, None).await?,
             None => {
-                let hint = "this driver does not create volumes: name an existing one (VolumeSpec::existing, \
-                     --volume-id)";
+                let hint = "nothing on this socket creates volumes: name an existing one (VolumeSpec::existing, \
+                     --volume-id), or the controller's socket (Options::controller, --controller-endpoint)";
                 return Err(Failure::new("CreateVolume", hint));
             }
         };
@@ -102,7 +97,7 @@ fn make_places(
 }
 
 pub(crate) async fn create(
-    steps: &mut Steps<'_, '_>,
+    steps: &mut Steps<'_>,
     capabilities: &Capabilities,
     spec: &VolumeSpec,
     source: Option<v1::VolumeContentSource>,
@@ -116,7 +111,7 @@ pub(crate) async fn create(
         name: spec.name.clone(),
         capacity_range: Some(v1::CapacityRange { required_bytes: spec.size, limit_bytes: 0 }),
         volume_capabilities: vec![spec.capability(capabilities)],
-        parameters: spec.parameters.clone(),
+        parameters: spec.parameters.of(Rpc::CreateVolume),
         volume_content_source: source,
         accessibility_requirements: capabilities
             .topology
@@ -134,14 +129,14 @@ pub(crate) async fn create(
             bytes => Ok(format!("{}, {}", volume.volume_id, size(bytes.unsigned_abs()))),
         }
     };
-    let answer = steps.make(name, request, Repeat::Equal, text).await?;
+    let answer = steps.make(name, request, text).await?;
     answer.volume.ok_or_else(|| Failure::new(name, missing))
 }
 
 impl<'c, 'r> LifeCycle<'c, 'r> {
     /// An existing volume, and the directories for it.
     pub(crate) fn new(
-        mut steps: Steps<'c, 'r>,
+        steps: &'c mut Steps<'r>,
         capabilities: &'c Capabilities,
         spec: &'c VolumeSpec,
         volume: v1::Volume,
@@ -190,12 +185,39 @@ impl LifeCycle<'_, '_> {
 
     pub(crate) async fn attach_stage_publish(&mut self) -> Outcome<()> {
         let targets = self.steps.on_node.targets.clone();
-        self.volume.attach_stage_publish(&mut self.steps, &targets).await
+        self.volume.attach_stage_publish(&mut *self.steps, &targets).await
     }
 
     pub(crate) async fn unpublish_unstage_detach(&mut self) -> Outcome<()> {
         let targets = self.steps.on_node.targets.clone();
-        self.volume.unpublish_unstage_detach(&mut self.steps, &targets).await
+        self.volume.unpublish_unstage_detach(&mut *self.steps, &targets).await
+    }
+
+    async fn write_and_read(&mut self) -> Outcome<()> {
+        let content = self.spec.content;
+        if self.steps.on_node.checks != TargetChecks::Content {
+            self.steps.report.left_out("  write and read", "writing is not allowed for this volume");
+            return Ok(());
+        }
+        let writable = self.steps.on_node.targets[0].path.clone();
+        let read_only = self.steps.on_node.targets.get(1).map(|target| target.path.clone());
+        let read = read_only.clone().unwrap_or_else(|| writable.clone());
+        let work = move || target::write_and_read(&writable, &read, content);
+        self.steps.check("  write and read", work).await?;
+        let Some(read_only) = read_only else {
+            self.steps.report.left_out("  write, read-only", "the access mode allows only one target");
+            return Ok(());
+        };
+        let work = move || target::refused_write(&read_only, content).map(|why| format!("refused: {why}"));
+        self.steps.check("  write, read-only", work).await
+    }
+
+    async fn stats(&mut self) -> Outcome<()> {
+        if !self.capabilities.stats {
+            return Ok(());
+        }
+        let request = self.volume.node_get_volume_stats(&self.steps.on_node.targets[0].path);
+        self.steps.make("NodeGetVolumeStats", request, usage).await.map(drop)
     }
 
     async fn validate(&mut self) -> Outcome<()> {
@@ -203,14 +225,14 @@ impl LifeCycle<'_, '_> {
             return Ok(());
         }
         let request = v1::ValidateVolumeCapabilitiesRequest {
-            parameters: self.spec.parameters.clone(),
+            parameters: self.spec.parameters.of(Rpc::ValidateVolumeCapabilities),
             ..self.volume.validate_volume_capabilities()
         };
         let text = |answer: &v1::ValidateVolumeCapabilitiesResponse| match &answer.confirmed {
             Some(_) => Ok("confirmed".to_owned()),
             None => Err(format!("not confirmed: {}", answer.message)),
         };
-        self.steps.make("ValidateVolumeCapabilities", request, Repeat::Equal, text).await.map(drop)
+        self.steps.make("ValidateVolumeCapabilities", request, text).await.map(drop)
     }
 
     pub(crate) async fn delete(&mut self) -> Outcome<()> {
@@ -219,6 +241,19 @@ impl LifeCycle<'_, '_> {
         }
         let request = self.volume.delete_volume();
         let id = self.volume.volume_id.clone();
-        self.steps.make("DeleteVolume", request, Repeat::Equal, |_| Ok(id)).await.map(drop)
+        self.steps.make("DeleteVolume", request, |_| Ok(id)).await.map(drop)
+    }
+}
+
+fn usage(answer: &v1::NodeGetVolumeStatsResponse) -> Result<String, String> {
+    let bytes = answer.usage.iter().find(|usage| usage.unit() == v1::volume_usage::Unit::Bytes);
+    let bytes = bytes.ok_or("the answer has no bytes")?;
+    if bytes.total <= 0 {
+        return Err(format!("the total is {} bytes", bytes.total));
+    }
+    let total = size(bytes.total.unsigned_abs());
+    match (bytes.available, bytes.used) {
+        (0, 0) => Ok(total),
+        _ => Ok(format!("{total}, {} free", size(bytes.available.unsigned_abs()))),
     }
 }

@@ -1,21 +1,56 @@
-//! The steps of a volume's life: calls that are made twice, checked at the volume's paths, reported as one line,
-//! and recorded so that they can be undone.
+//! The steps of a volume's life: calls that are made twice, timed, with a deadline, checked at the volume's paths,
+//! reported as one line, and recorded so that they can be undone.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use csi_proto::client::{MakeCalls, Target};
-use csi_proto::{RpcRequest, Undo};
+use csi_proto::client::{Target, explain};
+use csi_proto::internal::{MakeCalls, Redactor, Undo};
+use csi_proto::{Rpc, RpcRequest};
+use tonic::Code;
 
-use super::call::{Caller, Failure, Outcome, Repeat};
+use super::driver::Sockets;
+use super::options::Options;
+use super::report::{Report, Timing};
 use super::target::{self, Content};
 use super::undo::UndoLog;
 use super::volume_spec::TargetChecks;
-use crate::secrets::Secrets;
+use crate::secrets;
 
-pub(crate) struct Steps<'c, 'r> {
-    pub(crate) caller: &'c mut Caller<'r>,
-    pub(crate) undo_log: &'c mut UndoLog,
-    pub(crate) secrets: &'c Secrets,
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {reason}")]
+pub struct Failure {
+    /// The call, or another action.
+    pub step: String,
+    /// Why it failed, as text.
+    pub reason: String,
+    /// The driver's status code, if the driver refused the call.
+    pub code: Option<Code>,
+}
+
+impl Failure {
+    /// A failure other than a refusal by the driver.
+    #[doc(hidden)]
+    pub fn new(step: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { step: step.into(), reason: reason.into(), code: None }
+    }
+
+    pub(crate) fn scrubbed(self, hidden: &Redactor) -> Self {
+        Self { reason: hidden.scrub(&self.reason), ..self }
+    }
+}
+
+/// The result of a step.
+pub type Outcome<T> = Result<T, Failure>;
+
+/// Makes the steps with one driver, and reports them.
+pub(crate) struct Steps<'r> {
+    sockets: Sockets,
+    /// The deadline for each answer. If a driver hangs, the step fails.
+    pub(crate) timeout: Duration,
+    pub(crate) report: &'r mut Report,
+    pub(crate) undo_log: &'r mut UndoLog,
     pub(crate) on_node: OnNode,
 }
 
@@ -30,43 +65,101 @@ pub(crate) struct OnNode {
     is_mounted_at_staging: bool,
 }
 
-impl<'r> Steps<'_, 'r> {
-    pub(crate) fn of_copy(&mut self) -> Steps<'_, 'r> {
-        let on_node = OnNode::new(self.on_node.checks, self.on_node.content);
-        Steps { caller: self.caller, undo_log: self.undo_log, secrets: self.secrets, on_node }
+impl<'r> Steps<'r> {
+    pub(crate) fn new(options: &Options, report: &'r mut Report, undo_log: &'r mut UndoLog) -> Self {
+        let timeout = options.timeout;
+        let sockets = options.sockets.clone().deadline(timeout);
+        let on_node = OnNode::new(TargetChecks::Off, Content::Files);
+        Self { sockets, timeout, report, undo_log, on_node }
     }
 
-    /// Makes one step. `text` checks the answer and describes it.
+    /// Makes a call twice and checks that both answers are equal. `text` checks the answer and describes it for
+    /// the report.
     pub(crate) async fn make<R: RpcRequest>(
         &mut self,
         name: &str,
         request: R,
-        repeat: Repeat,
         text: impl FnOnce(&R::Answer) -> Result<String, String> + Send,
     ) -> Outcome<R::Answer> {
         self.undo_log.begins(&request);
-        let sent = self.secrets.added_to(request.clone());
-        let undo_log = &mut *self.undo_log;
-        let seen = |answer: &R::Answer| undo_log.answered(&request, answer);
-        let answer = self.caller.twice(name, &sent, repeat, seen, text).await?;
+        let (first, time) = self.timed(name, &request).await?;
+        self.undo_log.answered(&request, &first);
+        let again = self.timed(name, &request).await;
+        let (second, again) = again.map_err(|failure| Failure {
+            reason: format!("the second call failed: {}", failure.reason),
+            ..failure
+        })?;
+        self.undo_log.answered(&request, &second);
+        // A snapshot can become ready, and the usage can change, by itself.
+        let may_differ = matches!(R::RPC, Rpc::CreateSnapshot | Rpc::NodeGetVolumeStats);
+        if first != second && !may_differ {
+            return Err(Failure::new(name, "the second call returned a different answer"));
+        }
+        let text = text(&second).map_err(|reason| Failure::new(name, reason))?;
+        self.report.ok(name, &text, Timing { first: time, again: Some(again) });
         self.undo_log.succeeded(&request);
-        Ok(answer)
+        Ok(second)
     }
 
     /// Makes a call once, without a line in the report.
-    pub(crate) async fn unreported<R: RpcRequest>(&self, request: R) -> Outcome<R::Answer> {
-        self.caller.unreported(&self.secrets.added_to(request)).await
+    pub(crate) async fn timed<R: RpcRequest>(
+        &self,
+        name: &str,
+        request: &R,
+    ) -> Outcome<(R::Answer, Duration)> {
+        let sent = secrets::with(&self.undo_log.secrets, request.clone());
+        let start = Instant::now();
+        match tokio::time::timeout(self.timeout, self.sockets.call(sent)).await {
+            Ok(Ok(answer)) => Ok((answer, start.elapsed())),
+            // The deadline sent to the driver also ends the wait on this side, with code CANCELLED.
+            Ok(Err(status)) if status.code() != Code::Cancelled || start.elapsed() < self.timeout => {
+                Err(Failure { code: Some(status.code()), ..Failure::new(name, explain(&status)) })
+            }
+            _ => Err(Failure {
+                code: Some(Code::DeadlineExceeded),
+                ..Failure::new(name, format!("no answer within {:?}", self.timeout))
+            }),
+        }
+    }
+
+    /// Runs and reports an action that is not a call, once.
+    pub(crate) async fn check(
+        &mut self,
+        name: &str,
+        work: impl FnOnce() -> Result<String, String> + Send + 'static,
+    ) -> Outcome<()> {
+        let start = Instant::now();
+        let text = self.on_own_thread(name, work).await?;
+        self.report.ok(name, &text, Timing { first: start.elapsed(), again: None });
+        Ok(())
+    }
+
+    /// Runs work that can hang on a dead volume on its own thread, and gives it up at the deadline. The
+    /// thread then remains, so the runtime must be shut down without waiting for it.
+    pub(crate) async fn on_own_thread<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> Result<T, String> + Send + 'static,
+    ) -> Outcome<T> {
+        match tokio::time::timeout(self.timeout, tokio::task::spawn_blocking(work)).await {
+            Ok(Ok(done)) => done.map_err(|reason| Failure::new(name, reason)),
+            Ok(Err(_)) => Err(Failure::new(name, "internal error of this program")),
+            Err(_) => {
+                let reason = format!("the volume does not answer within {:?}", self.timeout);
+                Err(Failure { code: Some(Code::DeadlineExceeded), ..Failure::new(name, reason) })
+            }
+        }
     }
 }
 
-impl MakeCalls for Steps<'_, '_> {
+impl MakeCalls for Steps<'_> {
     type Error = Failure;
 
     async fn make_call<R: RpcRequest>(&mut self, request: R) -> Outcome<R::Answer> {
         let mut on_node = self.on_node.clone();
         let sent = request.clone();
         let text = |_: &R::Answer| on_node.checked(&sent);
-        let answer = self.make(R::RPC.name(), request, Repeat::Equal, text).await?;
+        let answer = self.make(R::RPC.name(), request, text).await?;
         self.on_node = on_node;
         Ok(answer)
     }

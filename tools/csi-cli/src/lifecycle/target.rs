@@ -61,7 +61,12 @@ pub(crate) fn is_read_only(entry: &MountEntry) -> bool {
 
 pub(crate) fn size(target: &Path, content: Content) -> Result<u64, String> {
     match content {
-        Content::Files => Ok(csi_mount::stats(target).map_err(|error| error.to_string())?.bytes.total),
+        Content::Files => Ok(csi_mount::Host::kernel()
+            .mounts()
+            .stats(target)
+            .map_err(|error| error.to_string())?
+            .bytes
+            .total),
         Content::Device => {
             let end = File::open(target).and_then(|mut device| device.seek(SeekFrom::End(0)));
             end.map_err(|error| format!("{}: {error}", target.display()))

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use csi_proto::client::is_final;
-use csi_proto::{Redactor, RpcRequest, Undo, escape};
+use csi_proto::internal::{Redactor, Undo, is_final};
+use csi_proto::{Pairs, RpcRequest, escape};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
 use super::driver::Sockets;
-use crate::secrets::Secrets;
+use crate::secrets;
 
 const UNDO_TIMEOUT: Duration = Duration::from_secs(60);
 /// The wait before a driver is called again that is still busy with an abandoned call.
@@ -27,7 +27,7 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub struct UndoLog {
     steps: Vec<Step>,
-    pub(crate) secrets: Secrets,
+    pub(crate) secrets: Pairs,
 }
 
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ impl UndoLog {
     /// be undone. Steps that are not undone stay recorded, and the next call continues with them.
     pub(crate) async fn undo(&mut self, sockets: &Sockets) -> UndoResult {
         let sockets = sockets.clone().deadline(UNDO_TIMEOUT);
-        let hidden = self.secrets.hidden();
+        let hidden = secrets::hidden(&self.secrets);
         let mut undone = UndoResult::default();
         // If the caller drops this future midway, the steps that are not undone are still recorded.
         let mut not_undone: Vec<Step> = Vec::new();
@@ -108,7 +108,7 @@ impl UndoLog {
     }
 
     fn commands(&self) -> Vec<String> {
-        let hidden = self.secrets.hidden();
+        let hidden = secrets::hidden(&self.secrets);
         self.steps.iter().rev().map(|step| step.command(&hidden)).collect()
     }
 
@@ -151,12 +151,12 @@ impl UndoLog {
     }
 
     async fn send<R: RpcRequest>(&self, sockets: &Sockets, request: R) -> Result<(), Status> {
-        sockets.call(self.secrets.added_to(request)).await.map(drop)
+        sockets.call(secrets::with(&self.secrets, request)).await.map(drop)
     }
 
     /// Repeats a create request, whose answer has the id. After a final refusal nothing exists.
     async fn look_for<R: RpcRequest>(&mut self, sockets: &Sockets, request: R) -> Result<(), Status> {
-        match sockets.call(self.secrets.added_to(request.clone())).await {
+        match sockets.call(secrets::with(&self.secrets, request.clone())).await {
             Ok(answer) => self.answered(&request, &answer),
             Err(status) if is_final(status.code()) => {}
             Err(status) => return Err(status),

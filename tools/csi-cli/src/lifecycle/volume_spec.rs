@@ -1,12 +1,10 @@
 //! What an orchestrator asks for.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use csi_proto::client::Target;
-use csi_proto::redact::{ContextMap, MountFlags};
-use csi_proto::v1;
+use csi_proto::{Pairs, v1};
 use v1::volume_capability::access_mode::Mode;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
@@ -41,62 +39,25 @@ pub(crate) struct Places {
     pub(crate) target: PathBuf,
 }
 
-/// A volume that exists before the run and is kept: it is not created, written to, expanded or deleted.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct ExistingVolume {
-    pub(crate) id: String,
-    pub(crate) context: BTreeMap<String, String>,
-}
-
 /// The volume that an orchestrator wants. Its `Debug` hides possible secrets, as csi-proto's messages do.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct VolumeSpec {
     pub(crate) name: String,
     /// The heading of the volume's steps.
     pub(crate) title: String,
     pub(crate) content: Content,
-    /// The filesystem's name; empty if the driver chooses it.
-    pub(crate) fs_type: String,
-    pub(crate) mount_flags: Vec<String>,
-    /// The group that owns its files; empty for none.
-    pub(crate) mount_group: String,
+    /// Its filesystem, for files.
+    pub(crate) mount: MountVolume,
     /// Its access mode; `None` chooses it by the driver's capabilities.
     pub(crate) mode: Option<Mode>,
     pub(crate) size: i64,
     /// Its size in bytes after the expansion.
     pub(crate) grown: i64,
-    pub(crate) parameters: BTreeMap<String, String>,
-    pub(crate) existing: Option<ExistingVolume>,
+    pub(crate) parameters: Pairs,
+    /// A volume that exists before the run and is kept: it is not created, written to, expanded or deleted.
+    pub(crate) existing: Option<v1::Volume>,
     pub(crate) checks: TargetChecks,
     pub(crate) keep: Keep,
-}
-
-impl fmt::Debug for ExistingVolume {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExistingVolume")
-            .field("id", &self.id)
-            .field("context", &ContextMap(&self.context))
-            .finish()
-    }
-}
-
-impl fmt::Debug for VolumeSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VolumeSpec")
-            .field("name", &self.name)
-            .field("content", &self.content)
-            .field("fs_type", &self.fs_type)
-            .field("mount_flags", &MountFlags(&self.mount_flags))
-            .field("mount_group", &self.mount_group)
-            .field("mode", &self.mode)
-            .field("size", &self.size)
-            .field("grown", &self.grown)
-            .field("parameters", &ContextMap(&self.parameters))
-            .field("existing", &self.existing)
-            .field("checks", &self.checks)
-            .field("keep", &self.keep)
-            .finish_non_exhaustive()
-    }
 }
 
 impl VolumeSpec {
@@ -107,13 +68,11 @@ impl VolumeSpec {
             title: name.clone(),
             name,
             content,
-            fs_type: String::new(),
-            mount_flags: Vec::new(),
-            mount_group: String::new(),
+            mount: MountVolume::default(),
             mode: None,
             size,
             grown,
-            parameters: BTreeMap::new(),
+            parameters: Pairs::default(),
             existing: None,
             checks: TargetChecks::Content,
             keep: Keep::Nothing,
@@ -122,8 +81,9 @@ impl VolumeSpec {
 
     /// Uses this filesystem instead of the driver's default.
     #[must_use]
-    pub fn fs_type(self, name: impl Into<String>) -> Self {
-        Self { fs_type: name.into(), ..self }
+    pub fn fs_type(mut self, name: impl Into<String>) -> Self {
+        self.mount.fs_type = name.into();
+        self
     }
 
     /// Uses this access mode. Without it, the driver's capabilities decide.
@@ -135,14 +95,15 @@ impl VolumeSpec {
     /// Creates the volume with these parameters of the driver.
     #[must_use]
     pub fn parameters(self, parameters: BTreeMap<String, String>) -> Self {
-        Self { parameters, ..self }
+        Self { parameters: parameters.into_iter().collect(), ..self }
     }
 
     /// Uses a volume that exists before the run and is kept: it is not created, written to, expanded or deleted.
     /// `context` is the volume context from its creation.
     #[must_use]
     pub fn existing(self, id: impl Into<String>, context: BTreeMap<String, String>) -> Self {
-        Self { existing: Some(ExistingVolume { id: id.into(), context }), ..self }
+        let volume = v1::Volume { volume_id: id.into(), volume_context: context, ..Default::default() };
+        Self { existing: Some(volume), ..self }
     }
 
     /// Makes the calls without looking at the mounts: the driver's are not visible to this process.
@@ -176,11 +137,7 @@ impl VolumeSpec {
         let mode = AccessMode { mode: self.mode(capabilities).into() };
         let access = match self.content {
             Content::Device => AccessType::Block(BlockVolume {}),
-            Content::Files => AccessType::Mount(MountVolume {
-                fs_type: self.fs_type.clone(),
-                mount_flags: self.mount_flags.clone(),
-                volume_mount_group: self.mount_group.clone(),
-            }),
+            Content::Files => AccessType::Mount(self.mount.clone()),
         };
         v1::VolumeCapability { access_mode: Some(mode), access_type: Some(access) }
     }
@@ -214,8 +171,8 @@ mod tests {
     #[test]
     fn debug_shows_nothing_secret() {
         let mut spec = VolumeSpec::new("pvc-1", Content::Files, 1, 2);
-        spec.mount_flags = vec!["noatime".to_owned(), "password=canary".to_owned()];
-        let tokens = [(csi_proto::redact::TOKENS_KEY.to_owned(), "canary".to_owned())];
+        spec.mount.mount_flags = vec!["noatime".to_owned(), "password=canary".to_owned()];
+        let tokens = [(csi_proto::internal::TOKENS_KEY.to_owned(), "canary".to_owned())];
         let spec = spec.existing("pvc-1", tokens.into());
         let text = format!("{spec:?}");
         assert!(text.contains("noatime") && !text.contains("canary"), "{text}");

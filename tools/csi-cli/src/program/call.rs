@@ -4,51 +4,13 @@ use std::time::{Duration, Instant};
 
 use csi_proto::Rpc;
 use csi_proto::client::{Client, explain};
+use csi_proto::internal::RawCodec;
 use prost::Message as _;
-use prost_reflect::{DynamicMessage, MessageDescriptor};
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
+use prost_reflect::DynamicMessage;
 use tonic::{Code, Request, Status};
 
 use super::output::Stop;
 use super::rpcs;
-
-/// A codec for the messages of one RPC, used as codec, encoder and decoder.
-#[derive(Debug, Clone)]
-struct Dynamic(MessageDescriptor);
-
-impl Codec for Dynamic {
-    type Encode = DynamicMessage;
-    type Decode = DynamicMessage;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        self.clone()
-    }
-
-    fn decoder(&mut self) -> Self {
-        self.clone()
-    }
-}
-
-impl Encoder for Dynamic {
-    type Item = DynamicMessage;
-    type Error = Status;
-
-    fn encode(&mut self, item: DynamicMessage, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        item.encode(buffer).map_err(|error| Status::internal(format!("the request does not encode: {error}")))
-    }
-}
-
-impl Decoder for Dynamic {
-    type Item = DynamicMessage;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<DynamicMessage>, Status> {
-        let decoded = DynamicMessage::decode(self.0.clone(), buffer);
-        decoded.map(Some).map_err(|error| Status::internal(format!("the answer does not decode: {error}")))
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -129,22 +91,27 @@ async fn answer(
 ) -> Result<(), CallError> {
     let late = |_| late(timeout);
     let method = rpcs::method(rpc);
-    let codec = Dynamic(method.output());
+    let mut take = |bytes: Vec<u8>| {
+        let decoded = DynamicMessage::decode(method.output(), bytes.as_slice());
+        let answer =
+            decoded.map_err(|error| Status::internal(format!("the answer does not decode: {error}")))?;
+        take(answer).map_err(CallError::Stopped)
+    };
     let path = format!("/csi.v1.{}/{rpc}", rpc.service()).parse().expect("a name is a path");
-    let mut request = Request::new(request);
+    let mut request = Request::new(request.encode_to_vec());
     let mut grpc = tonic::client::Grpc::new(client.channel()).max_decoding_message_size(size);
     let ready = tokio::time::timeout(timeout, grpc.ready()).await.map_err(late)?;
     ready.map_err(|error| Status::from_error(error.into()))?;
     if !method.is_server_streaming() {
         request.set_timeout(timeout);
         let answer =
-            tokio::time::timeout(timeout, grpc.unary(request, path, codec)).await.map_err(late)??;
-        return take(answer.into_inner()).map_err(CallError::Stopped);
+            tokio::time::timeout(timeout, grpc.unary(request, path, RawCodec)).await.map_err(late)??;
+        return take(answer.into_inner());
     }
-    let answer = tokio::time::timeout(timeout, grpc.server_streaming(request, path, codec)).await;
-    let mut messages: Streaming<DynamicMessage> = answer.map_err(late)??.into_inner();
+    let answer = tokio::time::timeout(timeout, grpc.server_streaming(request, path, RawCodec)).await;
+    let mut messages = answer.map_err(late)??.into_inner();
     while let Some(message) = tokio::time::timeout(timeout, messages.message()).await.map_err(late)?? {
-        take(message).map_err(CallError::Stopped)?;
+        take(message)?;
     }
     Ok(())
 }

@@ -2,7 +2,6 @@
 
 use clap::{ArgMatches, Command};
 use csi_proto::Rpc;
-use csi_proto::client::Client;
 use prost_reflect::{DynamicMessage, ReflectMessage as _, Value};
 use serde_json::json;
 use tonic::Code;
@@ -10,9 +9,10 @@ use tonic::Code;
 use super::call::{self, CallError};
 use super::common::{self, Common};
 use super::meanings::{self, PARTS, Part};
-use super::output::{Format, Layout, Stop, print, print_json, refused};
+use super::output::{Format, Stop, print, print_json, refused};
 use super::{rpcs, show, table};
-use csi_proto::Redactor;
+use crate::lifecycle::Sockets;
+use csi_proto::internal::Redactor;
 
 pub(crate) const NAME: &str = "capabilities";
 /// The width of lines of names.
@@ -43,20 +43,18 @@ struct Overview {
 }
 
 pub(crate) async fn run(_: &ArgMatches, common: &Common) -> Result<(), Stop> {
-    let (client, controller) = common.clients().await?;
+    let sockets = common.sockets().await?;
     let mut capabilities = Vec::new();
-    let connection = |client| Connection { client, common };
-    let here = connection(&client);
-    let info = here.call(Rpc::GetPluginInfo).await?;
-    let health = here.probe().await?;
+    let connection = Connection { sockets: &sockets, common };
+    let info = connection.call(Rpc::GetPluginInfo).await?;
+    let health = connection.probe().await?;
     for part in PARTS {
-        let connection = if part.is_of_controller { connection(&controller) } else { connection(&client) };
         capabilities.push(connection.call_if_served(part.rpc).await?);
     }
-    let node = here.call_if_served(Rpc::NodeGetInfo).await?;
+    let node = connection.call_if_served(Rpc::NodeGetInfo).await?;
     let overview = Overview { endpoint: common.endpoint(), info, health, capabilities, node };
     match common.format {
-        Format::Json => print_json(&overview.json(), Layout::Indented),
+        Format::Json => print_json(&overview.json()),
         Format::Table => overview.lines().iter().try_for_each(|line| print(line)),
     }
 }
@@ -69,7 +67,7 @@ enum Health {
 }
 
 struct Connection<'c> {
-    client: &'c Client,
+    sockets: &'c Sockets,
     common: &'c Common,
 }
 
@@ -104,7 +102,8 @@ impl Connection<'_> {
             answer = found;
             Ok(())
         };
-        call::call(self.client, rpc, request, self.common.limits(), taken).await?;
+        let client = self.sockets.of(rpc.service());
+        call::call(client, rpc, request, self.common.limits(), taken).await?;
         Ok(answer)
     }
 }

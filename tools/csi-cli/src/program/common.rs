@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, ValueHint, builder::ValueParser};
-use csi_proto::Endpoint;
 use csi_proto::client::Client;
+use csi_proto::{Endpoint, EndpointError};
 use tokio::net::UnixStream;
 
 use super::call::Limits;
@@ -111,29 +111,17 @@ impl Common {
     ///
     /// # Errors
     /// As [`client`](Self::client).
-    pub(crate) async fn clients(&self) -> Result<(Client, Client), Stop> {
-        let client = self.client().await?;
-        let controller = match &self.controller {
-            Some(endpoint) => self.connect(endpoint).await?,
-            None => client.clone(),
-        };
-        Ok((client, controller))
-    }
-
-    /// Like [`clients`](Self::clients), as the sockets of a volume's life.
-    ///
-    /// # Errors
-    /// As [`client`](Self::client).
     pub(crate) async fn sockets(&self) -> Result<Sockets, Stop> {
-        let (client, controller) = self.clients().await?;
-        Ok(Sockets::new(client).controller_at(controller))
+        let mut sockets = Sockets::new(self.client().await?);
+        if let Some(endpoint) = &self.controller {
+            sockets.controller = self.connect(endpoint).await?;
+        }
+        Ok(sockets)
     }
 
     async fn connect(&self, endpoint: &str) -> Result<Client, Stop> {
-        let read: Endpoint = endpoint.parse().map_err(|_| {
-            Stop::Usage(format!(
-                "{endpoint:?} is not a unix socket: write unix:///run/csi/csi.sock, or an absolute path"
-            ))
+        let read: Endpoint = endpoint.parse().map_err(|error: EndpointError| {
+            Stop::Usage(error.to_string().replacen("CSI_ENDPOINT", "the endpoint", 1))
         })?;
         if let Err(error) = UnixStream::connect(read.path()).await {
             let hint = match error.kind() {
@@ -143,6 +131,9 @@ impl Common {
                 }
                 std::io::ErrorKind::PermissionDenied => {
                     "run this as root, or as a user of the socket's group"
+                }
+                std::io::ErrorKind::WouldBlock => {
+                    "the driver does not accept connections: it hangs, or has too many callers"
                 }
                 _ => "is this the driver's socket?",
             };

@@ -11,7 +11,7 @@ use prost_reflect::{
 use v1::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 
 use super::{secrets, show, values};
-use csi_proto::Redactor;
+use csi_proto::internal::Redactor;
 
 enum Form {
     Secrets,

@@ -15,6 +15,7 @@ use super::output::{Format, Stop};
 use super::{exit, secrets, values};
 use crate::lifecycle::internal::{Keep, Report, Signal, Signals, UndoLog, run_recorded};
 use crate::lifecycle::{Content, Failure, Options, Places, TargetChecks, UndoResult, VolumeSpec, quoted};
+use crate::secrets::hidden;
 
 pub(crate) const NAME: &str = "lifecycle";
 
@@ -24,6 +25,14 @@ targets, write and read, stats, snapshot, expand, unpublish, unstage, detach, re
 volume, read the data of each copy, and delete. Steps that the driver does not offer are left out and reported as
 such. When a step fails, and after Ctrl-C, all steps are undone. Those that can't be undone are listed, with the
 commands that undo them.";
+
+const SAME_NAME: &str = "\
+The name for CreateVolume [default: csi-lifecycle- and numbers]
+A driver returns the volume that has this name already, and it is then written to and deleted";
+
+const IN_USE: &str = "\
+Use this existing volume: it is not written to, expanded or deleted
+It is detached from this node at the end, also if a pod uses it";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,7 +60,8 @@ fn flag(name: &'static str, value: &'static str, help: &'static str) -> Arg {
 fn volume_arguments() -> [Arg; 7] {
     let pairs = ValueParser::from(values::pair);
     [
-        flag("name", "NAME", "The name for CreateVolume [default: csi-lifecycle- and numbers]"),
+        flag("name", "NAME", "The name for CreateVolume [default: csi-lifecycle- and numbers]")
+            .long_help(SAME_NAME),
         flag("capability", "MODE,TYPE[,FS]", "The capability: rwo,mount,ext4 or rwx,block")
             .default_value("rwo,mount")
             .long_help(format!("The capability: rwo,mount,ext4 or rwx,block\n{}", values::CAPABILITY_HELP))
@@ -65,7 +75,8 @@ fn volume_arguments() -> [Arg; 7] {
         flag("parameters", "KEY=VALUE", "One of the parameters (repeatable)")
             .action(ArgAction::Append)
             .value_parser(pairs.clone()),
-        flag("volume-id", "ID", "Use this existing volume: it is not written to, expanded or deleted"),
+        flag("volume-id", "ID", "Use this existing volume: it is not written to, expanded or deleted")
+            .long_help(IN_USE),
         flag("volume-context", "KEY=VALUE", "Its volume context, as returned by CreateVolume (repeatable)")
             .action(ArgAction::Append)
             .requires("volume-id")
@@ -106,7 +117,7 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
         Format::Table => Report::new(),
         Format::Json => Report::new().json(),
     };
-    report.hide(&secrets.hidden());
+    report.hide(&hidden(&secrets));
     report.heading(&common.endpoint());
     let options = Options {
         timeout: common.timeout,
@@ -171,18 +182,14 @@ fn spec(matches: &ArgMatches) -> Result<VolumeSpec, Stop> {
     let volume = matches.get_one::<String>("volume-id").cloned();
     let mut spec = VolumeSpec::new(name, Content::Files, size, grown);
     match capability.access_type {
-        Some(AccessType::Mount(mount)) => {
-            spec.fs_type = mount.fs_type;
-            spec.mount_flags = mount.mount_flags;
-            spec.mount_group = mount.volume_mount_group;
-        }
+        Some(AccessType::Mount(mount)) => spec.mount = mount,
         _ => spec.content = Content::Device,
     }
     // A given mode is used. The default depends on whether the driver supports two targets.
     let is_default = matches.value_source("capability") == Some(clap::parser::ValueSource::DefaultValue);
     spec.mode = capability.access_mode.filter(|_| !is_default).map(|mode| mode.mode());
     spec.title = volume.as_ref().map_or(spec.name.clone(), |volume| format!("{volume}, an existing volume"));
-    spec.parameters = pairs("parameters");
+    spec.parameters = pairs("parameters").into_iter().collect();
     if let Some(id) = volume {
         spec = spec.existing(id, pairs("volume-context"));
     }

@@ -31,8 +31,8 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
     let read = |error: clap::Error| Stop::Usage(error.to_string());
     let options = Options::from_arg_matches(matches).map_err(read)?;
     let output = Output::from_arg_matches(matches).map_err(read)?;
-    let (node, controller) = common.clients().await?;
-    let driver = Driver::discover(&node, &controller).await.map_err(undiscovered)?;
+    let sockets = common.sockets().await?;
+    let driver = Driver::discover(&sockets.node, &sockets.controller).await.map_err(undiscovered)?;
     let made = manifests(&driver, &options).map_err(|error| Stop::Usage(error.to_string()))?;
     output.write(&made, &mut io::stdout(), &mut io::stderr()).map_err(unwritten)
 }

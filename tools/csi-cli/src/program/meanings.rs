@@ -7,7 +7,6 @@ pub(crate) struct Part {
     /// The service or object that it describes.
     pub(crate) name: &'static str,
     pub(crate) rpc: Rpc,
-    pub(crate) is_of_controller: bool,
     pub(crate) meanings: &'static [(&'static str, &'static str)],
 }
 
@@ -21,7 +20,6 @@ pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "plugin",
         rpc: Rpc::GetPluginCapabilities,
-        is_of_controller: false,
         meanings: &[
             ("CONTROLLER_SERVICE", "has a controller"),
             ("GROUP_CONTROLLER_SERVICE", "has a group controller"),
@@ -38,7 +36,6 @@ pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "controller",
         rpc: Rpc::ControllerGetCapabilities,
-        is_of_controller: true,
         meanings: &[
             ("CREATE_DELETE_VOLUME", "creates and deletes volumes"),
             ("CLONE_VOLUME", "clones a volume"),
@@ -62,7 +59,6 @@ pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "group",
         rpc: Rpc::GroupControllerGetCapabilities,
-        is_of_controller: true,
         meanings: &[(
             "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT",
             "creates, returns and deletes snapshots of several volumes at one point in time",
@@ -71,7 +67,6 @@ pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "node",
         rpc: Rpc::NodeGetCapabilities,
-        is_of_controller: false,
         meanings: &[
             ("STAGE_UNSTAGE_VOLUME", "prepares a volume once per node, before it is published to pods"),
             ("GET_VOLUME_STATS", "reports a volume's usage"),

@@ -26,7 +26,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Command};
 use csi_proto::escape;
-use csi_proto::redact::HIDDEN;
+use csi_proto::internal::HIDDEN;
 
 use common::Common;
 use output::{Stop, print_error};

@@ -8,7 +8,7 @@ use csi_proto::escape;
 use tonic::{Code, Status};
 
 use super::exit;
-use csi_proto::Redactor;
+use csi_proto::internal::Redactor;
 
 /// The longest duration on the command line: timers take no arbitrarily long ones.
 const LONGEST: Duration = Duration::from_secs(2 * 365 * 24 * 3600);
@@ -51,24 +51,17 @@ pub(crate) fn print(line: &str) -> Result<(), Stop> {
     write(&escape::terminal(line))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
-    /// One line, for an output of several values.
-    Line,
-    /// Indented, for an output of one value.
-    Indented,
-}
-
-/// Prints JSON, with terminal control characters escaped.
+/// Prints JSON on one line, for an output of several values, with terminal control characters escaped.
 ///
 /// # Errors
 /// As [`print`].
-pub(crate) fn print_json(value: &serde_json::Value, layout: Layout) -> Result<(), Stop> {
-    let written = match layout {
-        Layout::Line => value.to_string(),
-        Layout::Indented => format!("{value:#}"),
-    };
-    write(&escape::json(&written))
+pub(crate) fn print_json_line(value: &serde_json::Value) -> Result<(), Stop> {
+    write(&escape::json(&value.to_string()))
+}
+
+/// The same, indented, for an output of one value.
+pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Stop> {
+    write(&escape::json(&format!("{value:#}")))
 }
 
 fn write(text: &str) -> Result<(), Stop> {
@@ -101,12 +94,16 @@ pub(crate) fn code_name(code: Code) -> String {
     name
 }
 
+const LISTS: [Rpc; 3] = [Rpc::ListVolumes, Rpc::ListSnapshots, Rpc::ControllerListVolumeHealth];
+
 /// What to do about a refusal, where its code alone says it.
-fn hint(status: &Status) -> Option<&'static str> {
+fn hint(rpc: Rpc, status: &Status) -> Option<&'static str> {
     Some(match status.code() {
         Code::Unimplemented => {
             "the driver does not offer this call on this socket; `csi capabilities` lists what it offers"
         }
+        // The spec's code for a page token that is not valid.
+        Code::Aborted if LISTS.contains(&rpc) => "without --starting-token the list begins again",
         Code::Aborted => "another operation on this object is running; try again later",
         Code::DeadlineExceeded => {
             "the driver might still run the operation: the same command joins or repeats it, --timeout waits \
@@ -123,7 +120,7 @@ fn hint(status: &Status) -> Option<&'static str> {
 pub(crate) fn refused(rpc: Rpc, status: &Status, hidden: &Redactor) -> Stop {
     let message = hidden.scrub(status.message());
     print_error(&format!("{rpc}: {}: {message}", code_name(status.code())));
-    if let Some(hint) = hint(status) {
+    if let Some(hint) = hint(rpc, status) {
         print_error(hint);
     }
     Stop::Exit(exit::refused(status.code()))
@@ -150,6 +147,13 @@ mod tests {
         assert_eq!(code_name(Code::Ok), "OK");
         assert_eq!(code_name(Code::FailedPrecondition), "FAILED_PRECONDITION");
         assert_eq!(code_name(Code::NotFound), "NOT_FOUND");
+    }
+
+    #[test]
+    fn an_aborted_list_has_a_wrong_token_and_waits_for_no_operation() {
+        let hint = |rpc| hint(rpc, &Status::aborted("no")).unwrap();
+        assert!(hint(Rpc::ListVolumes).contains("--starting-token"));
+        assert!(hint(Rpc::DeleteVolume).contains("another operation"));
     }
 
     #[test]

@@ -7,11 +7,11 @@ use csi_proto::Rpc;
 use prost_reflect::{DynamicMessage, Kind, Value};
 
 use super::common::Common;
-use super::output::{Format, Layout, Stop, print, print_json, refused};
+use super::output::{Format, Stop, print, print_json, print_json_line, refused};
 use super::pages::Pages;
 use super::table::Shown;
 use super::{call, fields, rpcs, secrets, show, whole_request};
-use csi_proto::Redactor;
+use csi_proto::internal::Redactor;
 
 /// The token fields of paged requests and answers.
 const TOKEN: &str = "starting_token";
@@ -62,7 +62,7 @@ pub(crate) async fn run(rpc: Rpc, matches: &ArgMatches, common: &Common) -> Resu
     fields::fill(rpc, &mut request, matches, &mut hidden)?;
     if matches.get_flag("dry-run") {
         show::redact(&mut request, &hidden);
-        return print_json(&show::json(&request), Layout::Indented);
+        return print_json(&show::json(&request));
     }
     let client = common.client().await?;
     let is_all = is_paged(rpc) && matches.get_flag("all");
@@ -118,8 +118,8 @@ impl Printer<'_> {
     fn print(&mut self, mut answer: DynamicMessage) -> Result<(), Stop> {
         show::redact(&mut answer, self.hidden);
         match self.format {
-            Format::Json if self.is_one => print_json(&show::json(&answer), Layout::Indented),
-            Format::Json => print_json(&show::json(&answer), Layout::Line),
+            Format::Json if self.is_one => print_json(&show::json(&answer)),
+            Format::Json => print_json_line(&show::json(&answer)),
             Format::Table => {
                 let lines = self.shown.lines(&answer);
                 if lines.is_empty() && self.is_one {

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 
-use csi_proto::redact::TOKENS_KEY;
+use csi_proto::internal::{Redactor, TOKENS_KEY};
 use serde_json::Value;
 
 use super::values;
-use crate::secrets::Secrets;
-use csi_proto::Redactor;
+use crate::secrets::parse;
+use csi_proto::Pairs;
 
 const REFUSED: &str = "every process on the machine can read secrets on the command line: give them with \
                        --secrets-file FILE or --secrets-env KEY=VARIABLE, and change the secrets that were \
@@ -50,13 +50,13 @@ pub(crate) fn arguments() -> [Arg; 3] {
 ///
 /// # Errors
 /// Says what is wrong, and never shows a secret.
-pub(crate) fn read(matches: &ArgMatches) -> Result<Secrets, String> {
+pub(crate) fn read(matches: &ArgMatches) -> Result<Pairs, String> {
     if matches.contains_id("secrets") {
         return Err(REFUSED.to_owned());
     }
     let mut secrets = match matches.get_one::<PathBuf>("secrets-file") {
         Some(path) => of_file(path)?,
-        None => Secrets::default(),
+        None => Pairs::default(),
     };
     for (key, variable) in matches.get_many::<(String, String)>("secrets-env").into_iter().flatten() {
         // If a secret was written in place of the variable's name, the message does not repeat it.
@@ -71,11 +71,11 @@ pub(crate) fn read(matches: &ArgMatches) -> Result<Secrets, String> {
     Ok(secrets)
 }
 
-fn of_file(path: &Path) -> Result<Secrets, String> {
+fn of_file(path: &Path) -> Result<Pairs, String> {
     let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
     text_of(path)
         .map_err(|error| error.to_string())
-        .and_then(|text| Secrets::parse(&text))
+        .and_then(|text| parse(&text))
         .map_err(|reason| format!("the secrets in {name}: {reason}"))
 }
 

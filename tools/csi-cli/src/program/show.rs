@@ -3,14 +3,13 @@
 use std::sync::LazyLock;
 
 use csi_proto::escape;
-use csi_proto::redact::{HIDDEN, MountFlags, TOKENS_KEY};
+use csi_proto::internal::{HIDDEN, MountFlags, Redactor, TOKENS_KEY};
 use prost_reflect::{
     DynamicMessage, EnumDescriptor, ExtensionDescriptor, FieldDescriptor, Kind, MapKey, ReflectMessage as _,
     SerializeOptions, Value,
 };
 
 use super::values;
-use csi_proto::Redactor;
 
 /// The only field that can hold secrets without being marked `csi_secret`.
 const MOUNT_FLAGS: &str = "mount_flags";

@@ -1,30 +1,20 @@
 //! Values on the command line: capabilities, sizes, pairs.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use csi_proto::v1;
 use parse_size::{ByteSuffix, Config};
 use v1::volume_capability::access_mode::Mode;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum ValueError {
     /// The value can be shown with the reason.
+    #[error("{0}")]
     Value(String),
     /// The value is or can be a secret.
+    #[error("{0}")]
     Secret(&'static str),
-}
-
-impl std::error::Error for ValueError {}
-
-impl fmt::Display for ValueError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Value(reason) => f.write_str(reason),
-            Self::Secret(reason) => f.write_str(reason),
-        }
-    }
 }
 
 impl From<String> for ValueError {
@@ -140,7 +130,7 @@ pub(crate) fn size(text: &str) -> Result<i64, String> {
 /// When there is no key, or no `=`.
 pub(crate) fn pair(text: &str) -> Result<(String, String), ValueError> {
     match text.split_once('=') {
-        Some((key, _)) if key == csi_proto::redact::TOKENS_KEY => Err(ValueError::Secret(
+        Some((key, _)) if key == csi_proto::internal::TOKENS_KEY => Err(ValueError::Secret(
             "every process can read tokens on the command line: give them in --request FILE",
         )),
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -213,7 +203,7 @@ mod tests {
         assert!(size("1Gb").unwrap_err().contains("write 1Gi"));
         assert!(size("9Ei").unwrap_err().contains("less than 8Ei"));
         assert!(pair("=x").is_err() && pair("x").is_err());
-        let token = pair(&format!("{}=canary", csi_proto::redact::TOKENS_KEY)).unwrap_err().to_string();
+        let token = pair(&format!("{}=canary", csi_proto::internal::TOKENS_KEY)).unwrap_err().to_string();
         assert!(token.contains("--request") && !token.contains("canary"));
     }
 

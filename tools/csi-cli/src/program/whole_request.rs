@@ -6,7 +6,7 @@ use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor};
 use serde_json::Value;
 
 use super::secrets::{hide, text_of};
-use csi_proto::Redactor;
+use csi_proto::internal::Redactor;
 
 /// Reads a request from a file, or from standard input for `-`. Secrets are added to `hidden`.
 ///

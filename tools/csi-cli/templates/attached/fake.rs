@@ -16,7 +16,7 @@ use std::thread;
 use clap::Parser as _;
 use csi_core::Plugin;
 use csi_core::mount::testing::SimulatedNode;
-use csi_core::mount::{Host, LoopDevice, LoopOptions};
+use csi_core::mount::{Host, LoopOptions};
 use serde_json::{Value, json};
 
 pub const TOKEN: &str = "canary";
@@ -50,11 +50,12 @@ impl Machine {
         let image = directory.join(serial);
         let file = File::options().create(true).truncate(false).write(true).open(&image).unwrap();
         file.set_len(bytes).unwrap();
-        if let Some(device) = LoopDevice::find(&image).unwrap().pop() {
-            device.refresh_size().unwrap();
-            return device.path().to_owned();
+        let host = self.host();
+        if let Some(device) = host.devices().loop_devices(&image).unwrap().pop() {
+            host.devices().loop_refresh(&image).unwrap();
+            return device.path;
         }
-        let device = LoopDevice::attach(&image, &LoopOptions::new()).unwrap().path().to_owned();
+        let device = host.devices().loop_attach(&image, &LoopOptions::new()).unwrap().path;
         let sysfs = in_sysfs(&device);
         let added = directory.join(format!("{serial}.sysfs"));
         fs::create_dir_all(&added).unwrap();
@@ -76,7 +77,7 @@ impl Machine {
             Self::Real(directory) => {
                 let image = directory.join(serial);
                 run(Command::new("umount").arg(in_sysfs(device)));
-                LoopDevice::detach_all(&image).unwrap();
+                Host::kernel().devices().loop_detach(&image).unwrap();
                 image.metadata().unwrap().blocks() > 0
             }
         }
@@ -90,7 +91,7 @@ impl Drop for RealDisks<'_> {
     fn drop(&mut self) {
         for entry in fs::read_dir(self.0).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_file()) {
-                let _ = LoopDevice::detach_all(entry.path());
+                let _ = Host::kernel().devices().loop_detach(&entry.path());
             }
         }
     }

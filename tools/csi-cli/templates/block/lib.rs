@@ -27,10 +27,6 @@ pub struct Args {
 
 struct Driver(Args);
 
-/// The parameters of a StorageClass: none yet.
-#[derive(serde::Deserialize)]
-struct Params {}
-
 impl Driver {
     /// Runs `work` on the image of a volume, on a thread that is allowed to block.
     async fn with<T: Send + 'static>(
@@ -52,6 +48,7 @@ fn size(image: &Path) -> Result<Option<u64>> {
 /// Creates the image unless it exists, and returns its size. A creation that was killed leaves an empty image: the
 /// next creation completes it.
 fn create(image: &Path, wanted: u64) -> Result<u64> {
+    fs::create_dir_all(image.parent().unwrap_or(image)).at("create the directory of", image)?;
     let file =
         fs::File::options().create(true).truncate(false).write(true).open(image).at("create", image)?;
     match file.metadata().at("look at", image)?.len() {
@@ -80,10 +77,9 @@ impl Controller for Driver {
 #[async_trait]
 impl CreateDeleteVolume for Driver {
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
-        let Params {} = request.parameters.parse()?;
-        let filesystems = request.volume_capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
-        let least = filesystems.map(Filesystem::min_size).max().unwrap_or(MIB);
-        let wanted = request.capacity_range.at_least(least).choose(GIB, MIB)?;
+        request.parameters.check_keys(&[])?;
+        let sizes = request.volume_capabilities.iter().map(VolumeCapability::min_device_size);
+        let wanted = request.capacity_range.at_least(sizes.fold(MIB, u64::max)).choose(GIB, MIB)?;
         let id = VolumeId::from_name(&request.name)?;
         let bytes = self.with(&id, move |image| create(image, wanted)).await?;
         Ok(Volume::new(id, bytes))

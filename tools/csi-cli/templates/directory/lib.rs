@@ -65,7 +65,7 @@ impl CreateDeleteVolume for Driver {
 {% endif %}
         let id = VolumeId::from_name(&request.name)?;
         let size = request.capacity_range.choose(1 << 30, 1 << 20)?;
-        // ext4 and XFS with project quotas enforce it; elsewhere the log says why not.
+        // ext4, XFS and btrfs with quotas enforce it; elsewhere the log says why not.
         let bytes = create_directory(request.host(), self.path(&id)?, size).await?;
         self.volume(id, bytes)
     }

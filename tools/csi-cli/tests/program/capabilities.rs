@@ -10,7 +10,7 @@ use crate::support::*;
 
 fn fake() -> Fake {
     use v1::plugin_capability::{Service, Type, VolumeExpansion};
-    Fake::new(handler(async |rpc, _| match rpc {
+    Fake::new(async |rpc, _| match rpc {
         Rpc::GetPluginInfo => answer(&v1::GetPluginInfoResponse {
             name: "a.csi.example.org".into(),
             vendor_version: "1.2.3".into(),
@@ -31,7 +31,7 @@ fn fake() -> Fake {
             accessible_topology: Some(v1::Topology { segments: [("zone".into(), "a".into())].into() }),
         }),
         _ => Err(Status::unimplemented("no")),
-    }))
+    })
 }
 
 #[test]
@@ -79,11 +79,11 @@ fn it_is_json_for_programs() {
 
 #[test]
 fn a_controller_at_a_socket_of_its_own_is_asked_there() {
-    let node = Fake::new(handler(async |rpc, _| match rpc {
+    let node = Fake::new(async |rpc, _| match rpc {
         Rpc::ControllerGetCapabilities => Err(Status::unimplemented("elsewhere")),
         Rpc::GetPluginInfo | Rpc::Probe | Rpc::GetPluginCapabilities => empty(),
         _ => Err(Status::unimplemented("no")),
-    }));
+    });
     let whole = fake();
     let at = whole.socket();
     let words = ["capabilities", "--controller-endpoint", at.to_str().unwrap()];
@@ -102,11 +102,11 @@ fn empty() -> Result<Answers, Status> {
 
 #[test]
 fn one_that_is_not_healthy_is_shown_all_the_same() {
-    let fake = Fake::new(handler(async |rpc, _| match rpc {
+    let fake = Fake::new(async |rpc, _| match rpc {
         Rpc::Probe => Err(Status::failed_precondition("the array is away")),
         Rpc::GetPluginInfo | Rpc::GetPluginCapabilities => empty(),
         _ => Err(Status::unimplemented("no")),
-    }));
+    });
     let page = ok(&run(&fake.socket(), &["capabilities"]));
     assert!(
         page.contains("not healthy: the array is away") && page.contains("not offered: CONTROLLER_SERVICE"),

@@ -8,10 +8,10 @@ use crate::support::*;
 
 #[test]
 fn every_code_of_the_driver_has_its_own() {
-    let fake = Fake::new(handler(async |_, bytes| {
+    let fake = Fake::new(async |_, bytes| {
         let request = v1::DeleteVolumeRequest::decode(&*bytes).unwrap();
         Err(Status::new(Code::from(request.volume_id.parse::<i32>().unwrap()), "no"))
-    }));
+    });
     for code in 1..=16 {
         let output = run(&fake.socket(), &["controller", "delete-volume", "--volume-id", &code.to_string()]);
         assert_eq!(output.status.code(), Some(64 + code), "{}", stderr(&output));
@@ -28,11 +28,22 @@ fn what_can_not_begin_says_why_and_what_mends_it() {
     let dead = folder.path().join("dead.sock");
     drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
     let file = file.to_str().unwrap();
+    // One connection waits, and no more can.
+    let full = folder.path().join("full.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let _entered = runtime.enter();
+    let listener = tokio::net::UnixSocket::new_stream().unwrap();
+    listener.bind(&full).unwrap();
+    let _listener = listener.listen(0).unwrap();
+    let _waits = std::os::unix::net::UnixStream::connect(&full).unwrap();
+    let long = format!("unix:///{}", "x".repeat(107));
     let probe = ["identity", "probe"];
     for (endpoint, words, status, says) in [
         (socket.to_str().unwrap(), &probe[..], 3, "is the driver running"),
         (dead.to_str().unwrap(), &probe, 3, "has ended; start it"),
         (file, &probe, 3, "has ended; start it"),
+        (full.to_str().unwrap(), &probe, 3, "does not accept connections"),
+        (&long, &probe, 2, "has a path of 108 bytes"),
         ("", &probe, 2, "set CSI_ENDPOINT"),
         ("tcp://localhost:9", &probe, 2, "unix:///run/csi/csi.sock"),
         ("relative.sock", &probe, 2, "absolute path"),
@@ -73,26 +84,23 @@ fn what_can_not_begin_says_why_and_what_mends_it() {
 
 #[test]
 fn a_driver_that_hangs_or_dies_is_told_from_one_that_refuses() {
-    let fake = Fake::new(handler(async |_, _| std::future::pending().await));
-    let output = run(&fake.socket(), &["identity", "probe", "--timeout", "100ms"]);
-    assert_eq!(output.status.code(), Some(68), "{}", stderr(&output));
-    assert!(stderr(&output).contains("DEADLINE_EXCEEDED") && stderr(&output).contains("joins or repeats it"));
+    let fake = Fake::new(async |_, _| std::future::pending().await);
+    let shown = errors(&run(&fake.socket(), &["identity", "probe", "--timeout", "100ms"]), 68);
+    assert!(shown.contains("DEADLINE_EXCEEDED") && shown.contains("joins or repeats it"), "{shown}");
     let socket = fake.folder().join("deaf.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     // A driver that closes every connection at once, until the test ends.
     std::thread::spawn(move || listener.incoming().for_each(drop));
-    let output = run(&socket, &["identity", "probe"]);
-    assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
-    assert!(stderr(&output).contains("the connection broke") && stderr(&output).contains("its log"));
+    let shown = errors(&run(&socket, &["identity", "probe"]), 78);
+    assert!(shown.contains("the connection broke") && shown.contains("its log"), "{shown}");
 }
 
 #[test]
 fn what_can_not_be_written_is_a_failure() {
-    let fake = Fake::new(handler(async |_, _| answer(&v1::ProbeResponse::default())));
+    let fake = Fake::new(async |_, _| answer(&v1::ProbeResponse::default()));
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = csi(&fake.socket()).args(["identity", "probe"]).stdout(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("can't be written"), "{}", stderr(&output));
+    let shown = errors(&csi(&fake.socket()).args(["identity", "probe"]).stdout(full).output().unwrap(), 1);
+    assert!(shown.contains("can't be written"), "{shown}");
 }
 
 #[test]
@@ -109,7 +117,7 @@ fn help_and_version_are_no_errors() {
 
 #[test]
 fn a_place_that_is_not_there_is_named_before_anything_is_called() {
-    let fake = Fake::new(handler(async |_, _| answer(&v1::ProbeResponse::default())));
+    let fake = Fake::new(async |_, _| answer(&v1::ProbeResponse::default()));
     let output = run(&fake.socket(), &["lifecycle", "--staging", "/absent"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("--staging /absent: No such file"), "{}", stderr(&output));

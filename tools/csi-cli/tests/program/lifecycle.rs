@@ -1,6 +1,7 @@
 //! A volume's life against fake drivers. There are no mounts, so the test needs no root.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use csi_core::Rpc;
 use csi_proto::{ControllerCapability, NodeCapability, v1};
@@ -14,47 +15,33 @@ fn controller(rpc: Rpc, bytes: &[u8], capabilities: &[ControllerCapability]) -> 
     match rpc {
         Rpc::GetPluginInfo => answer(&v1::GetPluginInfoResponse { name: "a.b".into(), ..Default::default() }),
         Rpc::Probe => answer(&v1::ProbeResponse::default()),
-        Rpc::GetPluginCapabilities => {
-            use v1::plugin_capability::{Service, Type};
-            answer(&plugin_offers([Type::Service(Service { r#type: 1 })]))
-        }
+        Rpc::GetPluginCapabilities => answer(&has_a_controller()),
         Rpc::ControllerGetCapabilities => answer(&controller_offers(capabilities.iter().copied())),
         Rpc::CreateVolume => {
             let request = v1::CreateVolumeRequest::decode(bytes).unwrap();
             let volume_id = if request.volume_content_source.is_some() { "copy-1" } else { "id-1" }.into();
             answer(&v1::CreateVolumeResponse { volume: Some(v1::Volume { volume_id, ..Default::default() }) })
         }
-        Rpc::ValidateVolumeCapabilities => {
-            let request = v1::ValidateVolumeCapabilitiesRequest::decode(bytes).unwrap();
-            let volume_capabilities = request.volume_capabilities;
-            answer(&v1::ValidateVolumeCapabilitiesResponse {
-                confirmed: Some(v1::validate_volume_capabilities_response::Confirmed {
-                    volume_capabilities,
-                    ..Default::default()
-                }),
-                ..Default::default()
-            })
-        }
-        Rpc::CreateSnapshot => answer(&v1::CreateSnapshotResponse {
-            snapshot: Some(v1::Snapshot {
-                snapshot_id: "snap-1".into(),
-                ready_to_use: true,
-                ..Default::default()
-            }),
-        }),
+        Rpc::ValidateVolumeCapabilities => answer(&confirmed(bytes, "")),
+        Rpc::CreateSnapshot => answer(&cut(0, true)),
         Rpc::DeleteVolume | Rpc::DeleteSnapshot => answer(&v1::DeleteVolumeResponse {}),
         other => Err(Status::unimplemented(other.name())),
     }
 }
 
+fn cut(size_bytes: i64, ready_to_use: bool) -> v1::CreateSnapshotResponse {
+    let snapshot_id = "snap-1".into();
+    let snapshot = v1::Snapshot { snapshot_id, size_bytes, ready_to_use, ..Default::default() };
+    v1::CreateSnapshotResponse { snapshot: Some(snapshot) }
+}
+
 #[test]
 fn a_driver_that_makes_no_volumes_wants_one_by_its_id() {
-    let fake =
-        Fake::new(handler(async |rpc, bytes| controller(rpc, &bytes, &[ControllerCapability::ListVolumes])));
-    let output = run(&fake.socket(), &["lifecycle"]);
-    let shown = text(&output);
-    assert_eq!(output.status.code(), Some(1), "{shown}");
-    assert!(shown.contains("does not create volumes") && shown.contains("--volume-id"), "{shown}");
+    let fake = Fake::new(async |rpc, bytes| controller(rpc, &bytes, &[ControllerCapability::ListVolumes]));
+    let shown = ended(&run(&fake.socket(), &["lifecycle"]), 1);
+    for words in ["nothing on this socket creates", "--volume-id", "--controller-endpoint"] {
+        assert!(shown.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{shown}");
+    }
     assert!(fake.asked().iter().all(|(rpc, _)| *rpc != Rpc::CreateVolume));
     let shown = ok(&run(&fake.socket(), &["lifecycle", "--volume-id", "v"]));
     assert!(shown.contains("no node service on this socket") && shown.contains("success"), "{shown}");
@@ -64,9 +51,9 @@ fn a_driver_that_makes_no_volumes_wants_one_by_its_id() {
 #[test]
 fn a_volume_that_may_be_there_is_asked_for_again_before_it_is_deleted() {
     // The volume is created, and the answer is lost.
-    let lost = std::sync::atomic::AtomicBool::new(true);
-    let fake = Fake::new(handler(move |rpc, bytes| {
-        let is_lost = rpc == Rpc::CreateVolume && lost.swap(false, std::sync::atomic::Ordering::SeqCst);
+    let lost = AtomicBool::new(true);
+    let fake = Fake::new(move |rpc, bytes| {
+        let is_lost = rpc == Rpc::CreateVolume && lost.swap(false, Ordering::SeqCst);
         async move {
             if is_lost {
                 Err(Status::internal("lost"))
@@ -74,10 +61,8 @@ fn a_volume_that_may_be_there_is_asked_for_again_before_it_is_deleted() {
                 controller(rpc, &bytes, &[ControllerCapability::CreateDeleteVolume])
             }
         }
-    }));
-    let output = run(&fake.socket(), &["lifecycle", "--no-node"]);
-    let shown = text(&output);
-    assert_eq!(output.status.code(), Some(1), "{shown}");
+    });
+    let shown = ended(&run(&fake.socket(), &["lifecycle", "--no-node"]), 1);
     assert!(shown.contains("deleted volume id-1") && shown.contains("nothing is left"), "{shown}");
     let asked: Vec<_> = fake.asked().into_iter().map(|(rpc, _)| rpc).collect();
     assert_eq!(asked[asked.len() - 3..], [Rpc::CreateVolume, Rpc::CreateVolume, Rpc::DeleteVolume]);
@@ -85,11 +70,11 @@ fn a_volume_that_may_be_there_is_asked_for_again_before_it_is_deleted() {
 
 #[test]
 fn a_driver_that_is_busy_is_asked_again_and_one_that_fails_is_told_of() {
-    let busy = std::sync::atomic::AtomicUsize::new(0);
-    let fake = Fake::new(handler(move |rpc, bytes| {
+    let busy = AtomicUsize::new(0);
+    let fake = Fake::new(move |rpc, bytes| {
         let is_the_volume = || v1::DeleteVolumeRequest::decode(&*bytes).unwrap().volume_id == "id-1";
         let count = match rpc {
-            Rpc::DeleteVolume if is_the_volume() => busy.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
+            Rpc::DeleteVolume if is_the_volume() => busy.fetch_add(1, Ordering::SeqCst),
             _ => usize::MAX,
         };
         async move {
@@ -101,10 +86,8 @@ fn a_driver_that_is_busy_is_asked_again_and_one_that_fails_is_told_of() {
                 _ => controller(rpc, &bytes, &offers),
             }
         }
-    }));
-    let output = run(&fake.socket(), &["lifecycle", "--no-node", "--name", "it's"]);
-    let shown = text(&output);
-    assert_eq!(output.status.code(), Some(1), "{shown}");
+    });
+    let shown = ended(&run(&fake.socket(), &["lifecycle", "--no-node", "--name", "it's"]), 1);
     assert!(shown.contains("DeleteSnapshot failed") && shown.contains("deleted volume id-1"), "{shown}");
     assert!(shown.contains("not undone: DeleteSnapshot: Internal: it stays"), "{shown}");
     assert!(shown.contains("  csi controller delete-snapshot --snapshot-id 'snap-1'"), "{shown}");
@@ -114,12 +97,10 @@ fn a_driver_that_is_busy_is_asked_again_and_one_that_fails_is_told_of() {
 #[test]
 fn what_is_kept_is_named_with_what_takes_it_back() {
     let offers = [ControllerCapability::CreateDeleteVolume, ControllerCapability::CreateDeleteSnapshot];
-    let fake = Fake::new(handler(move |rpc, bytes| async move { controller(rpc, &bytes, &offers) }));
+    let fake = Fake::new(move |rpc, bytes| async move { controller(rpc, &bytes, &offers) });
     let shown = ok(&run(&fake.socket(), &["lifecycle", "--no-node", "--keep"]));
-    let (_, commands) = shown.split_once("these commands undo what is left:\n").unwrap();
-    let commands: Vec<_> = commands.lines().take(2).map(str::trim).collect();
     assert_eq!(
-        commands,
+        undoing(&shown)[..2],
         [
             "csi controller delete-snapshot --snapshot-id 'snap-1'",
             "csi controller delete-volume --volume-id 'id-1'"
@@ -130,11 +111,11 @@ fn what_is_kept_is_named_with_what_takes_it_back() {
 
 #[test]
 fn a_volume_is_restored_and_cloned_where_the_driver_offers_it() {
-    let looks = std::sync::atomic::AtomicUsize::new(0);
-    let fake = Fake::new(handler(move |rpc, bytes| {
+    let looks = AtomicUsize::new(0);
+    let fake = Fake::new(move |rpc, bytes| {
         // The snapshot becomes ready later.
         let is_cut = rpc == Rpc::CreateSnapshot;
-        let ready_to_use = is_cut && looks.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 2;
+        let ready_to_use = is_cut && looks.fetch_add(1, Ordering::SeqCst) > 2;
         let offers = [
             ControllerCapability::CreateDeleteVolume,
             ControllerCapability::CreateDeleteSnapshot,
@@ -142,18 +123,11 @@ fn a_volume_is_restored_and_cloned_where_the_driver_offers_it() {
         ];
         async move {
             match rpc {
-                Rpc::CreateSnapshot => answer(&v1::CreateSnapshotResponse {
-                    snapshot: Some(v1::Snapshot {
-                        snapshot_id: "snap-1".into(),
-                        size_bytes: 3 << 30,
-                        ready_to_use,
-                        ..Default::default()
-                    }),
-                }),
+                Rpc::CreateSnapshot => answer(&cut(3 << 30, ready_to_use)),
                 _ => controller(rpc, &bytes, &offers),
             }
         }
-    }));
+    });
     let shown = ok(&run(&fake.socket(), &["lifecycle", "--no-node", "--name", "v"]));
     assert!(shown.contains("CreateVolume, restored") && shown.contains("CreateVolume, cloned"), "{shown}");
     let asked = fake.asked();
@@ -212,7 +186,7 @@ fn here() -> v1::Topology {
 
 #[test]
 fn a_volume_is_asked_for_where_the_node_is_and_grows_when_it_may() {
-    let fake = Fake::new(handler(async |rpc, bytes| zonal(rpc, &bytes)));
+    let fake = Fake::new(async |rpc, bytes| zonal(rpc, &bytes));
     let shown = ok(&run(&fake.socket(), &["lifecycle", "--no-mount-access"]));
     let asked = fake.asked();
     let (_, created) = asked.iter().find(|(rpc, _)| *rpc == Rpc::CreateVolume).unwrap();
@@ -241,13 +215,10 @@ fn a_volume_is_asked_for_where_the_node_is_and_grows_when_it_may() {
         ],
         "{shown}"
     );
-    let mut command = csi(&fake.socket());
-    command.args(["lifecycle", "--no-mount-access", "--keep"]).env("TMPDIR", fake.folder());
-    let kept = command.output().unwrap();
+    let kept = fake.lifecycle(&["--no-mount-access", "--keep"]).output().unwrap();
     assert!(stdout(&kept).contains("it can be expanded only"), "{}", text(&kept));
     let shown = ok(&kept);
-    let (_, commands) = shown.split_once("these commands undo what is left:\n").unwrap();
-    for command in commands.lines().filter_map(|line| line.trim().strip_prefix("rmdir ")) {
+    for command in undoing(&shown).iter().filter_map(|line| line.strip_prefix("rmdir ")) {
         fs::remove_dir(command.trim_matches('\'')).unwrap();
     }
     assert_eq!(fs::read_dir(fake.folder()).unwrap().count(), 1, "{shown}");
@@ -255,16 +226,13 @@ fn a_volume_is_asked_for_where_the_node_is_and_grows_when_it_may() {
 
 #[test]
 fn a_volume_that_only_its_node_expands_is_expanded_there() {
-    let fake = Fake::new(handler(async |rpc, bytes| match rpc {
-        Rpc::GetPluginCapabilities => {
-            use v1::plugin_capability::{Service, Type};
-            answer(&plugin_offers([Type::Service(Service { r#type: 1 })]))
-        }
+    let fake = Fake::new(async |rpc, bytes| match rpc {
+        Rpc::GetPluginCapabilities => answer(&has_a_controller()),
         Rpc::ControllerGetCapabilities => {
             answer(&controller_offers([ControllerCapability::CreateDeleteVolume]))
         }
         _ => zonal(rpc, &bytes),
-    }));
+    });
     let shown = ok(&run(&fake.socket(), &["lifecycle", "--no-mount-access"]));
     let asked = fake.asked();
     let expanded = asked.iter().find(|(rpc, _)| *rpc == Rpc::NodeExpandVolume);
@@ -276,18 +244,13 @@ fn a_volume_that_only_its_node_expands_is_expanded_there() {
 
 #[test]
 fn what_a_stuck_thing_rests_on_is_left_alone() {
-    let fake = Fake::new(handler(async |rpc, bytes| match rpc {
+    let fake = Fake::new(async |rpc, bytes| match rpc {
         Rpc::NodeUnstageVolume => Err(Status::internal("it is stuck")),
         _ => zonal(rpc, &bytes),
-    }));
-    let mut command = csi(&fake.socket());
-    command.args(["lifecycle", "--no-mount-access"]).env("TMPDIR", fake.folder());
-    let output = command.output().unwrap();
-    let shown = text(&output);
-    assert_eq!(output.status.code(), Some(1), "{shown}");
+    });
+    let shown = ended(&fake.lifecycle(&["--no-mount-access"]).output().unwrap(), 1);
     assert!(fake.asked().iter().all(|(rpc, _)| *rpc != Rpc::DeleteVolume), "{shown}");
-    let (_, commands) = shown.split_once("these commands undo what is left:\n").unwrap();
-    let commands: Vec<_> = commands.lines().map(str::trim).collect();
+    let commands = undoing(&shown);
     assert!(commands[0].starts_with("csi node unstage-volume"), "{shown}");
     assert_eq!(commands[1], "csi controller delete-volume --volume-id 'id-1'", "{shown}");
     assert!(!shown.contains("not undone: DeleteVolume"), "{shown}");

@@ -121,7 +121,6 @@ fn what_can_not_become_a_project_is_refused_and_writes_nothing() {
         assert!(errors.contains(says) && output.stdout.is_empty(), "{words:?}: {errors}");
         assert_eq!(files_below(folder.path()), ["mine/file"], "{words:?}");
     }
-    let output = new(folder.path(), &["files", "--template=block", "--path=missing/files"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("missing/files: No such file or directory"), "{}", stderr(&output));
+    let shown = errors(&new(folder.path(), &["files", "--template=block", "--path=missing/files"]), 1);
+    assert!(shown.contains("missing/files: No such file or directory"), "{shown}");
 }

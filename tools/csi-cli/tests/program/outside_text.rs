@@ -66,9 +66,9 @@ fn filled_answer(output: &MessageDescriptor, alternative: Alternative) -> prost_
 #[test]
 fn no_field_of_any_answer_is_shown_raw() {
     for alternative in [Alternative::First, Alternative::Last] {
-        let fake = Fake::new(handler(move |rpc, _| async move {
+        let fake = Fake::new(move |rpc, _| async move {
             one(filled_answer(&method(rpc).output(), alternative).encode_to_vec())
-        }));
+        });
         for rpc in Rpc::ALL {
             let words = [group(*rpc), rpc.name()];
             let table = run(&fake.socket(), &words);
@@ -90,7 +90,7 @@ fn no_field_of_any_answer_is_shown_raw() {
 #[test]
 fn no_message_of_a_refusal_is_shown_raw() {
     for code in [Code::Internal, Code::NotFound, Code::FailedPrecondition, Code::Unimplemented] {
-        let fake = Fake::new(handler(move |_, _| async move { Err(Status::new(code, OUTSIDE)) }));
+        let fake = Fake::new(move |_, _| async move { Err(Status::new(code, OUTSIDE)) });
         let rpcs = Rpc::ALL.iter().map(|rpc| vec![group(*rpc), rpc.name()]);
         let programs = ["capabilities", "watch", "lifecycle"].map(|name| match name {
             "watch" => vec![name, "--once", "--volume-id", "v"],
@@ -120,16 +120,7 @@ fn hostile(rpc: Rpc, bytes: &[u8], end: &str) -> Result<Answers, Status> {
             let volume = v1::Volume { volume_id: format!("v{end}"), ..Default::default() };
             answer(&v1::CreateVolumeResponse { volume: Some(volume) })
         }
-        Rpc::ValidateVolumeCapabilities => {
-            let request = v1::ValidateVolumeCapabilitiesRequest::decode(bytes).unwrap();
-            let volume_capabilities = request.volume_capabilities;
-            let confirmed = v1::validate_volume_capabilities_response::Confirmed {
-                volume_capabilities,
-                ..Default::default()
-            };
-            let message = end.to_owned();
-            answer(&v1::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message })
-        }
+        Rpc::ValidateVolumeCapabilities => answer(&confirmed(bytes, end)),
         Rpc::Probe => answer(&v1::ProbeResponse::default()),
         Rpc::NodeGetVolumeStats => {
             let one =
@@ -148,7 +139,7 @@ fn hostile(rpc: Rpc, bytes: &[u8], end: &str) -> Result<Answers, Status> {
 
 #[test]
 fn nothing_that_is_made_of_several_answers_shows_it_raw() {
-    let fake = Fake::new(handler(async |rpc, bytes| hostile(rpc, &bytes, OUTSIDE)));
+    let fake = Fake::new(async |rpc, bytes| hostile(rpc, &bytes, OUTSIDE));
     for words in [&["capabilities"][..], &["watch", "--once", "--volume-id", "v"]] {
         for format in ["table", "json"] {
             let output = run(&fake.socket(), &[words, &["--output", format]].concat());
@@ -162,13 +153,11 @@ fn nothing_that_is_made_of_several_answers_shows_it_raw() {
 fn a_life_shows_none_of_it_raw_wherever_it_ends() {
     let ends = Rpc::ALL.iter().copied().map(Some).chain([None]);
     for end in ends.filter(|rpc| rpc.is_none_or(|rpc| !matches!(group(rpc), "group" | "snapshot-metadata"))) {
-        let fake = Fake::new(handler(move |rpc, bytes| async move {
+        let fake = Fake::new(move |rpc, bytes| async move {
             if Some(rpc) == end { Err(Status::internal(OUTSIDE)) } else { hostile(rpc, &bytes, OUTSIDE) }
-        }));
+        });
         for format in ["table", "json"] {
-            let mut command = csi(&fake.socket());
-            command.args(["lifecycle", "--no-mount-access", "--output", format]).env("TMPDIR", fake.folder());
-            let output = command.output().unwrap();
+            let output = fake.lifecycle(&["--no-mount-access", "--output", format]).output().unwrap();
             let shown = shown(&output, &format!("{end:?}"));
             if format == "json" {
                 let lines = stdout(&output);
@@ -196,10 +185,8 @@ fn pasted(commands: &str) -> Vec<Vec<String>> {
 #[test]
 fn the_commands_that_take_it_back_can_be_pasted() {
     let without_nul: &'static str = OUTSIDE.replace('\0', "").leak();
-    let fake = Fake::new(handler(move |rpc, bytes| async move { hostile(rpc, &bytes, without_nul) }));
-    let mut command = csi(&fake.socket());
-    command.args(["lifecycle", "--no-mount-access", "--keep"]).env("TMPDIR", fake.folder());
-    let output = command.output().unwrap();
+    let fake = Fake::new(move |rpc, bytes| async move { hostile(rpc, &bytes, without_nul) });
+    let output = fake.lifecycle(&["--no-mount-access", "--keep"]).output().unwrap();
     let shown = shown(&output, "kept");
     let (_, commands) =
         shown.split_once("these commands undo what is left:\n").unwrap_or_else(|| panic!("{shown}"));
@@ -210,10 +197,8 @@ fn the_commands_that_take_it_back_can_be_pasted() {
     assert!(with_id.len() >= 4, "{words:?}");
     assert_eq!(words.last().map(Vec::len), Some(2), "the last one is rmdir: {words:?}");
     // An id with a NUL cannot be an argument, so no command is printed.
-    let fake = Fake::new(handler(async |rpc, bytes| hostile(rpc, &bytes, "\0; touch x")));
-    let mut command = csi(&fake.socket());
-    command.args(["lifecycle", "--no-node", "--keep"]).env("TMPDIR", fake.folder());
-    let shown = self::shown(&command.output().unwrap(), "NUL");
+    let fake = Fake::new(async |rpc, bytes| hostile(rpc, &bytes, "\0; touch x"));
+    let shown = self::shown(&fake.lifecycle(&["--no-node", "--keep"]).output().unwrap(), "NUL");
     assert!(shown.contains(r"# no command can contain this --volume-id: 'v\u{0}; touch x'"), "{shown}");
     assert!(!shown.contains("csi controller delete-volume"), "{shown}");
 }

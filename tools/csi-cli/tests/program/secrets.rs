@@ -15,7 +15,7 @@ const CANARY: &str = "canary-7f3a";
 
 /// A driver that returns the text that it was sent wherever it can.
 fn telltale() -> Fake {
-    Fake::new(handler(async |rpc, bytes| {
+    Fake::new(async |rpc, bytes| {
         let request = format!("{:?}", String::from_utf8_lossy(&bytes));
         if rpc == Rpc::CreateVolume {
             let volume = v1::Volume {
@@ -26,7 +26,7 @@ fn telltale() -> Fake {
             return answer(&v1::CreateVolumeResponse { volume: Some(volume) });
         }
         Err(Status::internal(format!("can't log in with {request}")))
-    }))
+    })
 }
 
 /// The RPCs that take secrets, with their subcommands.
@@ -83,7 +83,7 @@ fn every_rpc_that_takes_them_gets_them_and_shows_them_nowhere() {
 fn those_that_come_back_in_another_case_or_in_base64_are_not_shown() {
     // Forms of the canary, and of user:canary.
     for form in ["CANARY-7F3A", "Y2FuYXJ5LTdmM2E=", "dXNlcjpjYW5hcnktN2YzYQ==", "63616e6172792d37663361"] {
-        let fake = Fake::new(handler(move |_, _| async move { Err(Status::internal(form)) }));
+        let fake = Fake::new(move |_, _| async move { Err(Status::internal(form)) });
         let words = ["controller", "delete-volume", "--secrets-env", "key=LOGIN"];
         let output = csi(&fake.socket()).args(words).env("LOGIN", CANARY).output().unwrap();
         let shown = text(&output);
@@ -95,13 +95,13 @@ fn those_that_come_back_in_another_case_or_in_base64_are_not_shown() {
 fn they_are_in_no_argument_of_the_process() {
     let release = std::sync::Arc::new(Notify::new());
     let wait = release.clone();
-    let fake = Fake::new(handler(move |_, _| {
+    let fake = Fake::new(move |_, _| {
         let wait = wait.clone();
         async move {
             wait.notified().await;
             answer(&v1::DeleteVolumeResponse {})
         }
-    }));
+    });
     let mut command = csi(&fake.socket());
     command.args(["controller", "delete-volume", "--secrets-env", "key=LOGIN"]).env("LOGIN", CANARY);
     let running = Running::start(&mut command);
@@ -117,7 +117,7 @@ fn they_are_in_no_argument_of_the_process() {
 fn a_whole_request_hides_what_it_holds() {
     let fake = telltale();
     let file = fake.folder().join("request");
-    let tokens = csi_proto::redact::TOKENS_KEY;
+    let tokens = csi_proto::internal::TOKENS_KEY;
     let request = format!(
         r#"{{"volumeId": "v", "secrets": {{"key": "{CANARY}-1"}}, "volumeContext": {{"{tokens}": "{CANARY}-2"}},
             "volumeCapability": {{"mount": {{"mountFlags": ["noatime", "password={CANARY}-3"]}}}}}}"#
@@ -138,7 +138,7 @@ fn a_whole_request_hides_what_it_holds() {
 #[test]
 fn those_on_the_command_line_are_refused_and_not_repeated() {
     let fake = telltale();
-    let tokens = format!("{}={CANARY}", csi_proto::redact::TOKENS_KEY);
+    let tokens = format!("{}={CANARY}", csi_proto::internal::TOKENS_KEY);
     let flags = format!("rwo,mount,cifs,password={CANARY}");
     let key = format!("key={CANARY}");
     for words in [
@@ -165,9 +165,7 @@ fn a_file_that_is_wrong_is_named_and_not_quoted() {
     for text in [CANARY.to_owned(), format!("{{\"key\": [\"{CANARY}\"]}}"), format!("[{CANARY}]\na=b\n")] {
         fs::write(&file, text).unwrap();
         let words = ["controller", "delete-volume", "--secrets-file", file.to_str().unwrap()];
-        let output = run(&fake.socket(), &words);
-        let shown = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{shown}");
+        let shown = errors(&run(&fake.socket(), &words), 2);
         assert!(shown.contains("secrets: line 1") && !shown.contains("canary"), "{shown}");
     }
     let output = run(&fake.socket(), &["controller", "delete-volume", "--secrets-file", "/absent"]);

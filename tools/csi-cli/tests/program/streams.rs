@@ -22,11 +22,11 @@ fn blocks(start: i64) -> Vec<u8> {
 fn told() -> (Fake, mpsc::Sender<Result<Vec<u8>, Status>>) {
     let (sender, answers) = mpsc::channel(1);
     let answers = std::sync::Mutex::new(Some(answers));
-    let fake = Fake::new(handler(move |rpc, _| {
+    let fake = Fake::new(move |rpc, _| {
         assert_eq!(rpc, Rpc::GetMetadataAllocated);
         let answers = answers.lock().unwrap().take().unwrap();
         async { Ok(answers) }
-    }));
+    });
     (fake, sender)
 }
 

@@ -23,10 +23,10 @@ type State = Arc<Mutex<Health>>;
 fn sick() -> (Fake, State) {
     let state = State::default();
     let told = state.clone();
-    let fake = Fake::new(handler(move |rpc, _| {
+    let fake = Fake::new(move |rpc, _| {
         let health = told.lock().unwrap().clone();
         async move { tell(rpc, &health) }
-    }));
+    });
     (fake, state)
 }
 
@@ -173,18 +173,17 @@ fn volumes_that_are_named_are_asked_for_in_the_form_that_the_driver_has() {
         said,
         "+ csi ControllerGetVolumeHealth pvc-1 UNIMPLEMENTED NotAnswered: ControllerGetVolumeHealth"
     );
-    let older = Fake::new(handler(async |rpc, _| older(rpc)));
+    let older = Fake::new(async |rpc, _| older(rpc));
     let output = run(&older.socket(), &["watch", "--once"]);
     let mut lines = stdout(&output);
     lines.retain(|letter| letter != '\n');
     assert_eq!(short(&lines), "+ controller pvc-9 ABNORMAL VolumeCondition: it is torn");
-    let nothing = Fake::new(handler(async |rpc, _| match rpc {
+    let nothing = Fake::new(async |rpc, _| match rpc {
         Rpc::Probe => answer(&v1::ProbeResponse::default()),
         _ => Err(Status::unimplemented("no")),
-    }));
-    let output = run(&nothing.socket(), &["watch", "--volume-id", "pvc-1"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("does not report the health of volumes"), "{}", stderr(&output));
+    });
+    let shown = errors(&run(&nothing.socket(), &["watch", "--volume-id", "pvc-1"]), 2);
+    assert!(shown.contains("does not report the health of volumes"), "{shown}");
 }
 
 /// A driver for spec 1.12.

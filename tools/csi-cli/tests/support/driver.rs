@@ -1,14 +1,14 @@
 //! A driver with real mounts, in a namespace of its own.
 
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use csi_core::client::Client;
 use csi_core::{Endpoint, Plugin, Rpc};
 use tokio::runtime::Runtime;
 use tonic::Status;
 
-use super::{Answers, Fake, csi, forward, handler, ok, stdout};
+use super::{Answers, Fake, csi, forward, ok, stdout};
 
 /// A running driver with its volumes, and directories for the life of one volume.
 pub(crate) struct Driver {
@@ -48,7 +48,7 @@ impl Driver {
         function: impl Fn(Client, Rpc, Vec<u8>) -> F + Send + Sync + 'static,
     ) -> Fake {
         let client = self.client();
-        Fake::new(handler(move |rpc, bytes| function(client.clone(), rpc, bytes)))
+        Fake::new(move |rpc, bytes| function(client.clone(), rpc, bytes))
     }
 
     /// The driver behind a proxy that refuses some calls.
@@ -64,9 +64,15 @@ impl Driver {
         })
     }
 
-    /// The command, with its temporary directory inside the test's directory.
     pub(crate) fn lifecycle(&self, socket: &Path, words: &[&str]) -> Output {
-        csi(socket).arg("lifecycle").args(words).env("TMPDIR", self.path("places")).output().unwrap()
+        self.lifecycle_command(socket, words).output().unwrap()
+    }
+
+    /// The command, with its temporary directory inside the test's directory.
+    pub(crate) fn lifecycle_command(&self, socket: &Path, words: &[&str]) -> Command {
+        let mut command = csi(socket);
+        command.arg("lifecycle").args(words).env("TMPDIR", self.path("places"));
+        command
     }
 
     /// Runs commands exactly as they were printed.
@@ -74,7 +80,7 @@ impl Driver {
         let program = Path::new(env!("CARGO_BIN_EXE_csi")).parent().unwrap();
         let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
         for command in commands {
-            let mut shell = std::process::Command::new("sh");
+            let mut shell = Command::new("sh");
             shell.args(["-ec", command]).env("PATH", &path);
             shell.env("CSI_ENDPOINT", endpoint(&self.path("csi.sock")).to_string());
             ok(&shell.output().unwrap());
@@ -111,8 +117,7 @@ fn endpoint(socket: &Path) -> Endpoint {
 }
 
 pub(crate) fn losetup() -> String {
-    let output =
-        std::process::Command::new("losetup").args(["--all", "--output", "BACK-FILE"]).output().unwrap();
+    let output = Command::new("losetup").args(["--all", "--output", "BACK-FILE"]).output().unwrap();
     stdout(&output)
 }
 

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use csi_core::Rpc;
 use csi_proto::v1;
+use prost::Message;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, MethodDescriptor, Value,
 };
@@ -82,6 +83,20 @@ fn of(field: &FieldDescriptor, end: &str, alternative: Alternative) -> Value {
         Kind::Message(inner) => Value::Message(filled_with(&inner, end, alternative)),
         other => panic!("{other:?} in {}", field.full_name()),
     }
+}
+
+/// A plugin with a controller service.
+pub(crate) fn has_a_controller() -> v1::GetPluginCapabilitiesResponse {
+    use v1::plugin_capability::{Service, Type};
+    plugin_offers([Type::Service(Service { r#type: 1 })])
+}
+
+/// Confirms all capabilities that ValidateVolumeCapabilities asks about.
+pub(crate) fn confirmed(bytes: &[u8], message: &str) -> v1::ValidateVolumeCapabilitiesResponse {
+    let v1::ValidateVolumeCapabilitiesRequest { volume_capabilities, .. } = Message::decode(bytes).unwrap();
+    let confirmed =
+        v1::validate_volume_capabilities_response::Confirmed { volume_capabilities, ..Default::default() };
+    v1::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: message.to_owned() }
 }
 
 pub(crate) fn plugin_offers(

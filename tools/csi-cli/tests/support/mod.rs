@@ -16,9 +16,10 @@ use nix::unistd::Pid;
 
 pub(crate) use driver::{Driver, losetup, with_driver};
 pub(crate) use messages::{
-    Alternative, POOL, controller_offers, dynamic, filled, filled_with, method, node_offers, plugin_offers,
+    Alternative, POOL, confirmed, controller_offers, dynamic, filled, filled_with, has_a_controller, method,
+    node_offers, plugin_offers,
 };
-pub(crate) use server::{Answers, Fake, Handler, answer, forward, handler, one};
+pub(crate) use server::{Answers, Fake, answer, forward, one};
 
 /// A command line of `csi`, for the driver at this socket.
 pub(crate) fn csi(socket: &Path) -> Command {
@@ -30,6 +31,15 @@ pub(crate) fn csi(socket: &Path) -> Command {
 
 pub(crate) fn run(socket: &Path, words: &[&str]) -> Output {
     csi(socket).args(words).output().unwrap()
+}
+
+impl Fake {
+    /// `csi lifecycle`, with its temporary directory next to the socket.
+    pub(crate) fn lifecycle(&self, words: &[&str]) -> Command {
+        let mut command = csi(&self.socket());
+        command.arg("lifecycle").args(words).env("TMPDIR", self.folder());
+        command
+    }
 }
 
 pub(crate) fn stdout(output: &Output) -> String {
@@ -44,10 +54,34 @@ pub(crate) fn text(output: &Output) -> String {
     stdout(output) + &stderr(output)
 }
 
+/// All that it printed; panics unless it ended with this status.
+#[track_caller]
+pub(crate) fn ended(output: &Output, status: i32) -> String {
+    let text = text(output);
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    text
+}
+
+/// Its errors; panics unless it ended with this status.
+#[track_caller]
+pub(crate) fn errors(output: &Output, status: i32) -> String {
+    ended(output, status);
+    stderr(output)
+}
+
 /// Its standard output; panics unless it succeeded.
+#[track_caller]
 pub(crate) fn ok(output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(0), "{}", text(output));
+    ended(output, 0);
     stdout(output)
+}
+
+/// The commands that a life printed, which undo what is left.
+#[track_caller]
+pub(crate) fn undoing(text: &str) -> Vec<&str> {
+    let parts = text.split_once("these commands undo what is left:\n");
+    let (_, commands) = parts.unwrap_or_else(|| panic!("{text}"));
+    commands.lines().take_while(|line| line.starts_with("  ")).map(str::trim).collect()
 }
 
 pub(crate) struct Running {

@@ -2,32 +2,25 @@
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 
-use csi_core::{Rpc, Service as Which};
-use csi_proto::raw::RawCodec;
+use csi_core::Rpc;
+use csi_proto::RpcRequest;
+use csi_proto::internal::RawCodec;
 use prost::Message;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
-use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
-use tonic::server::{Grpc, NamedService, ServerStreamingService};
+use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::server::Grpc;
+use tonic::transport::Server;
 use tonic::{Request, Response, Status};
+use tower::service_fn;
 
 /// The answer to a call: one message, or several for a stream.
 pub(crate) type Answers = mpsc::Receiver<Result<Vec<u8>, Status>>;
-pub(crate) type Handler =
-    Arc<dyn Fn(Rpc, Vec<u8>) -> Pin<Box<dyn Future<Output = Result<Answers, Status>> + Send>> + Send + Sync>;
-
 type Asked = Arc<Mutex<Vec<(Rpc, Vec<u8>)>>>;
-
-pub(crate) fn handler<F: Future<Output = Result<Answers, Status>> + Send + 'static>(
-    function: impl Fn(Rpc, Vec<u8>) -> F + Send + Sync + 'static,
-) -> Handler {
-    Arc::new(move |rpc, bytes| Box::pin(function(rpc, bytes)))
-}
 
 pub(crate) fn answer(message: &impl Message) -> Result<Answers, Status> {
     one(message.encode_to_vec())
@@ -57,22 +50,33 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    pub(crate) fn new(handler: Handler) -> Self {
+    /// Answers each call with what the function returns for it.
+    pub(crate) fn new<F: Future<Output = Result<Answers, Status>> + Send + 'static>(
+        function: impl Fn(Rpc, Vec<u8>) -> F + Send + Sync + 'static,
+    ) -> Self {
+        let function = Arc::new(function);
         let folder = tempfile::tempdir().unwrap();
         let asked = Asked::default();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let served = Served { handler, asked: asked.clone() };
+        let record = asked.clone();
+        // The same for every service, whose name is in the path.
+        let service = service_fn(move |request: http::Request<Body>| {
+            let rpc = Rpc::from_path(request.uri().path()).unwrap();
+            let function = function.clone();
+            let record = record.clone();
+            let call = service_fn(move |request: Request<Vec<u8>>| {
+                let bytes = request.into_inner();
+                record.lock().unwrap().push((rpc, bytes.clone()));
+                let answers = function(rpc, bytes);
+                async move { Ok(Response::new(ReceiverStream::new(answers.await?))) }
+            });
+            async move { Ok::<_, Infallible>(Grpc::new(RawCodec).server_streaming(call, request).await) }
+        });
         let path = folder.path().join("csi.sock");
         let entered = runtime.enter();
         let listener = UnixListenerStream::new(tokio::net::UnixListener::bind(path).unwrap());
-        let server = tonic::transport::Server::builder()
-            .add_service(Identity(served.clone()))
-            .add_service(Controller(served.clone()))
-            .add_service(GroupController(served.clone()))
-            .add_service(SnapshotMetadata(served.clone()))
-            .add_service(Node(served));
-        runtime.spawn(server.serve_with_incoming(listener));
+        runtime.spawn(Server::builder().serve_with_incoming(service, listener));
         drop(entered);
         Self { folder, asked, _runtime: runtime }
     }
@@ -85,81 +89,13 @@ impl Fake {
         self.folder.path()
     }
 
+    /// The requests of one RPC among the calls since the last look.
+    pub(crate) fn requests<R: RpcRequest>(&self) -> Vec<R> {
+        let of_it = self.asked().into_iter().filter(|(rpc, _)| *rpc == R::RPC);
+        of_it.map(|(_, bytes)| R::decode(&*bytes).unwrap()).collect()
+    }
+
     pub(crate) fn asked(&self) -> Vec<(Rpc, Vec<u8>)> {
         std::mem::take(&mut self.asked.lock().unwrap())
-    }
-}
-
-#[derive(Clone)]
-struct Served {
-    handler: Handler,
-    asked: Asked,
-}
-
-impl Served {
-    fn call<B>(&self, which: Which, request: http::Request<B>) -> BoxFuture<Reply, Infallible>
-    where
-        B: Body + Send + 'static,
-        B::Error: Into<StdError> + Send + 'static,
-    {
-        let name = request.uri().path().rsplit('/').next().unwrap().to_owned();
-        let rpc = Rpc::ALL.iter().copied().find(|rpc| rpc.service() == which && rpc.name() == name).unwrap();
-        let one = One { served: self.clone(), rpc };
-        Box::pin(async move { Ok(Grpc::new(RawCodec).server_streaming(one, request).await) })
-    }
-}
-
-type Reply = http::Response<tonic::body::Body>;
-
-macro_rules! services {
-    ($($service:ident)+) => {$(
-        #[derive(Clone)]
-        struct $service(Served);
-
-        impl NamedService for $service {
-            const NAME: &'static str = concat!("csi.v1.", stringify!($service));
-        }
-
-        impl<B> Service<http::Request<B>> for $service
-        where
-            B: Body + Send + 'static,
-            B::Error: Into<StdError> + Send + 'static,
-        {
-            type Response = Reply;
-            type Error = Infallible;
-            type Future = BoxFuture<Reply, Infallible>;
-
-            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-                Poll::Ready(Ok(()))
-            }
-
-            fn call(&mut self, request: http::Request<B>) -> Self::Future {
-                self.0.call(Which::$service, request)
-            }
-        }
-    )+};
-}
-
-services! { Identity Controller GroupController SnapshotMetadata Node }
-
-struct One {
-    served: Served,
-    rpc: Rpc,
-}
-
-impl ServerStreamingService<Vec<u8>> for One {
-    type Response = Vec<u8>;
-    type ResponseStream = ReceiverStream<Result<Vec<u8>, Status>>;
-    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
-
-    fn call(&mut self, request: Request<Vec<u8>>) -> Self::Future {
-        let served = self.served.clone();
-        let rpc = self.rpc;
-        Box::pin(async move {
-            let bytes = request.into_inner();
-            served.asked.lock().unwrap().push((rpc, bytes.clone()));
-            let answers = (served.handler)(rpc, bytes).await?;
-            Ok(Response::new(ReceiverStream::new(answers)))
-        })
     }
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use csi_proto::client::{MakeCalls, Target};
+use csi_proto::client::Target;
+use csi_proto::internal::MakeCalls;
 use csi_proto::{ControllerCapability as Can, NodeCapability, Rpc, RpcRequest, v1};
 use tonic::Code;
 use v1::plugin_capability::{service::Type as PluginService, volume_expansion::Type as Expansion};
@@ -73,6 +74,14 @@ impl Client {
         x ^= x << 17;
         self.random.store(x, Ordering::Relaxed);
         x
+    }
+
+    /// Makes the call if the driver offers it.
+    async fn call_if_offered<C: RpcRequest>(&self, request: C) -> Step {
+        if self.ctx.offers.serves(C::RPC) {
+            self.call(request).await?;
+        }
+        Ok(())
     }
 
     /// Sends the call, sometimes gives it up once first, and repeats it while the driver returns ABORTED.
@@ -154,17 +163,10 @@ impl Client {
         self.call(v1::GetPluginInfoRequest {}).await?;
         self.call(v1::GetPluginCapabilitiesRequest {}).await?;
         self.call(v1::ProbeRequest {}).await?;
-        if self.ctx.offers.plugin(PluginService::ControllerService) {
-            self.call(v1::ControllerGetCapabilitiesRequest {}).await?;
-        }
-        if self.ctx.offers.plugin(PluginService::GroupControllerService) {
-            self.call(v1::GroupControllerGetCapabilitiesRequest {}).await?;
-        }
-        if self.ctx.offers.has_node {
-            self.call(v1::NodeGetCapabilitiesRequest {}).await?;
-            self.call(v1::NodeGetInfoRequest {}).await?;
-        }
-        Ok(())
+        self.call_if_offered(v1::ControllerGetCapabilitiesRequest {}).await?;
+        self.call_if_offered(v1::GroupControllerGetCapabilitiesRequest {}).await?;
+        self.call_if_offered(v1::NodeGetCapabilitiesRequest {}).await?;
+        self.call_if_offered(v1::NodeGetInfoRequest {}).await
     }
 
     /// Attaches, stages, publishes, checks and expands the volume, and undoes all of it. Without a node or a
@@ -181,18 +183,13 @@ impl Client {
         if offers.node(NodeCapability::GetVolumeStats) {
             self.call(life.node_get_volume_stats(&target)).await?;
         }
-        if offers.node(NodeCapability::GetVolumeHealth) {
-            let volume_id = life.volume_id.clone();
-            self.call(v1::NodeGetVolumeHealthRequest { volume_id, ..Default::default() }).await?;
-        }
-        if offers.node(NodeCapability::GetStorageHealth) {
-            self.call(v1::NodeGetStorageHealthRequest::default()).await?;
-        }
+        let volume_id = life.volume_id.clone();
+        self.call_if_offered(v1::NodeGetVolumeHealthRequest { volume_id, ..Default::default() }).await?;
+        self.call_if_offered(v1::NodeGetStorageHealthRequest::default()).await?;
         if offers.expands(Expansion::Online) {
             self.grow(life).await?;
-            if offers.node(NodeCapability::ExpandVolume) {
-                self.call(life.node_expand_volume(&target, self.ctx.settings.size.saturating_mul(2))).await?;
-            }
+            let wanted = self.ctx.settings.size.saturating_mul(2);
+            self.call_if_offered(life.node_expand_volume(&target, wanted)).await?;
         }
         life.volume.unpublish_unstage_detach(self, &[&target]).await?;
         let _ = std::fs::remove_dir(life.staging_path());
@@ -200,38 +197,26 @@ impl Client {
     }
 
     async fn grow(&self, life: &VolumeLifecycle) -> Step {
-        if self.ctx.offers.controller(Can::ExpandVolume) {
-            self.call(life.controller_expand_volume(self.ctx.settings.size.saturating_mul(2))).await?;
-        }
-        Ok(())
+        let wanted = self.ctx.settings.size.saturating_mul(2);
+        self.call_if_offered(life.controller_expand_volume(wanted)).await
     }
 
     async fn of_controller(&self, life: &VolumeLifecycle) -> Step {
         let offers = &self.ctx.offers;
         let volume_id = life.volume_id.clone();
-        if offers.controller(Can::ListVolumes) {
-            self.call(v1::ListVolumesRequest { max_entries: 10, ..Default::default() }).await?;
-        }
-        if offers.controller(Can::GetVolume) {
-            self.call(v1::ControllerGetVolumeRequest { volume_id: volume_id.clone() }).await?;
-        }
-        if offers.controller(Can::GetCapacity) {
-            self.call(v1::GetCapacityRequest::default()).await?;
-        }
-        if offers.controller(Can::GetVolumeHealth) {
-            let request =
-                v1::ControllerGetVolumeHealthRequest { volume_id: volume_id.clone(), ..Default::default() };
-            self.call(request).await?;
-        }
-        if offers.controller(Can::ListVolumeHealth) {
-            self.call(v1::ControllerListVolumeHealthRequest { max_entries: 10, ..Default::default() })
-                .await?;
-        }
+        self.call_if_offered(v1::ListVolumesRequest { max_entries: 10, ..Default::default() }).await?;
+        self.call_if_offered(v1::ControllerGetVolumeRequest { volume_id: volume_id.clone() }).await?;
+        self.call_if_offered(v1::GetCapacityRequest::default()).await?;
+        let health =
+            v1::ControllerGetVolumeHealthRequest { volume_id: volume_id.clone(), ..Default::default() };
+        self.call_if_offered(health).await?;
+        let list = v1::ControllerListVolumeHealthRequest { max_entries: 10, ..Default::default() };
+        self.call_if_offered(list).await?;
         let mutable_parameters = self.ctx.settings.mutable_parameters.of(Rpc::ControllerModifyVolume);
-        if offers.controller(Can::ModifyVolume) && !mutable_parameters.is_empty() {
+        if !mutable_parameters.is_empty() {
             let request =
                 v1::ControllerModifyVolumeRequest { volume_id, mutable_parameters, ..Default::default() };
-            self.call(request).await?;
+            self.call_if_offered(request).await?;
         }
         if offers.expands(Expansion::Offline) && !offers.expands(Expansion::Online) {
             self.grow(life).await?;
@@ -248,13 +233,9 @@ impl Client {
             ..life.create_snapshot(self.ctx.name())
         };
         let snapshot_id = self.call(request).await?.snapshot.unwrap_or_default().snapshot_id;
-        if self.ctx.offers.controller(Can::GetSnapshot) {
-            self.call(v1::GetSnapshotRequest { snapshot_id: snapshot_id.clone(), ..Default::default() })
-                .await?;
-        }
-        if self.ctx.offers.controller(Can::ListSnapshots) {
-            self.call(v1::ListSnapshotsRequest { max_entries: 10, ..Default::default() }).await?;
-        }
+        let get = v1::GetSnapshotRequest { snapshot_id: snapshot_id.clone(), ..Default::default() };
+        self.call_if_offered(get).await?;
+        self.call_if_offered(v1::ListSnapshotsRequest { max_entries: 10, ..Default::default() }).await?;
         let is_device =
             matches!(life.capability.access_type, Some(v1::volume_capability::AccessType::Block(_)));
         if self.ctx.offers.plugin(PluginService::SnapshotMetadataService) && is_device {
@@ -272,8 +253,7 @@ impl Client {
     }
 
     async fn groups(&self, life: &VolumeLifecycle) -> Step {
-        const CREATE_DELETE_GET: i32 = 1;
-        if !self.ctx.offers.group.contains(&CREATE_DELETE_GET) {
+        if !self.ctx.offers.serves(Rpc::CreateVolumeGroupSnapshot) {
             return Ok(());
         }
         let request = v1::CreateVolumeGroupSnapshotRequest {

@@ -70,7 +70,11 @@ impl fmt::Display for SoakReport {
             writeln!(f, "FAILED  {}", escape::terminal(&what))?;
         }
         let calls: u64 = self.rows.values().map(|row| row.calls).sum();
-        let verdict = if self.is_ok() { "passed" } else { "failed" };
+        let verdict = match (self.is_ok(), self.stopped) {
+            (true, false) => "passed",
+            (true, true) => "stopped, without a failure",
+            (false, _) => "failed",
+        };
         write!(f, "{verdict}: {calls} calls in {:.0} s", self.took.as_secs_f64())
     }
 }

@@ -9,22 +9,23 @@ use csi_proto::ControllerCapability::{
     PublishUnpublishVolume,
 };
 use csi_proto::NodeCapability::{GetVolumeStats, StageUnstageVolume};
-use csi_proto::v1;
+use csi_proto::{RpcRequest, v1};
 use tonic::Code;
 use v1::plugin_capability::service::Type::SnapshotMetadataService;
-use v1::volume_content_source::{Type, VolumeSource};
 
+use super::contents::making;
 use super::groups::{group, request as group_request};
-use super::metadata::allocated_of;
+use super::metadata::{allocated_of, any_snapshot};
 use super::node_publish::mounts_at;
 use super::paging::listed_snapshots;
-use super::snapshots::{cut, request, snapshot};
+use super::snapshots::{cut, request, request_of_new_volume};
 use crate::content;
 use crate::content::Kind;
 use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 use crate::life::VolumeLifecycle;
 use crate::retries::{call_all_at_once, call_with_retries, is_retryable};
+use crate::sources::of_volume;
 
 crate::test::tests! { "concurrency", "Concurrency, Timeouts";
     Should "Concurrent ControllerPublishVolume of one volume and node attach once", same_attach_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
@@ -64,7 +65,7 @@ async fn same_stage_at_once(ctx: &TestContext) -> Outcome {
 }
 
 async fn same_snapshot_at_once(ctx: &TestContext) -> Outcome {
-    let request = request(ctx, &ctx.volume().await?);
+    let request = request_of_new_volume(ctx).await?;
     let answers = call_all_at_once(ctx, vec![request.clone(); AT_ONCE]).await?;
     let mut ids: BTreeSet<_> =
         answers.into_iter().filter_map(|one| Some(one.snapshot?.snapshot_id)).collect();
@@ -73,43 +74,22 @@ async fn same_snapshot_at_once(ctx: &TestContext) -> Outcome {
 }
 
 async fn snapshots_of_one_volume(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
-    let target = life.arrive().await?;
-    let source = v1::Volume { volume_id: life.volume_id.clone(), ..Default::default() };
-    let alone = request(ctx, &source);
-    match ctx.call(alone.clone()).await {
-        // This driver takes no snapshots of volumes in use.
-        Err(refusal) if refusal.code == Code::FailedPrecondition => return life.leave(&target).await,
-        Err(refusal) => {
-            return Err(ctx.failure(&alone, ctx.refusal_text(&refusal), "OK or FailedPrecondition"));
-        }
-        Ok(_) => {}
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
+    let cutting = || request(ctx, &life.volume_id);
+    if !ctx.in_use_is_ok(cutting()).await? {
+        return life.leave(&target).await;
     }
-    let answers = call_all_at_once(ctx, (0..4).map(|_| request(ctx, &source)).collect()).await?;
+    let answers = call_all_at_once(ctx, (0..4).map(|_| cutting()).collect()).await?;
     let ids: BTreeSet<_> = answers.into_iter().filter_map(|one| Some(one.snapshot?.snapshot_id)).collect();
     check(ids.len() == 4, "four snapshots for four names", || format!("{ids:?}"))?;
     life.leave(&target).await
 }
 
 async fn clones_of_one_volume(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
-    let target = life.arrive().await?;
-    let cloning = || {
-        let source = Type::Volume(VolumeSource { volume_id: life.volume_id.clone() });
-        v1::CreateVolumeRequest {
-            volume_capabilities: vec![life.capability.clone()],
-            volume_content_source: Some(v1::VolumeContentSource { r#type: Some(source) }),
-            ..ctx.create(&ctx.name())
-        }
-    };
-    let alone = cloning();
-    match ctx.call(alone.clone()).await {
-        // This driver makes no clones of volumes in use.
-        Err(refusal) if refusal.code == Code::FailedPrecondition => return life.leave(&target).await,
-        Err(refusal) => {
-            return Err(ctx.failure(&alone, ctx.refusal_text(&refusal), "OK or FailedPrecondition"));
-        }
-        Ok(_) => {}
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
+    let cloning = || making(&life, of_volume(&life.volume_id));
+    if !ctx.in_use_is_ok(cloning()).await? {
+        return life.leave(&target).await;
     }
     let answers = call_all_at_once(ctx, (0..3).map(|_| cloning()).collect()).await?;
     let ids: BTreeSet<_> = answers.into_iter().filter_map(|one| Some(one.volume?.volume_id)).collect();
@@ -127,14 +107,9 @@ async fn same_group_at_once(ctx: &TestContext) -> Outcome {
 }
 
 async fn same_expand_at_once(ctx: &TestContext) -> Outcome {
-    let volume = ctx.volume().await?;
-    let wanted = volume.capacity_bytes.max(ctx.settings.size).saturating_mul(2);
-    let request = v1::ControllerExpandVolumeRequest {
-        volume_id: volume.volume_id,
-        capacity_range: Some(v1::CapacityRange { required_bytes: wanted, limit_bytes: 0 }),
-        volume_capability: Some(ctx.capability(ctx.any_kind())),
-        ..Default::default()
-    };
+    let life = VolumeLifecycle::new(ctx, ctx.any_kind()).await?;
+    let wanted = life.size().saturating_mul(2);
+    let request = life.controller_expand_volume(wanted);
     let sizes: Vec<i64> =
         call_all_at_once(ctx, vec![request; AT_ONCE]).await?.iter().map(|one| one.capacity_bytes).collect();
     check(sizes.iter().all(|size| *size >= wanted), &format!("at least {wanted} bytes for each call"), || {
@@ -143,7 +118,7 @@ async fn same_expand_at_once(ctx: &TestContext) -> Outcome {
 }
 
 /// One call among others. It succeeds at once or when it is repeated, or is refused for a volume in use.
-async fn one_of_many<C: csi_proto::RpcRequest>(ctx: &TestContext, request: Option<C>) -> Outcome {
+async fn one_of_many<C: RpcRequest>(ctx: &TestContext, request: Option<C>) -> Outcome {
     let Some(request) = request else { return Ok(()) };
     let mut wait = ctx.retries();
     loop {
@@ -161,22 +136,14 @@ async fn one_of_many<C: csi_proto::RpcRequest>(ctx: &TestContext, request: Optio
 
 /// The calls of five sidecars and the kubelet, which know nothing of each other.
 async fn different_at_once(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
-    let target = life.arrive().await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
     content::write(&target, Kind::Files, b'd').await?;
     let controller = |one| ctx.offers.controller(one);
     let node = |one| ctx.offers.node(one);
-    let source = v1::Volume { volume_id: life.volume_id.clone(), ..Default::default() };
-    let validate = v1::ValidateVolumeCapabilitiesRequest {
-        volume_id: life.volume_id.clone(),
-        volume_context: life.volume_context.clone(),
-        volume_capabilities: vec![life.capability.clone()],
-        ..Default::default()
-    };
     for _ in 0..4 {
         let expand =
             controller(ExpandVolume).then(|| life.controller_expand_volume(life.size().saturating_mul(2)));
-        let cut = controller(CreateDeleteSnapshot).then(|| request(ctx, &source));
+        let cut = controller(CreateDeleteSnapshot).then(|| request(ctx, &life.volume_id));
         let get = controller(GetVolume)
             .then(|| v1::ControllerGetVolumeRequest { volume_id: life.volume_id.clone() });
         let attach = controller(PublishUnpublishVolume).then(|| life.controller_publish_volume());
@@ -189,7 +156,7 @@ async fn different_at_once(ctx: &TestContext) -> Outcome {
             one_of_many(ctx, attach),
             one_of_many(ctx, stage),
             one_of_many(ctx, stats),
-            one_of_many(ctx, Some(validate.clone())),
+            one_of_many(ctx, Some(life.validate_volume_capabilities())),
             one_of_many(ctx, Some(life.node_publish_volume(&target))),
         );
         let (expanded, cut, got, attached, staged, measured, validated, published) = results;
@@ -204,7 +171,7 @@ async fn different_at_once(ctx: &TestContext) -> Outcome {
 }
 
 async fn streams_at_once(ctx: &TestContext) -> Outcome {
-    let id = snapshot(ctx).await?.snapshot_id;
+    let id = any_snapshot(ctx).await?;
     let one = || allocated_of(ctx, &id, 0);
     let (first, second, third) = tokio::join!(one(), one(), one());
     let first = first?;
@@ -216,7 +183,7 @@ async fn streams_at_once(ctx: &TestContext) -> Outcome {
 }
 
 /// Gives up the call several times, by its deadline and by cancelling it.
-async fn give_up<C: csi_proto::RpcRequest>(ctx: &TestContext, request: &C) {
+async fn give_up<C: RpcRequest>(ctx: &TestContext, request: &C) {
     for millis in [1, 3, 10] {
         let _ = ctx.call_within(request.clone(), Duration::from_millis(millis)).await;
         let _ = tokio::time::timeout(Duration::from_millis(millis), ctx.call(request.clone())).await;
@@ -224,7 +191,7 @@ async fn give_up<C: csi_proto::RpcRequest>(ctx: &TestContext, request: &C) {
 }
 
 async fn given_up_snapshot(ctx: &TestContext) -> Outcome {
-    let request = request(ctx, &ctx.volume().await?);
+    let request = request_of_new_volume(ctx).await?;
     give_up(ctx, &request).await;
     call_with_retries(ctx, request.clone()).await?;
     let made = cut(ctx, request.clone()).await?;
@@ -233,10 +200,9 @@ async fn given_up_snapshot(ctx: &TestContext) -> Outcome {
     let by_source =
         v1::ListSnapshotsRequest { source_volume_id: request.source_volume_id.clone(), ..Default::default() };
     let all = listed_snapshots(ctx, by_source).await?;
-    if all.len() == 1 && all[0].snapshot_id == made.snapshot_id {
-        return Ok(());
-    }
-    Err(ctx.failure(&request, format!("in the list of all {all:?}"), format!("{} alone", made.snapshot_id)))
+    let is_alone = all.len() == 1 && all[0].snapshot_id == made.snapshot_id;
+    let due = format!("{} alone", made.snapshot_id);
+    ctx.check(&request, is_alone, due, || format!("in the list of all {all:?}"))
 }
 
 async fn given_up_attach(ctx: &TestContext) -> Outcome {

@@ -7,7 +7,7 @@ use csi_proto::v1;
 use tonic::Code;
 
 use crate::context::TestContext;
-use crate::failure::{Outcome, check};
+use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "get-capacity", "Controller Service RPC: GetCapacity";
     Must "The capacity and the limits of a volume's size are not negative", not_negative, ["get-capacity.not-negative"], [Controller(GetCapacity)];
@@ -53,10 +53,8 @@ async fn sizes(ctx: &TestContext) -> Outcome {
         ctx.refused(range(0, least - 1), &[Code::OutOfRange], &words).await?;
         let request = range(1, 0);
         let volume = ctx.created(request.clone()).await?;
-        if (1..least).contains(&volume.capacity_bytes) {
-            let came = format!("a volume of {} bytes", volume.capacity_bytes);
-            return Err(ctx.failure(&request, came, words));
-        }
+        let is_less = (1..least).contains(&volume.capacity_bytes);
+        ctx.check(&request, !is_less, words, || format!("a volume of {} bytes", volume.capacity_bytes))?;
     }
     Ok(())
 }
@@ -64,10 +62,13 @@ async fn sizes(ctx: &TestContext) -> Outcome {
 async fn no_room_for_unsupported(ctx: &TestContext) -> Outcome {
     let volume_capabilities = ctx.unsupported().into_iter().collect();
     let request = v1::GetCapacityRequest { volume_capabilities, ..asked(ctx) };
-    match ctx.call(request.clone()).await {
-        Ok(answer) if answer.available_capacity == 0 => Ok(()),
-        Err(refusal) if refusal.code == Code::InvalidArgument => Ok(()),
-        Ok(answer) => Err(ctx.failure(&request, format!("{answer:?}"), "no capacity for such volumes")),
-        Err(refusal) => Err(ctx.failure(&request, ctx.refusal_text(&refusal), "0 bytes, or InvalidArgument")),
-    }
+    has_no_room(ctx, &request, "no capacity for such volumes").await
+}
+
+/// Checks that there is no capacity, or that the request is refused.
+pub(super) async fn has_no_room(ctx: &TestContext, request: &v1::GetCapacityRequest, due: &str) -> Outcome {
+    let codes = [Code::InvalidArgument];
+    let answer = ctx.ok_or(request.clone(), &codes, "0 bytes, or InvalidArgument").await?;
+    let bytes = answer.as_ref().map_or(0, |answer| answer.available_capacity);
+    ctx.check(request, bytes == 0, due, || or_nothing(&answer))
 }

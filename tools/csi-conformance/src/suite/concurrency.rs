@@ -10,7 +10,7 @@ use tonic::Code;
 use super::list::volume_ids;
 use crate::context::TestContext;
 use crate::failure::{Failure, Outcome, check};
-use crate::retries::{call_with_retries, is_retryable};
+use crate::retries::{call_all_at_once, call_with_retries};
 
 crate::test::tests! { "concurrency", "Concurrency, Timeouts";
     Should "Concurrent CreateVolume of one name create one volume", same_create_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
@@ -30,48 +30,34 @@ async fn made(ctx: &TestContext, request: v1::CreateVolumeRequest) -> Outcome<v1
 
 async fn same_create_at_once(ctx: &TestContext) -> Outcome {
     let request = ctx.create(&ctx.name());
-    let answers = same_at_once(ctx, &request).await?.into_iter();
+    let answers = same_at_once(ctx, &request, AT_ONCE).await?.into_iter();
     let mut ids: BTreeSet<_> = answers.filter_map(|answer| Some(answer.volume?.volume_id)).collect();
     ids.insert(made(ctx, request.clone()).await?.volume_id);
-    if ids.len() == 1 {
-        Ok(())
-    } else {
-        Err(ctx.failure(&request, format!("volumes {ids:?}"), "one volume for one name"))
-    }
+    ctx.check(&request, ids.len() == 1, "one volume for one name", || format!("volumes {ids:?}"))
 }
 
 async fn different_creates_at_once(ctx: &TestContext) -> Outcome {
-    let requests: Vec<_> = (0..AT_ONCE).map(|_| ctx.create(&ctx.name())).collect();
-    let mut ids = BTreeSet::new();
-    for (request, answer) in requests.clone().into_iter().zip(ctx.at_once(requests).await) {
-        match answer {
-            Ok(answer) => ids.extend(answer.volume.map(|volume| volume.volume_id)),
-            Err(refusal) if is_retryable(refusal.code) => {
-                ids.insert(made(ctx, request).await?.volume_id);
-            }
-            Err(refusal) => {
-                return Err(ctx.failure(
-                    &request,
-                    ctx.refusal_text(&refusal),
-                    "OK, or a code that asks for a retry",
-                ));
-            }
-        }
-    }
+    let requests = (0..AT_ONCE).map(|_| ctx.create(&ctx.name())).collect();
+    let answers = call_all_at_once(ctx, requests).await?.into_iter();
+    let ids: BTreeSet<_> = answers.filter_map(|answer| Some(answer.volume?.volume_id)).collect();
     check(ids.len() == AT_ONCE, "one volume for each name", || format!("{} for {AT_ONCE}", ids.len()))
 }
 
 async fn same_delete_at_once(ctx: &TestContext) -> Outcome {
     let volume = ctx.volume().await?;
     let request = v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() };
-    same_at_once(ctx, &request).await?;
+    same_at_once(ctx, &request, AT_ONCE).await?;
     ctx.ok(request).await.map(drop)
 }
 
 /// Sends a request several times at once, and returns the answers of those that succeeded. The others are ABORTED.
-async fn same_at_once<R: RpcRequest>(ctx: &TestContext, request: &R) -> Outcome<Vec<R::Answer>> {
+pub(super) async fn same_at_once<R: RpcRequest>(
+    ctx: &TestContext,
+    request: &R,
+    times: usize,
+) -> Outcome<Vec<R::Answer>> {
     let mut answers = Vec::new();
-    for answer in ctx.at_once(vec![request.clone(); AT_ONCE]).await {
+    for answer in ctx.at_once(vec![request.clone(); times]).await {
         match answer {
             Ok(answer) => answers.push(answer),
             Err(refusal) if refusal.code == Code::Aborted => {}
@@ -95,14 +81,7 @@ async fn given_up(ctx: &TestContext) -> Outcome {
     let volume = made(ctx, request.clone()).await?;
     // An operation that was given up can end after its retry.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    // Volumes of other clients come and go; a volume that an abandoned call left stays.
-    let end = Instant::now() + OTHERS_TIMEOUT;
-    let mut new: BTreeSet<_> = volume_ids(ctx).await?.difference(&before).cloned().collect();
-    while new.len() > 1 && Instant::now() < end {
-        tokio::time::sleep(Duration::from_millis(250)).await;
-        let after = volume_ids(ctx).await?;
-        new.retain(|id| after.contains(id));
-    }
+    let new = new_volumes(ctx, &before, 1).await?;
     if new.len() <= 1 {
         return Ok(());
     }
@@ -113,4 +92,21 @@ async fn given_up(ctx: &TestContext) -> Outcome {
         volume.volume_id
     );
     Err(Box::new(failure))
+}
+
+/// The volumes that are listed and were not listed before. Volumes of other clients come and go, so more than `due` are
+/// looked at again for a while: a volume that a call of this kit left stays.
+pub(super) async fn new_volumes(
+    ctx: &TestContext,
+    before: &BTreeSet<String>,
+    due: usize,
+) -> Outcome<BTreeSet<String>> {
+    let end = Instant::now() + OTHERS_TIMEOUT;
+    let mut new: BTreeSet<_> = volume_ids(ctx).await?.difference(before).cloned().collect();
+    while new.len() > due && Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        let after = volume_ids(ctx).await?;
+        new.retain(|id| after.contains(id));
+    }
+    Ok(new)
 }

@@ -1,9 +1,10 @@
 //! The content of clones and restored snapshots: source and copy do not change each other.
 
+use std::path::Path;
+
 use csi_proto::ControllerCapability::{CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume};
 use csi_proto::v1;
 use tonic::Code;
-use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 use super::snapshots::{cut, request};
 use crate::content::Kind;
@@ -11,12 +12,15 @@ use crate::content::{self, holds, write};
 use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 use crate::life::VolumeLifecycle;
+use crate::sources::{of_snapshot, of_volume};
 
 crate::test::tests! { "contents", "CreateVolume: volume_content_source";
-    Must "A clone has the data of its source, and writes to one do not change the other", clone, ["create-volume.from-volume"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    Must "A raw clone has the data of its source, and writes to one do not change the other", device_clone, ["create-volume.from-volume"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    Must "A clone has the data of its source, and writes to one do not change the other", clone = clone_of(Files), ["create-volume.from-volume"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    Must "A raw clone has the data of its source, and writes to one do not change the other", device_clone = clone_of(Device), ["create-volume.from-volume"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
     Must "A restored volume has the data of the snapshot's moment, and writes to it or the source do not change the other", restored, ["create-volume.from-snapshot"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
     Must "A snapshot of a device in use does not contain data written after CreateSnapshot returned", cut_before_answer, ["create-snapshot.cut-before-answer", "create-volume.from-snapshot"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    Practice "A volume with the name of a deleted one is empty", new_is_empty = is_empty_again(Files), ["create-volume.id-is-unique"], [Volume(Files), Mounts, Controller(CreateDeleteVolume)];
+    Practice "A raw device with the name of a deleted one does not have its data", new_device_is_empty = is_empty_again(Device), ["create-volume.id-is-unique"], [Volume(Device), Mounts, Controller(CreateDeleteVolume)];
     Must "A clone larger than its source has a filesystem of that size, or is OUT_OF_RANGE", larger_clone, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
     Must "A restored volume larger than its snapshot has a filesystem of that size, or is OUT_OF_RANGE", larger_restored, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
 }
@@ -40,26 +44,20 @@ async fn reread(life: &mut VolumeLifecycle, kind: Kind, letter: u8) -> Outcome {
     life.leave(&target).await
 }
 
-pub(super) fn from_volume(life: &VolumeLifecycle) -> Type {
-    Type::Volume(VolumeSource { volume_id: life.volume_id.clone() })
+pub(super) async fn snapshot_of(life: &VolumeLifecycle) -> Outcome<v1::VolumeContentSource> {
+    let snapshot = cut(&life.ctx, request(&life.ctx, &life.volume_id)).await?;
+    Ok(of_snapshot(&snapshot.snapshot_id))
 }
 
-pub(super) async fn snapshot_of(life: &VolumeLifecycle) -> Outcome<Type> {
-    let source = v1::Volume { volume_id: life.volume_id.clone(), ..Default::default() };
-    let snapshot = cut(&life.ctx, request(&life.ctx, &source)).await?;
-    Ok(Type::Snapshot(SnapshotSource { snapshot_id: snapshot.snapshot_id }))
+pub(super) fn making(origin: &VolumeLifecycle, source: v1::VolumeContentSource) -> v1::CreateVolumeRequest {
+    let volume_capabilities = vec![origin.capability.clone()];
+    v1::CreateVolumeRequest { volume_capabilities, ..origin.ctx.create_from(source) }
 }
 
-fn making(origin: &VolumeLifecycle, source: Type) -> v1::CreateVolumeRequest {
-    let ctx = &origin.ctx;
-    v1::CreateVolumeRequest {
-        volume_capabilities: vec![origin.capability.clone()],
-        volume_content_source: Some(v1::VolumeContentSource { r#type: Some(source) }),
-        ..ctx.create(&ctx.name())
-    }
-}
-
-pub(super) async fn made_from(origin: &VolumeLifecycle, source: Type) -> Outcome<VolumeLifecycle> {
+pub(super) async fn made_from(
+    origin: &VolumeLifecycle,
+    source: v1::VolumeContentSource,
+) -> Outcome<VolumeLifecycle> {
     let volume = origin.ctx.created(making(origin, source)).await?;
     Ok(VolumeLifecycle::with(&origin.ctx, origin.capability.clone(), volume))
 }
@@ -80,18 +78,10 @@ async fn independent(
 
 async fn clone_of(ctx: &TestContext, kind: Kind) -> Outcome {
     let mut origin = written(ctx, kind, b'a').await?;
-    let mut copy = made_from(&origin, from_volume(&origin)).await?;
+    let mut copy = made_from(&origin, of_volume(&origin.volume_id)).await?;
     independent(&mut origin, &mut copy, kind, b'a').await?;
     copy.end(&[]).await?;
     origin.end(&[]).await
-}
-
-async fn clone(ctx: &TestContext) -> Outcome {
-    clone_of(ctx, Kind::Files).await
-}
-
-async fn device_clone(ctx: &TestContext) -> Outcome {
-    clone_of(ctx, Kind::Device).await
 }
 
 async fn restored(ctx: &TestContext) -> Outcome {
@@ -103,31 +93,31 @@ async fn restored(ctx: &TestContext) -> Outcome {
 }
 
 async fn cut_before_answer(ctx: &TestContext) -> Outcome {
-    let mut origin = VolumeLifecycle::new(ctx, Kind::Device).await?;
-    let target = origin.arrive().await?;
+    let (origin, target) = VolumeLifecycle::published(ctx, Kind::Device).await?;
     write(&target, Kind::Device, b'a').await?;
-    let source = snapshot_of(&origin).await?;
+    let snapshot = request(ctx, &origin.volume_id);
+    if !ctx.in_use_is_ok(snapshot.clone()).await? {
+        return origin.leave(&target).await;
+    }
+    let source = of_snapshot(&cut(ctx, snapshot).await?.snapshot_id);
     write(&target, Kind::Device, b'b').await?;
     let mut copy = made_from(&origin, source).await?;
-    reread(&mut copy, Kind::Device, b'a').await?;
     holds(&target, Kind::Device, b'b').await?;
-    origin.leave(&target).await
+    // A node can have room for one volume only.
+    origin.leave(&target).await?;
+    reread(&mut copy, Kind::Device, b'a').await
 }
 
-async fn larger(origin: &mut VolumeLifecycle, source: Type) -> Outcome {
+async fn larger(origin: &mut VolumeLifecycle, source: v1::VolumeContentSource) -> Outcome {
     let target = origin.arrive().await?;
     let before = content::size(&target, Kind::Files).await?;
     origin.leave(&target).await?;
-    let required_bytes = origin.ctx.settings.size.saturating_mul(2);
+    let required_bytes = origin.size().saturating_mul(2);
     let capacity_range = Some(v1::CapacityRange { required_bytes, limit_bytes: 0 });
     let request = v1::CreateVolumeRequest { capacity_range, ..making(origin, source) };
-    let volume = match origin.ctx.call(request.clone()).await {
-        Err(refusal) if refusal.code == Code::OutOfRange => return Ok(()),
-        Err(refusal) => {
-            return Err(origin.ctx.failure(&request, origin.ctx.refusal_text(&refusal), "OK or OutOfRange"));
-        }
-        Ok(answer) => answer.volume.unwrap_or_default(),
-    };
+    let answer = origin.ctx.ok_or(request, &[Code::OutOfRange], "OK or OutOfRange").await?;
+    let Some(answer) = answer else { return Ok(()) };
+    let volume = answer.volume.unwrap_or_default();
     let mut copy = VolumeLifecycle::with(&origin.ctx, origin.capability.clone(), volume);
     let target = copy.arrive().await?;
     holds(&target, Kind::Files, b'a').await?;
@@ -143,7 +133,7 @@ async fn larger(origin: &mut VolumeLifecycle, source: Type) -> Outcome {
 
 async fn larger_clone(ctx: &TestContext) -> Outcome {
     let mut origin = written(ctx, Kind::Files, b'a').await?;
-    let source = from_volume(&origin);
+    let source = of_volume(&origin.volume_id);
     larger(&mut origin, source).await
 }
 
@@ -151,4 +141,24 @@ async fn larger_restored(ctx: &TestContext) -> Outcome {
     let mut origin = written(ctx, Kind::Files, b'a').await?;
     let source = snapshot_of(&origin).await?;
     larger(&mut origin, source).await
+}
+
+/// The data can be another user's.
+async fn is_empty_again(ctx: &TestContext, kind: Kind) -> Outcome {
+    let capability = ctx.capability(kind);
+    let volume_capabilities = vec![capability.clone()];
+    let request = v1::CreateVolumeRequest { volume_capabilities, ..ctx.create(&ctx.name()) };
+    let mut first = VolumeLifecycle::with(ctx, capability.clone(), ctx.created(request.clone()).await?);
+    rewrite(&mut first, kind, b'd').await?;
+    first.end(&[]).await?;
+    let mut second = VolumeLifecycle::with(ctx, capability, ctx.created(request.clone()).await?);
+    let target = second.arrive().await?;
+    let is_old = match kind {
+        Kind::Files => content::at(&target.join("file"), Path::metadata).await?.is_some(),
+        Kind::Device => holds(&target, kind, b'd').await.is_ok(),
+    };
+    ctx.check(&request, !is_old, "a new volume without the data of the deleted one", || {
+        "its data".to_owned()
+    })?;
+    second.end(&[&target]).await
 }

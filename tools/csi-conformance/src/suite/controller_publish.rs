@@ -20,13 +20,14 @@ crate::test::tests! { "controller-publish", "Controller Service RPC: ControllerP
     Must "A volume or node that does not exist is NOT_FOUND", not_found, ["controller-publish-volume.volume-missing", "controller-publish-volume.node-missing"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
     Must "The same node with different arguments is ALREADY_EXISTS", incompatible, ["controller-publish-volume.differs-is-already-exists"], [Controller(PublishUnpublishVolume), Controller(PublishReadonly), Controller(CreateDeleteVolume), NodeService];
     Must "A single-node volume is not attached to a second node", second_node, ["controller-publish-volume.on-another-node"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    Must "Detaching a volume from a node that it is not attached to leaves it attached to its own", other_node_stays, ["controller-unpublish-volume.not-attached-is-ok", "controller-publish-volume.on-another-node"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
     Must "An attached volume is listed with its node", listed_with_node, ["list-volumes.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(ListVolumes), Controller(CreateDeleteVolume), NodeService];
     Must "ControllerGetVolume returns the node of an attached volume", told_with_node, ["controller-get-volume.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(GetVolume), Controller(CreateDeleteVolume), NodeService];
     Practice "A detached volume has no node, in ListVolumes and ControllerGetVolume: the attacher repairs differences", no_node_left, ["list-volumes.published-nodes", "controller-get-volume.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
     Should "The refusal of a second node names the first", names_the_node, ["controller-publish-volume.on-another-node"], [SecondNode, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
     Must "A single-node volume is refused on a second node; after detaching it can move", moves, ["controller-publish-volume.on-another-node", "controller-unpublish-volume.all-nodes"], [SecondNode, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    Must "A filesystem that is attached read-only refuses writes", read_only, ["controller-publish-volume.readonly"], [Volume(Files), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
-    Must "A raw device that is attached read-only refuses writes", device_read_only, ["controller-publish-volume.readonly"], [Volume(Device), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
+    Must "A filesystem that is attached read-only refuses writes", read_only = takes_no_writes(Files), ["controller-publish-volume.readonly"], [Volume(Files), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
+    Must "A raw device that is attached read-only refuses writes", device_read_only = takes_no_writes(Device), ["controller-publish-volume.readonly"], [Volume(Device), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
     Must "A node accepts as many volumes as it reports; one more is RESOURCE_EXHAUSTED", limit, ["controller-publish-volume.limit", "node-get-info.max-volumes"], [AttachLimit, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
     Must "Detaching from all nodes is OK", from_all_nodes, ["controller-unpublish-volume.all-nodes"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
 }
@@ -61,14 +62,17 @@ async fn incompatible(ctx: &TestContext) -> Outcome {
     ctx.refused(other, &[Code::AlreadyExists], "it is already attached for writing").await
 }
 
+/// The id of a node that does not exist.
+fn no_node(ctx: &TestContext) -> String {
+    format!("{}-csi-conformance", ctx.offers.node_id)
+}
+
 async fn second_node(ctx: &TestContext) -> Outcome {
     let capability = ctx.capability_in(ctx.any_kind(), Mode::SingleNodeWriter);
     let life = VolumeLifecycle::of(ctx, capability).await?;
     ctx.ok(life.controller_publish_volume()).await?;
-    let second = v1::ControllerPublishVolumeRequest {
-        node_id: format!("{}-csi-conformance", ctx.offers.node_id),
-        ..life.controller_publish_volume()
-    };
+    let node_id = no_node(ctx);
+    let second = v1::ControllerPublishVolumeRequest { node_id, ..life.controller_publish_volume() };
     let due = [Code::FailedPrecondition, Code::NotFound];
     ctx.refused(second, &due, "it is attached to another node, or the node does not exist").await
 }
@@ -122,13 +126,8 @@ async fn from_all_nodes(ctx: &TestContext) -> Outcome {
         v1::ControllerUnpublishVolumeRequest { node_id: String::new(), ..life.controller_unpublish_volume() };
     ctx.ok(request.clone()).await?;
     let nodes = if is_exact { nodes_of(ctx, &life.volume_id).await? } else { vec![] };
-    if !nodes.is_empty() {
-        return Err(ctx.failure(
-            &request,
-            format!("still attached to {nodes:?}"),
-            "a volume that is attached to no node",
-        ));
-    }
+    let due = "a volume that is attached to no node";
+    ctx.check(&request, nodes.is_empty(), due, || format!("still attached to {nodes:?}"))?;
     ctx.ok(life.delete_volume()).await.map(drop)
 }
 
@@ -141,6 +140,28 @@ async fn told_with_node(ctx: &TestContext) -> Outcome {
 fn on_second_node(ctx: &TestContext, life: &VolumeLifecycle) -> v1::ControllerPublishVolumeRequest {
     let node_id = ctx.offers.second_node_id.clone().unwrap_or_default();
     v1::ControllerPublishVolumeRequest { node_id, ..life.controller_publish_volume() }
+}
+
+/// The attacher detaches the volume from the node of a pod that never started, while another node uses it.
+async fn other_node_stays(ctx: &TestContext) -> Outcome {
+    let life = VolumeLifecycle::of(ctx, ctx.capability_in(ctx.any_kind(), Mode::SingleNodeWriter)).await?;
+    ctx.ok(life.controller_publish_volume()).await?;
+    let node_id = ctx.offers.second_node_id.clone().unwrap_or_else(|| no_node(ctx));
+    let other = v1::ControllerUnpublishVolumeRequest { node_id, ..life.controller_unpublish_volume() };
+    ctx.ok_or(other, &[Code::NotFound], "OK, or NotFound for a node that does not exist").await?;
+    if ctx.offers.second_node_id.is_some() {
+        let second = on_second_node(ctx, &life);
+        ctx.refused(second, &[Code::FailedPrecondition], "it is still attached to another node").await?;
+    }
+    if [ListVolumesPublishedNodes, ListVolumes].into_iter().all(|one| ctx.offers.controller(one)) {
+        has_this_node(ctx, &nodes_of(ctx, &life.volume_id).await?)?;
+    }
+    if ctx.offers.controller(PublishReadonly) {
+        let request = life.controller_publish_volume();
+        let other = v1::ControllerPublishVolumeRequest { readonly: true, ..request };
+        ctx.refused(other, &[Code::AlreadyExists], "it is still attached for writing").await?;
+    }
+    ctx.ok(life.controller_unpublish_volume()).await.map(drop)
 }
 
 async fn names_the_node(ctx: &TestContext) -> Outcome {
@@ -173,8 +194,7 @@ async fn moves(ctx: &TestContext) -> Outcome {
 
 /// A volume with a filesystem that is attached read-only, and then published without `readonly`.
 async fn takes_no_writes(ctx: &TestContext, kind: Kind) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, kind).await?;
-    let target = life.arrive().await?;
+    let (mut life, target) = VolumeLifecycle::published(ctx, kind).await?;
     life.leave(&target).await?;
     let attach = v1::ControllerPublishVolumeRequest { readonly: true, ..life.controller_publish_volume() };
     life.publish_context = ctx.ok(attach.clone()).await?.publish_context;
@@ -187,16 +207,8 @@ async fn takes_no_writes(ctx: &TestContext, kind: Kind) -> Outcome {
     content::size(&target, kind).await?;
     let wrote = content::takes_writes(&target, kind).await?;
     life.leave(&target).await?;
-    let came = "a write through the target succeeded on the node";
-    if wrote { Err(ctx.failure(&attach, came, "a volume that refuses writes")) } else { Ok(()) }
-}
-
-async fn read_only(ctx: &TestContext) -> Outcome {
-    takes_no_writes(ctx, Kind::Files).await
-}
-
-async fn device_read_only(ctx: &TestContext) -> Outcome {
-    takes_no_writes(ctx, Kind::Device).await
+    let came = || "a write through the target succeeded on the node".to_owned();
+    ctx.check(&attach, !wrote, "a volume that refuses writes", came)
 }
 
 async fn limit(ctx: &TestContext) -> Outcome {

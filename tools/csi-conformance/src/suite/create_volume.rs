@@ -3,12 +3,12 @@
 use csi_proto::ControllerCapability::{CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume};
 use csi_proto::v1;
 use tonic::Code;
-use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 use super::paging::listed_volume;
 use super::snapshots::snapshot;
 use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
+use crate::sources::{of_snapshot, of_volume};
 
 crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume, DeleteVolume";
     Must "The same name and arguments again return the same volume", same_name_same_volume, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
@@ -30,18 +30,26 @@ crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume, De
     Must "ValidateVolumeCapabilities of a volume that does not exist is NOT_FOUND", validate_missing, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
 }
 
+/// Asks whether the volume can be used in all these ways.
+pub(super) fn validate(
+    volume: v1::Volume,
+    volume_capabilities: Vec<v1::VolumeCapability>,
+) -> v1::ValidateVolumeCapabilitiesRequest {
+    v1::ValidateVolumeCapabilitiesRequest {
+        volume_id: volume.volume_id,
+        volume_context: volume.volume_context,
+        volume_capabilities,
+        ..Default::default()
+    }
+}
+
 async fn same_name_same_volume(ctx: &TestContext) -> Outcome {
     let request = ctx.create(&ctx.name());
     let first = ctx.created(request.clone()).await?;
     let again = ctx.created(request.clone()).await?;
-    if first.volume_id == again.volume_id && first.capacity_bytes == again.capacity_bytes {
-        return Ok(());
-    }
-    Err(ctx.failure(
-        &request,
-        format!("{again:?}"),
-        format!("the volume that the same request created: {first:?}"),
-    ))
+    let is_same = first.volume_id == again.volume_id && first.capacity_bytes == again.capacity_bytes;
+    let due = format!("the volume that the same request created: {first:?}");
+    ctx.check(&request, is_same, due, || format!("{again:?}"))
 }
 
 async fn same_name_other_size(ctx: &TestContext) -> Outcome {
@@ -143,44 +151,37 @@ async fn empty_capability(ctx: &TestContext) -> Outcome {
 }
 
 async fn missing_source(ctx: &TestContext) -> Outcome {
-    let mut sources = vec![Type::Volume(VolumeSource { volume_id: ctx.name() })];
+    let mut sources = vec![of_volume(&ctx.name())];
     if ctx.offers.controller(CreateDeleteSnapshot) {
-        sources.push(Type::Snapshot(SnapshotSource { snapshot_id: ctx.name() }));
+        sources.push(of_snapshot(&ctx.name()));
     }
     for source in sources {
-        ctx.refused(from(ctx, source), &[Code::NotFound], "the source does not exist").await?;
+        ctx.refused(ctx.create_from(source), &[Code::NotFound], "the source does not exist").await?;
     }
     Ok(())
-}
-
-fn from(ctx: &TestContext, source: Type) -> v1::CreateVolumeRequest {
-    let volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
-    v1::CreateVolumeRequest { volume_content_source, ..ctx.create(&ctx.name()) }
 }
 
 async fn source_is_named(ctx: &TestContext) -> Outcome {
     let mut sources = Vec::new();
     if ctx.offers.controller(CloneVolume) {
-        sources.push(Type::Volume(VolumeSource { volume_id: ctx.volume().await?.volume_id }));
+        sources.push(of_volume(&ctx.volume().await?.volume_id));
     }
     if ctx.offers.controller(CreateDeleteSnapshot) {
-        sources.push(Type::Snapshot(SnapshotSource { snapshot_id: snapshot(ctx).await?.snapshot_id }));
+        sources.push(of_snapshot(&snapshot(ctx).await?.snapshot_id));
     }
     for source in sources {
-        let request = from(ctx, source);
+        let request = ctx.create_from(source);
         let volume = ctx.created(request.clone()).await?;
-        if volume.content_source != request.volume_content_source {
-            let due = "a volume with the requested content_source";
-            return Err(ctx.failure(&request, format!("{volume:?}"), due));
-        }
+        let is_named = volume.content_source == request.volume_content_source;
+        let due = "a volume with the requested content_source";
+        ctx.check(&request, is_named, due, || format!("{volume:?}"))?;
     }
     Ok(())
 }
 
 async fn clone(ctx: &TestContext) -> Outcome {
     let origin = ctx.volume().await?;
-    let request = from(ctx, Type::Volume(VolumeSource { volume_id: origin.volume_id.clone() }));
-    let clone = ctx.created(request).await?;
+    let clone = ctx.created(ctx.create_from(of_volume(&origin.volume_id))).await?;
     check(clone.volume_id != origin.volume_id, "a volume other than the source", || "the same id".into())?;
     check(clone.capacity_bytes >= origin.capacity_bytes, "at least the size of its source", || {
         clone.capacity_bytes.to_string()
@@ -198,34 +199,22 @@ async fn delete_is_idempotent(ctx: &TestContext) -> Outcome {
 async fn deleted_is_gone(ctx: &TestContext) -> Outcome {
     let request = ctx.create(&ctx.name());
     let volume = ctx.created(request.clone()).await?;
-    let asked = v1::ValidateVolumeCapabilitiesRequest {
-        volume_id: volume.volume_id.clone(),
-        volume_capabilities: request.volume_capabilities,
-        ..Default::default()
-    };
-    ctx.ok(v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() }).await?;
+    let volume_id = volume.volume_id.clone();
+    ctx.ok(v1::DeleteVolumeRequest { volume_id, ..Default::default() }).await?;
+    let asked = validate(volume, request.volume_capabilities);
     ctx.refused(asked, &[Code::NotFound], "the volume was deleted").await
 }
 
 async fn confirmed(ctx: &TestContext) -> Outcome {
-    let volume = ctx.volume().await?;
-    let request = v1::ValidateVolumeCapabilitiesRequest {
-        volume_id: volume.volume_id,
-        volume_context: volume.volume_context,
-        volume_capabilities: ctx.create("").volume_capabilities,
-        ..Default::default()
-    };
+    let request = validate(ctx.volume().await?, ctx.create("").volume_capabilities);
     // The spec requires no confirmation: it says when there must be none.
     let Some(confirmed) = ctx.ok(request).await?.confirmed else { return Ok(()) };
     check(confirmed.volume_capabilities.len() == 1, "the requested capability", || format!("{confirmed:?}"))
 }
 
 async fn validate_missing(ctx: &TestContext) -> Outcome {
-    let request = v1::ValidateVolumeCapabilitiesRequest {
-        volume_id: ctx.name(),
-        volume_capabilities: ctx.create("").volume_capabilities,
-        ..Default::default()
-    };
+    let missing = v1::Volume { volume_id: ctx.name(), ..Default::default() };
+    let request = validate(missing, ctx.create("").volume_capabilities);
     ctx.refused(request, &[Code::NotFound], "the volume does not exist").await
 }
 
@@ -235,37 +224,36 @@ async fn unsupported(ctx: &TestContext) -> Outcome {
     let request = v1::CreateVolumeRequest { volume_capabilities: both.clone(), ..ctx.create(&ctx.name()) };
     ctx.refused(request, &[Code::InvalidArgument], "the driver does not support one of the capabilities")
         .await?;
-    let volume = ctx.volume().await?;
-    let request = v1::ValidateVolumeCapabilitiesRequest {
-        volume_id: volume.volume_id,
-        volume_context: volume.volume_context,
-        volume_capabilities: both,
-        ..Default::default()
-    };
-    match ctx.ok(request.clone()).await?.confirmed {
-        Some(confirmed) => Err(ctx.failure(
-            &request,
-            format!("{confirmed:?}"),
-            "no confirmation, unless all capabilities are supported",
-        )),
-        None => Ok(()),
+    let request = validate(ctx.volume().await?, both);
+    let confirmed = ctx.ok(request.clone()).await?.confirmed;
+    let due = "no confirmation, unless all capabilities are supported";
+    ctx.check(&request, confirmed.is_none(), due, || or_nothing(&confirmed))
+}
+
+/// The volume as ListVolumes and ControllerGetVolume report it, where they are offered.
+pub(super) async fn reported(
+    ctx: &TestContext,
+    volume_id: &str,
+) -> Outcome<Vec<(&'static str, Option<v1::Volume>)>> {
+    use csi_proto::ControllerCapability::{GetVolume, ListVolumes};
+    let mut told = Vec::new();
+    if ctx.offers.controller(ListVolumes) {
+        let found = listed_volume(ctx, volume_id).await?;
+        told.push(("ListVolumes", found.and_then(|one| one.volume)));
     }
+    if ctx.offers.controller(GetVolume) {
+        let get = v1::ControllerGetVolumeRequest { volume_id: volume_id.to_owned() };
+        told.push(("ControllerGetVolume", ctx.ok(get).await?.volume));
+    }
+    Ok(told)
 }
 
 /// The volume as each RPC that returns volumes reports it.
 async fn context_stays(ctx: &TestContext) -> Outcome {
-    use csi_proto::ControllerCapability::{GetVolume, ListVolumes};
     let request = ctx.create(&ctx.name());
     let first = ctx.created(request.clone()).await?;
     let mut told = vec![("CreateVolume, again", Some(ctx.created(request).await?))];
-    if ctx.offers.controller(ListVolumes) {
-        let found = listed_volume(ctx, &first.volume_id).await?;
-        told.push(("ListVolumes", found.and_then(|one| one.volume)));
-    }
-    if ctx.offers.controller(GetVolume) {
-        let get = v1::ControllerGetVolumeRequest { volume_id: first.volume_id.clone() };
-        told.push(("ControllerGetVolume", ctx.ok(get).await?.volume));
-    }
+    told.extend(reported(ctx, &first.volume_id).await?);
     let is_same = |one: &v1::Volume| {
         // 0 is an unknown size.
         let sizes = [one.capacity_bytes, first.capacity_bytes];

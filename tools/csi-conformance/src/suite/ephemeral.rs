@@ -42,13 +42,8 @@ fn publishing(life: &VolumeLifecycle, target: &std::path::Path) -> v1::NodePubli
 async fn comes_and_goes(ctx: &TestContext) -> Outcome {
     let life = inline(ctx);
     let target = life.target();
-    for _ in 0..2 {
-        ctx.ok(publishing(&life, &target)).await?;
-    }
-    for _ in 0..2 {
-        ctx.ok(life.node_unpublish_volume(&target)).await?;
-    }
-    Ok(())
+    ctx.twice(publishing(&life, &target)).await?;
+    ctx.twice(life.node_unpublish_volume(&target)).await
 }
 
 async fn leaves_nothing(ctx: &TestContext) -> Outcome {

@@ -8,11 +8,11 @@ use crate::judge::Violation;
 use crate::settings::CANARY;
 
 crate::test::tests! { "every-call", "Error Scheme; Secrets Requirements; Size Limits";
-    Must "A status other than OK has a message", message, ["errors.message"], [];
-    Must "A status has no details", details, ["errors.no-details"], [];
-    Must "No status and no answer contains a secret", secrets, ["secrets.not-leaked"], [];
-    Must "Every answer is complete and within the limits", answers, ["size-limits.string", "fields.not-negative", "volume-health.reason", "volume-health.unique", "node-get-storage-health.unique"], [];
-    Must "Topologies have keys and values of the allowed alphabet, and one prefix in all answers", places, ["topology.keys", "topology.values", "topology.keys-without-case", "topology.one-prefix"], [];
+    Must "A status other than OK has a message", message = judged(Violation::MessageEmpty), ["errors.message"], [];
+    Must "A status has no details", details = judged(Violation::Details), ["errors.no-details"], [];
+    Must "No status and no answer contains a secret", secrets = judged(Violation::Secret), ["secrets.not-leaked"], [];
+    Must "Every answer is complete and within the limits", answers = judged(Violation::Answer), ["size-limits.string", "fields.not-negative", "volume-health.reason", "volume-health.unique", "node-get-storage-health.unique"], [];
+    Must "Topologies have keys and values of the allowed alphabet, and one prefix in all answers", places = judged(Violation::Topology), ["topology.keys", "topology.values", "topology.keys-without-case", "topology.one-prefix"], [];
 }
 
 /// Returns the first call that broke the rule. Makes calls of its own first, in case a filter left out all
@@ -43,24 +43,4 @@ async fn judged(ctx: &TestContext, violation: Violation) -> Outcome {
     let mut first = first.clone();
     first.actual = format!("{} (and {} more calls)", first.actual, found.count());
     Err(Box::new(first))
-}
-
-async fn message(ctx: &TestContext) -> Outcome {
-    judged(ctx, Violation::MessageEmpty).await
-}
-
-async fn details(ctx: &TestContext) -> Outcome {
-    judged(ctx, Violation::Details).await
-}
-
-async fn secrets(ctx: &TestContext) -> Outcome {
-    judged(ctx, Violation::Secret).await
-}
-
-async fn answers(ctx: &TestContext) -> Outcome {
-    judged(ctx, Violation::Answer).await
-}
-
-async fn places(ctx: &TestContext) -> Outcome {
-    judged(ctx, Violation::Topology).await
 }

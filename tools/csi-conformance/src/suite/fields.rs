@@ -1,6 +1,6 @@
 //! Every field of every request, as listed in the descriptor: unset, too large, negative.
 
-use csi_proto::{ControllerCapability as C, NodeCapability as N, Rpc};
+use csi_proto::Rpc;
 use prost::Message;
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind as Wire, MapKey, ReflectMessage, Value};
 use tonic::Code;
@@ -11,12 +11,12 @@ use crate::failure::{Failure, Outcome};
 mod samples;
 
 crate::test::tests! { "fields", "Required/Optional Fields, Size Limits";
-    Must "A request to the controller without a required field is INVALID_ARGUMENT", controller_required, ["fields.required"], [];
-    Must "A request to the node without a required field is INVALID_ARGUMENT", node_required, ["fields.required"], [NodeService];
-    Practice "A field that is too large in a request to the controller is INVALID_ARGUMENT", controller_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [];
-    Practice "A field that is too large in a request to the node is INVALID_ARGUMENT", node_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [NodeService];
-    Practice "A negative size or number of entries is refused", negative, ["fields.not-negative"], [];
-    Practice "A negative size is refused by the node", node_negative, ["fields.not-negative"], [NodeService];
+    Must "A request to the controller without a required field is INVALID_ARGUMENT", controller_required = refuse_all(false, without, invalid_or_missing), ["fields.required"], [];
+    Must "A request to the node without a required field is INVALID_ARGUMENT", node_required = refuse_all(true, without, invalid_or_missing), ["fields.required"], [NodeService];
+    Practice "A field that is too large in a request to the controller is INVALID_ARGUMENT", controller_limits = refuse_all(false, too_large, invalid), ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [];
+    Practice "A field that is too large in a request to the node is INVALID_ARGUMENT", node_limits = refuse_all(true, too_large, invalid), ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [NodeService];
+    Practice "A negative size or number of entries is refused", negative = refuse_all(false, below_zero, invalid_or_no_size), ["fields.not-negative"], [];
+    Practice "A negative size is refused by the node", node_negative = refuse_all(true, below_zero, invalid_or_no_size), ["fields.not-negative"], [NodeService];
     Should "An RPC that is not offered is UNIMPLEMENTED", not_offered, ["services.unsupported-is-unimplemented"], [];
 }
 
@@ -43,40 +43,6 @@ const REQUIRED: &str = "
     NodeGetVolumeStatsRequest.volume_id NodeGetVolumeStatsRequest.volume_path
     NodeGetVolumeHealthRequest.volume_id NodeExpandVolumeRequest.volume_id NodeExpandVolumeRequest.volume_path
 ";
-
-fn offered(ctx: &TestContext, rpc: Rpc) -> bool {
-    use csi_proto::v1::plugin_capability::service::Type as P;
-    let c = |one| ctx.offers.controller(one);
-    let n = |one| ctx.offers.node(one);
-    match rpc {
-        Rpc::CreateVolume | Rpc::DeleteVolume => c(C::CreateDeleteVolume),
-        Rpc::ControllerPublishVolume | Rpc::ControllerUnpublishVolume => c(C::PublishUnpublishVolume),
-        Rpc::ValidateVolumeCapabilities | Rpc::ControllerGetCapabilities => {
-            ctx.offers.plugin(P::ControllerService)
-        }
-        Rpc::ListVolumes => c(C::ListVolumes),
-        Rpc::ControllerListVolumeHealth => c(C::ListVolumeHealth),
-        Rpc::ControllerGetVolumeHealth => c(C::GetVolumeHealth),
-        Rpc::GetCapacity => c(C::GetCapacity),
-        Rpc::CreateSnapshot | Rpc::DeleteSnapshot => c(C::CreateDeleteSnapshot),
-        Rpc::ListSnapshots => c(C::ListSnapshots),
-        Rpc::GetSnapshot => c(C::GetSnapshot),
-        Rpc::ControllerExpandVolume => c(C::ExpandVolume),
-        Rpc::ControllerGetVolume => c(C::GetVolume),
-        Rpc::ControllerModifyVolume => c(C::ModifyVolume),
-        Rpc::CreateVolumeGroupSnapshot | Rpc::DeleteVolumeGroupSnapshot | Rpc::GetVolumeGroupSnapshot => {
-            ctx.offers.group.contains(&1)
-        }
-        Rpc::GetMetadataAllocated | Rpc::GetMetadataDelta => ctx.offers.plugin(P::SnapshotMetadataService),
-        Rpc::NodeStageVolume | Rpc::NodeUnstageVolume => n(N::StageUnstageVolume),
-        #[allow(deprecated, reason = "drivers of 1.12.0 still use it")]
-        Rpc::NodeGetVolumeStats => n(N::GetVolumeStats) || n(N::VolumeCondition),
-        Rpc::NodeGetVolumeHealth => n(N::GetVolumeHealth),
-        Rpc::NodeGetStorageHealth => n(N::GetStorageHealth),
-        Rpc::NodeExpandVolume => n(N::ExpandVolume),
-        _ => true,
-    }
-}
 
 /// What is changed, and the message with the change.
 type Change = (String, DynamicMessage);
@@ -124,7 +90,7 @@ async fn refuse_all(
 ) -> Outcome {
     let mut wrong: Vec<Failure> = Vec::new();
     for (rpc, bytes) in samples::samples(ctx) {
-        if (rpc.service() == csi_proto::Service::Node) != is_node || !offered(ctx, rpc) {
+        if (rpc.service() == csi_proto::Service::Node) != is_node || !ctx.offers.serves(rpc) {
             continue;
         }
         let sample = ctx.judge.input(rpc, &bytes).expect("it was just encoded");
@@ -207,30 +173,6 @@ fn below_zero(sample: &DynamicMessage, field: &FieldDescriptor) -> Vec<Change> {
     vec![(format!("{} of -1", name(field)), changed)]
 }
 
-async fn controller_required(ctx: &TestContext) -> Outcome {
-    refuse_all(ctx, false, without, invalid_or_missing).await
-}
-
-async fn node_required(ctx: &TestContext) -> Outcome {
-    refuse_all(ctx, true, without, invalid_or_missing).await
-}
-
-async fn controller_limits(ctx: &TestContext) -> Outcome {
-    refuse_all(ctx, false, too_large, invalid).await
-}
-
-async fn node_limits(ctx: &TestContext) -> Outcome {
-    refuse_all(ctx, true, too_large, invalid).await
-}
-
-async fn negative(ctx: &TestContext) -> Outcome {
-    refuse_all(ctx, false, below_zero, invalid_or_no_size).await
-}
-
-async fn node_negative(ctx: &TestContext) -> Outcome {
-    refuse_all(ctx, true, below_zero, invalid_or_no_size).await
-}
-
 fn invalid(_: Rpc, _: &DynamicMessage) -> &'static [Code] {
     &[Code::InvalidArgument]
 }
@@ -260,7 +202,7 @@ fn invalid_or_no_size(rpc: Rpc, _: &DynamicMessage) -> &'static [Code] {
 
 async fn not_offered(ctx: &TestContext) -> Outcome {
     for (rpc, bytes) in samples::samples(ctx) {
-        if offered(ctx, rpc) || (rpc.service() == csi_proto::Service::Node && !ctx.offers.has_node) {
+        if ctx.offers.serves(rpc) || (rpc.service() == csi_proto::Service::Node && !ctx.offers.has_node) {
             continue;
         }
         match ctx.raw(rpc, bytes, ctx.settings.deadline).await {

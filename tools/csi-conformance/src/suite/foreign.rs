@@ -12,8 +12,9 @@ use tonic::Code;
 use super::node_publish::mounts_at;
 use crate::content::Kind;
 use crate::context::TestContext;
-use crate::failure::{Failure, Outcome, check};
+use crate::failure::{Outcome, check};
 use crate::life::{VolumeLifecycle, text};
+use crate::own_mount;
 
 crate::test::tests! { "foreign", "Node Service RPC: calls with the id of one volume and the path of another";
     Practice "NodeGetVolumeStats with another volume's id is NOT_FOUND", another_measured, ["node-get-volume-stats.missing"], [Volume(Files), Node(GetVolumeStats)];
@@ -36,8 +37,7 @@ fn stays(path: &Path, mounts: usize, why: &str) -> Outcome {
 }
 
 async fn another_measured(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
-    let target = life.arrive().await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
     let request =
         v1::NodeGetVolumeStatsRequest { volume_id: ctx.name(), ..life.node_get_volume_stats(&target) };
     ctx.refused(request, &[Code::NotFound], "another volume is at that path").await?;
@@ -45,8 +45,7 @@ async fn another_measured(ctx: &TestContext) -> Outcome {
 }
 
 async fn another_expanded(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
-    let target = life.arrive().await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
     let request = v1::NodeExpandVolumeRequest { volume_id: ctx.name(), ..life.node_expand_to_fit(&target) };
     ctx.refused(request, &[Code::NotFound], "another volume is at that path").await?;
     life.end(&[&target]).await
@@ -88,10 +87,10 @@ async fn another_staged(ctx: &TestContext) -> Outcome {
 async fn mount_of_nobody(ctx: &TestContext) -> Outcome {
     let life = VolumeLifecycle::new(ctx, Kind::Files).await?;
     let place = life.target();
-    mount_memory(&place)?;
+    own_mount::mount(&place)?;
     let outcome = leave_it(ctx, &life, &place).await;
     // If the driver has the fault, the mount is gone already.
-    let cleared = unmount_memory(&place);
+    let cleared = own_mount::unmount(&place);
     outcome.and(cleared)?;
     life.end(&[]).await
 }
@@ -112,35 +111,5 @@ async fn leave_it(ctx: &TestContext, life: &VolumeLifecycle, place: &Path) -> Ou
             stays(place, 1, &why("NodeUnstageVolume"))?;
         }
     }
-    Ok(())
-}
-
-#[cfg(target_os = "linux")]
-fn mount_memory(place: &Path) -> Outcome {
-    let mounted = csi_mount::Target::new(place).and_then(|target| {
-        target.create_dir()?;
-        csi_mount::Mount::new("tmpfs", "csi-conformance").at(&target)
-    });
-    mounted.map_err(|error| Failure::new("the kit's own tmpfs", error.to_string()))?;
-    Ok(())
-}
-
-#[cfg(target_os = "linux")]
-fn unmount_memory(place: &Path) -> Outcome {
-    let cleared = csi_mount::Target::new(place).and_then(|target| {
-        csi_mount::unmount(&target)?;
-        target.remove()
-    });
-    cleared.map_err(|error| Failure::new("the kit's own tmpfs unmounted", error.to_string()))?;
-    Ok(())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn mount_memory(place: &Path) -> Outcome {
-    Err(Box::new(Failure::new("the kit's own tmpfs", format!("none for {}", place.display()))))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn unmount_memory(_: &Path) -> Outcome {
     Ok(())
 }

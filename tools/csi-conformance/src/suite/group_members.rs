@@ -6,11 +6,10 @@ use std::collections::BTreeSet;
 use csi_proto::ControllerCapability::{CreateDeleteSnapshot, CreateDeleteVolume, GetSnapshot, ListSnapshots};
 use csi_proto::v1;
 use tonic::Code;
-use v1::volume_content_source::{SnapshotSource, Type};
 
 use super::groups::{deleting, getting, group, member_ids, request};
 use super::paging::listed_snapshots;
-use super::snapshot_states::{get_snapshot, listed};
+use super::snapshot_states::{get_snapshot, listed, restoring};
 use super::snapshots::snapshot;
 use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
@@ -63,12 +62,9 @@ async fn not_deleted_alone(ctx: &TestContext) -> Outcome {
     let group = made(ctx).await?;
     let snapshot_id = group.snapshots.first().map(|one| one.snapshot_id.clone()).unwrap_or_default();
     let alone = v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
-    match ctx.call(alone.clone()).await {
-        Ok(_) => return Ok(()),
-        Err(refusal) if refusal.code == Code::InvalidArgument => {}
-        Err(refusal) => {
-            return Err(ctx.failure(&alone, ctx.refusal_text(&refusal), "OK, or InvalidArgument"));
-        }
+    let answer = ctx.ok_or(alone, &[Code::InvalidArgument], "OK, or InvalidArgument").await?;
+    if answer.is_some() {
+        return Ok(());
     }
     let whole = ctx.ok(getting(&group)).await?.group_snapshot.unwrap_or_default();
     check(member_ids(&whole) == member_ids(&group), "all members in the group", || format!("{whole:?}"))
@@ -92,12 +88,6 @@ async fn deleted_together(ctx: &TestContext) -> Outcome {
     Ok(())
 }
 
-fn restoring(ctx: &TestContext, snapshot_id: &str) -> v1::CreateVolumeRequest {
-    let source = Type::Snapshot(SnapshotSource { snapshot_id: snapshot_id.to_owned() });
-    let volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
-    v1::CreateVolumeRequest { volume_content_source, ..ctx.create(&ctx.name()) }
-}
-
 async fn restored(ctx: &TestContext) -> Outcome {
     let group = made(ctx).await?;
     for id in member_ids(&group) {
@@ -114,13 +104,8 @@ async fn failure_leaves_nothing(ctx: &TestContext) -> Outcome {
     for source_volume_id in there {
         let list = v1::ListSnapshotsRequest { source_volume_id, ..Default::default() };
         let left = listed_snapshots(ctx, list).await?;
-        if !left.is_empty() {
-            return Err(ctx.failure(
-                &request,
-                format!("afterwards {left:?}"),
-                "no snapshot is left of the group",
-            ));
-        }
+        let due = "no snapshot is left of the group";
+        ctx.check(&request, left.is_empty(), due, || format!("afterwards {left:?}"))?;
     }
     Ok(())
 }
@@ -133,12 +118,6 @@ async fn others_stay(ctx: &TestContext) -> Outcome {
     ids.insert(other.snapshot_id.clone());
     let delete =
         v1::DeleteVolumeGroupSnapshotRequest { snapshot_ids: ids.into_iter().collect(), ..deleting(&group) };
-    match ctx.call(delete.clone()).await {
-        Ok(_) => {}
-        Err(refusal) if refusal.code == Code::InvalidArgument => {}
-        Err(refusal) => {
-            return Err(ctx.failure(&delete, ctx.refusal_text(&refusal), "InvalidArgument, or OK"));
-        }
-    }
+    ctx.ok_or(delete, &[Code::InvalidArgument], "InvalidArgument, or OK").await?;
     ctx.created(restoring(ctx, &other.snapshot_id)).await.map(drop)
 }

@@ -67,10 +67,9 @@ async fn members(ctx: &TestContext) -> Outcome {
     sources.sort();
     due.sort();
     let of_group = group.snapshots.iter().all(|one| one.group_snapshot_id == group.group_snapshot_id);
-    if sources == due && of_group && member_ids(&group).len() == due.len() {
-        return Ok(());
-    }
-    Err(ctx.failure(&request, format!("{group:?}"), "one member for each volume, each with the group's id"))
+    let is_whole = sources == due && of_group && member_ids(&group).len() == due.len();
+    let due = "one member for each volume, each with the group's id";
+    ctx.check(&request, is_whole, due, || format!("{group:?}"))
 }
 
 async fn becomes_ready(ctx: &TestContext) -> Outcome {
@@ -79,14 +78,9 @@ async fn becomes_ready(ctx: &TestContext) -> Outcome {
     loop {
         let group = group(ctx, request.clone()).await?;
         let all = group.snapshots.iter().all(|one| one.ready_to_use);
-        if group.ready_to_use && !all {
-            let due = "ready_to_use=false while a member is not ready";
-            return Err(ctx.failure(&request, format!("{group:?}"), due));
-        }
-        if group.ready_to_use {
-            return Ok(());
-        }
-        if !wait.again().await {
+        let due = "ready_to_use=false while a member is not ready";
+        ctx.check(&request, all || !group.ready_to_use, due, || format!("{group:?}"))?;
+        if group.ready_to_use || !wait.again().await {
             return Ok(());
         }
     }
@@ -97,10 +91,7 @@ async fn same_name_same_group(ctx: &TestContext) -> Outcome {
     let first = group(ctx, request.clone()).await?;
     let again = group(ctx, request.clone()).await?;
     let same = first.group_snapshot_id == again.group_snapshot_id && member_ids(&first) == member_ids(&again);
-    if same {
-        return Ok(());
-    }
-    Err(ctx.failure(&request, format!("{again:?}"), format!("the existing group: {first:?}")))
+    ctx.check(&request, same, format!("the existing group: {first:?}"), || format!("{again:?}"))
 }
 
 async fn same_name_other_sources(ctx: &TestContext) -> Outcome {
@@ -128,7 +119,7 @@ fn is_told(
             && came.creation_time == group.creation_time
             && member_ids(came) == member_ids(group)
     });
-    if same { Ok(()) } else { Err(ctx.failure(request, format!("{came:?}"), format!("{group:?}"))) }
+    ctx.check(request, same, format!("{group:?}"), || format!("{came:?}"))
 }
 
 async fn told(ctx: &TestContext) -> Outcome {
@@ -143,11 +134,9 @@ async fn other_ids(ctx: &TestContext) -> Outcome {
     let group = group(ctx, request(ctx).await?).await?;
     let mut get = getting(&group);
     get.snapshot_ids.push(ctx.name());
-    match ctx.call(get.clone()).await {
-        Err(refusal) if matches!(refusal.code, Code::InvalidArgument | Code::NotFound) => Ok(()),
-        Err(refusal) => Err(ctx.failure(&get, ctx.refusal_text(&refusal), "InvalidArgument, or the group")),
-        Ok(answer) => is_told(ctx, &get, &group, answer.group_snapshot),
-    }
+    let codes = [Code::InvalidArgument, Code::NotFound];
+    let answer = ctx.ok_or(get.clone(), &codes, "InvalidArgument, or the group").await?;
+    answer.map_or(Ok(()), |answer| is_told(ctx, &get, &group, answer.group_snapshot))
 }
 
 async fn without_ids(ctx: &TestContext) -> Outcome {

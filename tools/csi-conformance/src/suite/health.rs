@@ -28,9 +28,7 @@ async fn controller(ctx: &TestContext) -> Outcome {
     let volume_id = ctx.volume().await?.volume_id;
     let request = v1::ControllerGetVolumeHealthRequest { volume_id: volume_id.clone(), ..Default::default() };
     let health = ctx.ok(request.clone()).await?.volume_health.unwrap_or_default();
-    if health.volume_id != volume_id {
-        return Err(ctx.failure(&request, format!("{health:?}"), "this volume"));
-    }
+    ctx.check(&request, health.volume_id == volume_id, "this volume", || format!("{health:?}"))?;
     let unknown = v1::ControllerGetVolumeHealthRequest { volume_id: ctx.name(), ..request };
     ctx.refused(unknown, &[Code::NotFound], "the volume does not exist").await
 }
@@ -79,8 +77,7 @@ async fn condition(ctx: &TestContext) -> Outcome {
 
 #[allow(deprecated, reason = "callers of 1.12.0 read it")]
 async fn condition_of_published(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
-    let target = life.arrive().await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
     let condition = ctx.ok(life.node_get_volume_stats(&target)).await?.volume_condition;
     check(condition.is_some(), "a volume_condition", || or_nothing(&condition))?;
     life.end(&[&target]).await
@@ -98,28 +95,22 @@ async fn node_missing(ctx: &TestContext) -> Outcome {
         ..Default::default()
     };
     let due = "NotFound, or an entry with the problem";
-    match ctx.call(request.clone()).await {
-        // Not every node can tell that a volume does not exist.
-        Ok(answer) if !answer.volume_health.clone().unwrap_or_default().health_statuses.is_empty() => Ok(()),
-        Err(refusal) if refusal.code == Code::NotFound => Ok(()),
-        Ok(answer) => Err(ctx.failure(&request, format!("{answer:?}"), due)),
-        Err(refusal) => Err(ctx.failure(&request, ctx.refusal_text(&refusal), due)),
-    }
+    let Some(answer) = ctx.ok_or(request.clone(), &[Code::NotFound], due).await? else { return Ok(()) };
+    // Not every node can tell that a volume does not exist.
+    let is_told = answer.volume_health.as_ref().is_some_and(|health| !health.health_statuses.is_empty());
+    ctx.check(&request, is_told, due, || format!("{answer:?}"))
 }
 
 async fn node(ctx: &TestContext) -> Outcome {
-    let life = VolumeLifecycle::staged(ctx, Kind::Files).await?;
-    let target = life.target();
-    ctx.ok(life.node_publish_volume(&target)).await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
     let request = v1::NodeGetVolumeHealthRequest {
         volume_id: life.volume_id.clone(),
         volume_publish_path: text(&target),
         ..Default::default()
     };
     let health = ctx.ok(request.clone()).await?.volume_health.unwrap_or_default();
-    if health.volume_id != life.volume_id || !health.health_statuses.is_empty() {
-        return Err(ctx.failure(&request, format!("{health:?}"), "this volume, without problems"));
-    }
+    let is_well = health.volume_id == life.volume_id && health.health_statuses.is_empty();
+    ctx.check(&request, is_well, "this volume, without problems", || format!("{health:?}"))?;
     life.end(&[&target]).await
 }
 

@@ -6,7 +6,7 @@ use csi_proto::ControllerCapability::{CreateDeleteVolume, GetVolume, ListVolumes
 use csi_proto::v1;
 use tonic::Code;
 
-use super::paging::is_new;
+use super::paging::{all_pages, each_once};
 use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
@@ -18,39 +18,11 @@ crate::test::tests! { "list-volumes", "Controller Service RPC: ListVolumes, Cont
     Must "ControllerGetVolume returns the volume; a volume that does not exist is NOT_FOUND", one_volume, ["controller-get-volume.current", "controller-get-volume.missing"], [Controller(GetVolume), Controller(CreateDeleteVolume)];
 }
 
-async fn page(ctx: &TestContext, max_entries: i32, starting_token: String) -> Outcome<(Vec<String>, String)> {
-    let request = v1::ListVolumesRequest { max_entries, starting_token };
-    let answer = ctx.ok(request.clone()).await?;
-    if max_entries > 0 && answer.entries.len() > max_entries as usize {
-        return Err(ctx.failure(
-            &request,
-            format!("{} entries", answer.entries.len()),
-            format!("at most {max_entries}"),
-        ));
-    }
-    let ids = answer.entries.into_iter().filter_map(|entry| Some(entry.volume?.volume_id));
-    Ok((ids.collect(), answer.next_token))
-}
-
-/// Reads all pages, and returns each id as often as it came. After each page one of the `extra` volumes is
-/// deleted, and another one created.
-async fn paged(ctx: &TestContext, size: i32, mut extra: Vec<v1::Volume>) -> Outcome<Vec<String>> {
-    let mut all = Vec::new();
-    let mut token = String::new();
-    let mut tokens = BTreeSet::new();
-    loop {
-        let (ids, next) = page(ctx, size, token).await?;
-        all.extend(ids);
-        if next.is_empty() {
-            return Ok(all);
-        }
-        is_new(&mut tokens, &next)?;
-        token = next;
-        if let Some(volume) = extra.pop() {
-            ctx.ok(v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() }).await?;
-            ctx.volume().await?;
-        }
-    }
+/// Reads all pages, and returns each id as often as it came.
+async fn paged(ctx: &TestContext, size: usize, extra: Vec<v1::Volume>) -> Outcome<Vec<String>> {
+    let asking = |starting_token| v1::ListVolumesRequest { max_entries: size as i32, starting_token };
+    let entries = all_pages(ctx, size, asking, |page| (page.entries, page.next_token), extra).await?;
+    Ok(entries.into_iter().filter_map(|entry| Some(entry.volume?.volume_id)).collect())
 }
 
 pub(super) async fn volume_ids(ctx: &TestContext) -> Outcome<BTreeSet<String>> {
@@ -67,14 +39,6 @@ async fn lists_what_is(ctx: &TestContext) -> Outcome {
     check(!listed, "a deleted volume is not listed", || format!("{} is in the list", volume.volume_id))
 }
 
-fn each_once(all: &[String], due: &[String]) -> Outcome {
-    for id in due {
-        let times = all.iter().filter(|one| *one == id).count();
-        check(times == 1, "each volume once in all pages", || format!("volume {id}: {times} times"))?;
-    }
-    Ok(())
-}
-
 async fn several(ctx: &TestContext) -> Outcome<Vec<String>> {
     let mut ids = Vec::new();
     for _ in 0..5 {
@@ -85,13 +49,13 @@ async fn several(ctx: &TestContext) -> Outcome<Vec<String>> {
 
 async fn pages(ctx: &TestContext) -> Outcome {
     let due = several(ctx).await?;
-    each_once(&paged(ctx, 2, vec![]).await?, &due)
+    each_once("volume", &paged(ctx, 2, vec![]).await?, &due)
 }
 
 async fn pages_under_change(ctx: &TestContext) -> Outcome {
     let extra = vec![ctx.volume().await?, ctx.volume().await?];
     let due = several(ctx).await?;
-    each_once(&paged(ctx, 2, extra).await?, &due)
+    each_once("volume", &paged(ctx, 2, extra).await?, &due)
 }
 
 async fn bad_token(ctx: &TestContext) -> Outcome {
@@ -104,13 +68,8 @@ async fn one_volume(ctx: &TestContext) -> Outcome {
     let volume = ctx.volume().await?;
     let request = v1::ControllerGetVolumeRequest { volume_id: volume.volume_id.clone() };
     let answer = ctx.ok(request.clone()).await?;
-    if answer.volume.as_ref().is_none_or(|found| found.volume_id != volume.volume_id) {
-        return Err(ctx.failure(&request, format!("{answer:?}"), "this volume"));
-    }
-    ctx.refused(
-        v1::ControllerGetVolumeRequest { volume_id: ctx.name() },
-        &[Code::NotFound],
-        "the volume does not exist",
-    )
-    .await
+    let is_it = answer.volume.as_ref().is_some_and(|found| found.volume_id == volume.volume_id);
+    ctx.check(&request, is_it, "this volume", || format!("{answer:?}"))?;
+    let missing = v1::ControllerGetVolumeRequest { volume_id: ctx.name() };
+    ctx.refused(missing, &[Code::NotFound], "the volume does not exist").await
 }

@@ -5,7 +5,7 @@ use csi_proto::{RpcRequest, v1};
 use tonic::Code;
 use v1::plugin_capability::service::Type::SnapshotMetadataService;
 
-use super::snapshots::{cut, request, snapshot};
+use super::snapshots::{cut, request};
 use crate::content::Kind;
 use crate::content::{PIECE, write_at};
 use crate::context::TestContext;
@@ -107,9 +107,15 @@ async fn parts<R: RpcRequest>(ctx: &TestContext, request: R) -> Outcome<Vec<R::A
     parts.map_err(|refusal| ctx.failure(&request, ctx.refusal_text(&refusal), "a stream"))
 }
 
-/// A volume, raw if the kit can write to it.
+/// A volume, raw if the driver has raw volumes: others need not have blocks.
 async fn volume(ctx: &TestContext) -> Outcome<VolumeLifecycle> {
-    VolumeLifecycle::new(ctx, if is_written_to(ctx) { Kind::Device } else { ctx.any_kind() }).await
+    let has_raw = ctx.modes.iter().any(|(kind, _)| *kind == Kind::Device);
+    VolumeLifecycle::new(ctx, if has_raw { Kind::Device } else { ctx.any_kind() }).await
+}
+
+/// A snapshot of a new volume.
+pub(super) async fn any_snapshot(ctx: &TestContext) -> Outcome<String> {
+    snapshot_of(&mut volume(ctx).await?, Content::Nothing).await
 }
 
 fn is_written_to(ctx: &TestContext) -> bool {
@@ -125,8 +131,7 @@ async fn snapshot_of(life: &mut VolumeLifecycle, holds: Content) -> Outcome<Stri
         }
         life.leave(&target).await?;
     }
-    let source = v1::Volume { volume_id: life.volume_id.clone(), ..Default::default() };
-    Ok(cut(&life.ctx, request(&life.ctx, &source)).await?.snapshot_id)
+    Ok(cut(&life.ctx, request(&life.ctx, &life.volume_id)).await?.snapshot_id)
 }
 
 #[derive(PartialEq)]
@@ -153,7 +158,7 @@ async fn not_found(ctx: &TestContext) -> Outcome {
 }
 
 async fn delta_not_found(ctx: &TestContext) -> Outcome {
-    let there = snapshot(ctx).await?.snapshot_id;
+    let there = any_snapshot(ctx).await?;
     for (base, target) in [(ctx.name(), there.clone()), (there, ctx.name())] {
         let request = v1::GetMetadataDeltaRequest {
             base_snapshot_id: base,
@@ -167,8 +172,8 @@ async fn delta_not_found(ctx: &TestContext) -> Outcome {
 
 async fn of_two_volumes(ctx: &TestContext) -> Outcome {
     let request = v1::GetMetadataDeltaRequest {
-        base_snapshot_id: snapshot(ctx).await?.snapshot_id,
-        target_snapshot_id: snapshot(ctx).await?.snapshot_id,
+        base_snapshot_id: any_snapshot(ctx).await?,
+        target_snapshot_id: any_snapshot(ctx).await?,
         ..Default::default()
     };
     ctx.refused(request, &[Code::InvalidArgument], "the snapshots belong to two volumes").await

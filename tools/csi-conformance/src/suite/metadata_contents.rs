@@ -53,8 +53,7 @@ async fn written(life: &mut VolumeLifecycle, offsets: &[u64], letter: u8) -> Out
         write_at(&target, Kind::Device, letter, *offset).await?;
     }
     life.leave(&target).await?;
-    let source = v1::Volume { volume_id: life.volume_id.clone(), ..Default::default() };
-    cut(&life.ctx, request(&life.ctx, &source)).await
+    cut(&life.ctx, request(&life.ctx, &life.volume_id)).await
 }
 
 async fn all_data(ctx: &TestContext) -> Outcome {

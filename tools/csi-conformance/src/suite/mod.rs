@@ -8,6 +8,7 @@ mod concurrency;
 mod contents;
 mod controller_publish;
 mod create_volume;
+mod created;
 mod ephemeral;
 mod every_call;
 mod expand;
@@ -34,6 +35,7 @@ mod sidecars;
 mod sizes;
 mod snapshot_states;
 mod snapshots;
+mod targets;
 mod topology;
 mod unhealthy;
 mod usage;
@@ -45,6 +47,7 @@ pub(crate) fn all() -> Vec<Test> {
         fields::tests(),
         create_volume::tests(),
         same_name::tests(),
+        created::tests(),
         concurrency::tests(),
         at_once::tests(),
         list::tests(),
@@ -60,6 +63,7 @@ pub(crate) fn all() -> Vec<Test> {
         expand::tests(),
         modify::tests(),
         node_publish::tests(),
+        targets::tests(),
         foreign::tests(),
         node_input::tests(),
         node_missing::tests(),

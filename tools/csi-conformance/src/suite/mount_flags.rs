@@ -23,9 +23,9 @@ pub(crate) fn due(ctx: &TestContext) -> Vec<&'static str> {
 fn attributes_at(path: &Path) -> Outcome<Vec<String>> {
     #[cfg(target_os = "linux")]
     {
-        let mounts = csi_mount::mounts().map_err(|error| Failure::new("a mount table", error.to_string()))?;
-        let found = mounts.iter().rev().find(|entry| entry.mount_point == path);
-        let found = found.ok_or_else(|| Failure::new(format!("a mount at {}", text(path)), "none"))?;
+        let mounts = super::node_publish::mount_table(path)?;
+        let found =
+            mounts.last().ok_or_else(|| Failure::new(format!("a mount at {}", text(path)), "none"))?;
         let mut words: Vec<String> = found.attributes.to_string().split(',').map(str::to_owned).collect();
         // The kernel's default.
         if !words.iter().any(|word| word.ends_with("atime") && word != "nodiratime") {
@@ -38,8 +38,7 @@ fn attributes_at(path: &Path) -> Outcome<Vec<String>> {
 }
 
 async fn mount_flags(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
-    let target = life.arrive().await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
     let found = attributes_at(&target)?;
     for word in due(ctx) {
         if !found.iter().any(|one| one == word) {

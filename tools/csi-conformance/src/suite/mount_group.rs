@@ -32,14 +32,11 @@ async fn files_are_the_groups(ctx: &TestContext) -> Outcome {
     let mut life = life(ctx).await?;
     let target = life.arrive().await?;
     let found = content::io("a check of the target", &target, std::path::Path::metadata).await?;
-    if found.gid() != GROUP || found.mode() & 0o070 != 0o070 {
-        let came = format!("a root of group {} with mode {:o}", found.gid(), found.mode() & 0o7777);
-        return Err(ctx.failure(
-            &life.node_publish_volume(&target),
-            came,
-            format!("a root of group {GROUP}, with rwx for it"),
-        ));
-    }
+    let is_the_groups = found.gid() == GROUP && found.mode() & 0o070 == 0o070;
+    let due = format!("a root of group {GROUP}, with rwx for it");
+    ctx.check(&life.node_publish_volume(&target), is_the_groups, due, || {
+        format!("a root of group {} with mode {:o}", found.gid(), found.mode() & 0o7777)
+    })?;
     content::write(&target, Kind::Files, b'g').await?;
     let made = content::io("the file's group", &target.join("file"), std::path::Path::metadata).await?.gid();
     check(made == GROUP, &format!("a new file of group {GROUP}"), || format!("a new file of group {made}"))?;

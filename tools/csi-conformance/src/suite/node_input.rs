@@ -8,12 +8,12 @@ use tonic::Code;
 
 use crate::content::Kind;
 use crate::context::TestContext;
-use crate::failure::{Outcome, check};
-use crate::life::{VolumeLifecycle, text};
+use crate::failure::Outcome;
+use crate::life::VolumeLifecycle;
 
 crate::test::tests! { "node-publish", "NodeStageVolume, NodePublishVolume: paths; Errors";
-    Should "Paths of 200 bytes are accepted: the spec requires at least 128, and as many as the system allows", long_paths, ["size-limits.paths"], [Volume(Files)];
-    Practice "A path that is not absolute is refused", relative_paths, ["node.paths-absolute"], [Volume(Files)];
+    Should "Paths of 200 bytes are accepted: the spec requires at least 128, and as many as the system allows", long_paths, ["size-limits.paths"], [AnyVolume];
+    Practice "A path that is not absolute is refused", relative_paths, ["node.paths-absolute"], [AnyVolume];
     Must "A volume that is staged as a filesystem is not also staged there as a raw device: ALREADY_EXISTS", staged_otherwise, ["node-stage-volume.differs-is-already-exists", "node-stage-volume.beyond-capabilities"], [Volume(Files), Node(StageUnstageVolume)];
     Must "Expansion with a capability that the volume does not have is INVALID_ARGUMENT, or OK for a driver that reads only the path", grown_otherwise, ["node-expand-volume.beyond-capabilities"], [Volume(Files), Unsupported, Node(ExpandVolume)];
 }
@@ -27,7 +27,7 @@ fn lengthened(path: &Path, bytes: usize) -> PathBuf {
 }
 
 async fn long_paths(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
+    let mut life = VolumeLifecycle::new(ctx, ctx.any_kind()).await?;
     life.staging_path = life.staging_path.take().map(|path| lengthened(&path, 200));
     life.prepare().await?;
     let target = lengthened(&life.target(), 200);
@@ -38,7 +38,7 @@ async fn long_paths(ctx: &TestContext) -> Outcome {
 const NOT_ABSOLUTE: &str = "csi-conformance-not-absolute";
 
 async fn relative_paths(ctx: &TestContext) -> Outcome {
-    let life = VolumeLifecycle::staged(ctx, Kind::Files).await?;
+    let life = VolumeLifecycle::staged(ctx, ctx.any_kind()).await?;
     // A driver can detect first that nothing exists at such a path.
     let due = [Code::InvalidArgument, Code::NotFound, Code::FailedPrecondition];
     let words = "the path is not absolute";
@@ -63,19 +63,10 @@ async fn staged_otherwise(ctx: &TestContext) -> Outcome {
         volume_capability: Some(ctx.capability(Kind::Device)),
         ..life.node_stage_volume()
     };
-    match ctx.call(other.clone()).await {
-        // If staging does not depend on the capability, nothing can differ.
-        Ok(_) => {}
-        Err(refusal)
-            if matches!(
-                refusal.code,
-                Code::AlreadyExists | Code::FailedPrecondition | Code::InvalidArgument
-            ) => {}
-        Err(refusal) => {
-            let due = "AlreadyExists, or an error that the volume does not have this capability";
-            return Err(ctx.failure(&other, ctx.refusal_text(&refusal), due));
-        }
-    }
+    // If staging does not depend on the capability, nothing can differ.
+    let codes = [Code::AlreadyExists, Code::FailedPrecondition, Code::InvalidArgument];
+    let due = "AlreadyExists, or an error that the volume does not have this capability";
+    ctx.ok_or(other, &codes, due).await?;
     let target = life.target();
     ctx.ok(life.node_publish_volume(&target)).await?;
     if ctx.sees_mounts() {
@@ -85,20 +76,11 @@ async fn staged_otherwise(ctx: &TestContext) -> Outcome {
 }
 
 async fn grown_otherwise(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
-    let target = life.arrive().await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
     let request = v1::NodeExpandVolumeRequest {
         volume_capability: ctx.unsupported(),
         ..life.node_expand_to_fit(&target)
     };
-    match ctx.call(request.clone()).await {
-        Ok(_) => {}
-        Err(refusal) => {
-            let is_due = refusal.code == Code::InvalidArgument;
-            check(is_due, "InvalidArgument, or OK", || {
-                format!("{} for {}", ctx.refusal_text(&refusal), text(&target))
-            })?;
-        }
-    }
+    ctx.ok_or(request, &[Code::InvalidArgument], "InvalidArgument, or OK").await?;
     life.end(&[&target]).await
 }

@@ -5,19 +5,18 @@ use csi_proto::NodeCapability::{ExpandVolume, StageUnstageVolume};
 use csi_proto::v1;
 use tonic::Code;
 
-use crate::content::Kind;
 use crate::context::TestContext;
 use crate::failure::Outcome;
 use crate::life::VolumeLifecycle;
 use csi_proto::RpcRequest;
 
 crate::test::tests! { "node-missing", "Node Service RPC: volumes that do not exist";
-    Must "A volume that does not exist is not published: NOT_FOUND, or FAILED_PRECONDITION because it is not staged", publish, ["node-publish-volume.missing"], [Volume(Files)];
-    Must "A volume that does not exist is not staged: NOT_FOUND", stage, ["node-stage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
-    Must "Unpublishing a volume that does not exist is OK or NOT_FOUND", unpublish, ["node-unpublish-volume.missing"], [Volume(Files)];
-    Must "Unstaging a volume that does not exist is OK or NOT_FOUND", unstage, ["node-unstage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
-    Must "Expanding a volume that does not exist, at a path with no volume, is NOT_FOUND", expand, ["node-expand-volume.missing"], [Volume(Files), Node(ExpandVolume)];
-    Practice "An impossible size range is refused", no_range, ["node-expand-volume.out-of-range"], [Volume(Files), Node(ExpandVolume)];
+    Must "A volume that does not exist is not published: NOT_FOUND, or FAILED_PRECONDITION because it is not staged", publish, ["node-publish-volume.missing"], [AnyVolume];
+    Must "A volume that does not exist is not staged: NOT_FOUND", stage, ["node-stage-volume.missing"], [AnyVolume, Node(StageUnstageVolume)];
+    Must "Unpublishing a volume that does not exist is OK or NOT_FOUND", unpublish, ["node-unpublish-volume.missing"], [AnyVolume];
+    Must "Unstaging a volume that does not exist is OK or NOT_FOUND", unstage, ["node-unstage-volume.missing"], [AnyVolume, Node(StageUnstageVolume)];
+    Must "Expanding a volume that does not exist, at a path with no volume, is NOT_FOUND", expand, ["node-expand-volume.missing"], [AnyVolume, Node(ExpandVolume)];
+    Practice "An impossible size range is refused", no_range, ["node-expand-volume.out-of-range"], [AnyVolume, Node(ExpandVolume)];
     Must "Detaching a volume that does not exist is OK or NOT_FOUND", detach, ["controller-unpublish-volume.missing"], [NodeService, Controller(PublishUnpublishVolume)];
 }
 
@@ -36,7 +35,7 @@ fn missing_codes(life: &VolumeLifecycle, codes: &[Code]) -> Vec<Code> {
 }
 
 async fn publish(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
+    let mut life = VolumeLifecycle::new(ctx, ctx.any_kind()).await?;
     life.attach().await?;
     life.make_staging_directory()?;
     let publish = v1::NodePublishVolumeRequest {
@@ -50,7 +49,7 @@ async fn publish(ctx: &TestContext) -> Outcome {
 }
 
 async fn stage(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
+    let mut life = VolumeLifecycle::new(ctx, ctx.any_kind()).await?;
     life.attach().await?;
     life.make_staging_directory()?;
     let stage = v1::NodeStageVolumeRequest {
@@ -64,15 +63,8 @@ async fn stage(ctx: &TestContext) -> Outcome {
 
 /// Sends a call that undoes something. There is nothing to undo, and the driver is allowed to report that.
 async fn ok_or_not_found<C: RpcRequest>(ctx: &TestContext, request: C) -> Outcome {
-    match ctx.call(request.clone()).await {
-        Ok(_) => Ok(()),
-        Err(refusal) if refusal.code == Code::NotFound => Ok(()),
-        Err(refusal) => Err(ctx.failure(
-            &request,
-            ctx.refusal_text(&refusal),
-            "OK or NotFound: the volume does not exist",
-        )),
-    }
+    let due = "OK or NotFound: the volume does not exist";
+    ctx.ok_or(request, &[Code::NotFound], due).await.map(drop)
 }
 
 async fn unpublish(ctx: &TestContext) -> Outcome {
@@ -98,8 +90,7 @@ async fn expand(ctx: &TestContext) -> Outcome {
 }
 
 async fn no_range(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
-    let target = life.arrive().await?;
+    let (life, target) = VolumeLifecycle::published(ctx, ctx.any_kind()).await?;
     let wanted = ctx.settings.size.saturating_mul(2);
     let range = v1::CapacityRange { required_bytes: wanted, limit_bytes: wanted - 1 };
     let request = v1::NodeExpandVolumeRequest {

@@ -7,6 +7,7 @@ use csi_proto::v1;
 use tonic::Code;
 use v1::volume_capability::access_mode::Mode;
 
+use super::concurrency::same_at_once;
 use crate::content;
 use crate::content::Kind;
 use crate::context::TestContext;
@@ -14,13 +15,13 @@ use crate::failure::{Failure, Outcome, check};
 use crate::life::{VolumeLifecycle, text};
 
 crate::test::tests! { "node-publish", "Node Service RPC: NodeStageVolume, NodePublishVolume";
-    Must "Repeating NodeStageVolume and NodeUnstageVolume is OK", stage_is_idempotent, ["node-stage-volume.repeated-is-ok", "node-unstage-volume.not-staged-is-ok"], [Volume(Files), Node(StageUnstageVolume)];
-    Must "Repeating NodePublishVolume and NodeUnpublishVolume is OK", publish_is_idempotent, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Files)];
-    Must "Repeating NodePublishVolume and NodeUnpublishVolume of a raw device is OK", device_is_idempotent, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Device)];
+    Must "Repeating NodeStageVolume and NodeUnstageVolume is OK", stage_is_idempotent, ["node-stage-volume.repeated-is-ok", "node-unstage-volume.not-staged-is-ok"], [AnyVolume, Node(StageUnstageVolume)];
+    Must "Repeating NodePublishVolume and NodeUnpublishVolume is OK", publish_is_idempotent = twice(Files), ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Files)];
+    Must "Repeating NodePublishVolume and NodeUnpublishVolume of a raw device is OK", device_is_idempotent = twice(Device), ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Device)];
     Must "A target that is published for writing is not also published read-only: ALREADY_EXISTS", published_otherwise, ["node-publish-volume.differs-is-already-exists"], [Volume(Files)];
-    Should "A second publish follows the spec's table of access modes", matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Files)];
-    Should "A second publish of a raw device follows the spec's table of access modes", device_matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Device)];
-    Must "With STAGE_UNSTAGE_VOLUME, a publish without a staging path is FAILED_PRECONDITION", without_staging_path, ["node-publish-volume.needs-staging-path"], [Volume(Files), Node(StageUnstageVolume)];
+    Should "A second publish follows the spec's table of access modes", matrix = matrix_of(Files), ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Files)];
+    Should "A second publish of a raw device follows the spec's table of access modes", device_matrix = matrix_of(Device), ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Device)];
+    Must "With STAGE_UNSTAGE_VOLUME, a publish without a staging path is FAILED_PRECONDITION", without_staging_path, ["node-publish-volume.needs-staging-path"], [AnyVolume, Node(StageUnstageVolume)];
     Must "A published target is a mount, and does not exist after unpublish", mounts_and_unmounts, ["node-unpublish-volume.deletes-target"], [Volume(Files), Mounts];
     Must "A published raw device is a device, and does not exist after unpublish", device_comes_and_goes, ["node-unpublish-volume.deletes-target"], [Volume(Device), Mounts];
     Should "Concurrent NodePublishVolume of one volume and target mount once", at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts];
@@ -28,7 +29,7 @@ crate::test::tests! { "node-publish", "Node Service RPC: NodeStageVolume, NodePu
 }
 
 async fn stage_is_idempotent(ctx: &TestContext) -> Outcome {
-    let life = VolumeLifecycle::staged(ctx, Kind::Files).await?;
+    let life = VolumeLifecycle::staged(ctx, ctx.any_kind()).await?;
     ctx.ok(life.node_stage_volume()).await?;
     ctx.ok(life.node_unstage_volume()).await?;
     ctx.ok(life.node_unstage_volume()).await?;
@@ -36,21 +37,11 @@ async fn stage_is_idempotent(ctx: &TestContext) -> Outcome {
 }
 
 async fn twice(ctx: &TestContext, kind: Kind) -> Outcome {
-    let life = VolumeLifecycle::staged(ctx, kind).await?;
-    let target = life.target();
-    ctx.ok(life.node_publish_volume(&target)).await?;
+    let (life, target) = VolumeLifecycle::published(ctx, kind).await?;
     ctx.ok(life.node_publish_volume(&target)).await?;
     ctx.ok(life.node_unpublish_volume(&target)).await?;
     ctx.ok(life.node_unpublish_volume(&target)).await?;
     life.end(&[]).await
-}
-
-async fn publish_is_idempotent(ctx: &TestContext) -> Outcome {
-    twice(ctx, Kind::Files).await
-}
-
-async fn device_is_idempotent(ctx: &TestContext) -> Outcome {
-    twice(ctx, Kind::Device).await
 }
 
 /// A target that is published for writing is asked for as a read-only one.
@@ -60,8 +51,7 @@ async fn refuses_read_only(life: &VolumeLifecycle, target: &Path) -> Outcome {
 }
 
 async fn published_otherwise(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
-    let target = life.arrive().await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
     refuses_read_only(&life, &target).await?;
     life.end(&[&target]).await
 }
@@ -103,16 +93,8 @@ async fn matrix_of(ctx: &TestContext, kind: Kind) -> Outcome {
     Ok(())
 }
 
-async fn matrix(ctx: &TestContext) -> Outcome {
-    matrix_of(ctx, Kind::Files).await
-}
-
-async fn device_matrix(ctx: &TestContext) -> Outcome {
-    matrix_of(ctx, Kind::Device).await
-}
-
 async fn without_staging_path(ctx: &TestContext) -> Outcome {
-    let life = VolumeLifecycle::staged(ctx, Kind::Files).await?;
+    let life = VolumeLifecycle::staged(ctx, ctx.any_kind()).await?;
     let request = v1::NodePublishVolumeRequest {
         staging_target_path: String::new(),
         ..life.node_publish_volume(&life.target())
@@ -122,12 +104,20 @@ async fn without_staging_path(ctx: &TestContext) -> Outcome {
 
 pub(super) fn mounts_at(path: &Path) -> Outcome<usize> {
     #[cfg(target_os = "linux")]
-    {
-        let mounts = csi_mount::mounts().map_err(|error| Failure::new("a mount table", error.to_string()))?;
-        Ok(mounts.iter().filter(|entry| entry.mount_point == path).count())
-    }
+    return Ok(mount_table(path)?.len());
     #[cfg(not(target_os = "linux"))]
     Err(Box::new(Failure::new("a mount table", format!("none for {} on this system", path.display()))))
+}
+
+/// The rows of the mount table for this path, the uppermost last. The table has no symbolic links, which the user's
+/// directories can have.
+#[cfg(target_os = "linux")]
+pub(super) fn mount_table(path: &Path) -> Outcome<Vec<csi_mount::MountEntry>> {
+    let mounts = csi_mount::mounts().map_err(|error| Failure::new("a mount table", error.to_string()))?;
+    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+    let path =
+        parent.map_or_else(|| path.to_owned(), |parent| parent.join(path.file_name().unwrap_or_default()));
+    Ok(mounts.into_iter().filter(|entry| entry.mount_point == path).collect())
 }
 
 fn mounted(path: &Path, due: usize) -> Outcome {
@@ -147,9 +137,7 @@ pub(super) async fn gone(path: &Path) -> Outcome {
 }
 
 async fn mounts_and_unmounts(ctx: &TestContext) -> Outcome {
-    let life = VolumeLifecycle::staged(ctx, Kind::Files).await?;
-    let target = life.target();
-    ctx.ok(life.node_publish_volume(&target)).await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
     // A driver can bind-mount a directory, mount a filesystem, or make a link. Most of them mount.
     let at_target = mounts_at(&target)?;
     let staged = mounts_at(life.staging_path())?;
@@ -166,9 +154,7 @@ async fn mounts_and_unmounts(ctx: &TestContext) -> Outcome {
 
 async fn device_comes_and_goes(ctx: &TestContext) -> Outcome {
     use std::os::unix::fs::FileTypeExt as _;
-    let life = VolumeLifecycle::staged(ctx, Kind::Device).await?;
-    let target = life.target();
-    ctx.ok(life.node_publish_volume(&target)).await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Device).await?;
     let found = content::at(&target, Path::metadata).await?;
     let is_device = found.is_some_and(|found| found.file_type().is_block_device());
     check(is_device, "a block device at the target", || format!("none at {}", text(&target)))?;
@@ -179,19 +165,7 @@ async fn device_comes_and_goes(ctx: &TestContext) -> Outcome {
 async fn at_once(ctx: &TestContext) -> Outcome {
     let life = VolumeLifecycle::staged(ctx, Kind::Files).await?;
     let target = life.target();
-    for answer in ctx.at_once(vec![life.node_publish_volume(&target); 8]).await {
-        match answer {
-            Ok(_) => {}
-            Err(refusal) if refusal.code == Code::Aborted => {}
-            Err(refusal) => {
-                return Err(ctx.failure(
-                    &life.node_publish_volume(&target),
-                    ctx.refusal_text(&refusal),
-                    "OK, or ABORTED",
-                ));
-            }
-        }
-    }
+    same_at_once(ctx, &life.node_publish_volume(&target), 8).await?;
     ctx.ok(life.node_publish_volume(&target)).await?;
     check(mounts_at(&target)? <= 1, "one mount at the target", || "several".into())?;
     ctx.ok(life.node_unpublish_volume(&target)).await?;
@@ -212,11 +186,8 @@ async fn given_up(ctx: &TestContext) -> Outcome {
     while let Err(refusal) = ctx.call(life.node_publish_volume(&target)).await {
         if refusal.code != Code::Aborted || !wait.again().await {
             let came = wait.describe(&ctx.refusal_text(&refusal));
-            return Err(ctx.failure(
-                &life.node_publish_volume(&target),
-                came,
-                "OK after the pending operation has ended",
-            ));
+            let due = "OK after the pending operation has ended";
+            return Err(ctx.failure(&life.node_publish_volume(&target), came, due));
         }
     }
     check(mounts_at(&target)? <= 1, "one mount at the target", || "several".into())?;

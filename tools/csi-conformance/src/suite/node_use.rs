@@ -14,13 +14,13 @@ use crate::failure::{Outcome, check};
 use crate::life::{VolumeLifecycle, text};
 
 crate::test::tests! { "node-use", "Node Service RPC: NodePublishVolume, NodeGetVolumeStats, NodeExpandVolume";
-    Must "Written data can be read again after unpublish and unstage", data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Files), Mounts];
-    Must "Data written to a raw device can be read again after unpublish and unstage", device_data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Device), Mounts];
-    Must "A read-only target refuses writes", read_only, ["node-publish-volume.readonly"], [Volume(Files), Mounts];
-    Must "A read-only raw device refuses writes, or its publish is refused", device_read_only, ["node-publish-volume.readonly"], [Volume(Device), Mounts];
-    Must "NodeGetVolumeStats of a published volume is OK, and NOT_FOUND where it is not published", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.missing"], [Volume(Files), Node(GetVolumeStats)];
-    Must "A published volume can be expanded twice, as by the resizer and the kubelet; each time the target and the usage show the new size", grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "node-expand-volume.large-enough-is-ok"], [Volume(Files), Expands];
-    Must "A published raw device can be expanded twice, and the new size is visible at the target each time", device_grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "controller-expand-volume.grows"], [Volume(Device), Mounts, Expands];
+    Must "Written data can be read again after unpublish and unstage", data_stays = stays(Files), ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Files), Mounts];
+    Must "Data written to a raw device can be read again after unpublish and unstage", device_data_stays = stays(Device), ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Device), Mounts];
+    Must "A read-only target refuses writes", read_only = takes_no_writes(Files), ["node-publish-volume.readonly"], [Volume(Files), Mounts];
+    Must "A read-only raw device refuses writes, or its publish is refused", device_read_only = takes_no_writes(Device), ["node-publish-volume.readonly"], [Volume(Device), Mounts];
+    Must "NodeGetVolumeStats of a published volume is OK, and NOT_FOUND where it is not published", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.missing"], [AnyVolume, Node(GetVolumeStats)];
+    Must "A published volume can be expanded twice, as by the resizer and the kubelet; each time the target and the usage show the new size", grows = grow(Files), ["volume-expansion.online-grows-published", "node-expand-volume.grows", "node-expand-volume.large-enough-is-ok"], [Volume(Files), Expands];
+    Must "A published raw device can be expanded twice, and the new size is visible at the target each time", device_grows = grow(Device), ["volume-expansion.online-grows-published", "node-expand-volume.grows", "controller-expand-volume.grows"], [Volume(Device), Mounts, Expands];
 }
 
 async fn stays(ctx: &TestContext, kind: Kind) -> Outcome {
@@ -43,69 +43,34 @@ async fn stays(ctx: &TestContext, kind: Kind) -> Outcome {
     life.end(&[]).await
 }
 
-async fn data_stays(ctx: &TestContext) -> Outcome {
-    stays(ctx, Kind::Files).await
-}
-
-async fn device_data_stays(ctx: &TestContext) -> Outcome {
-    stays(ctx, Kind::Device).await
-}
-
 async fn takes_no_writes(ctx: &TestContext, kind: Kind) -> Outcome {
     let life = VolumeLifecycle::staged(ctx, kind).await?;
     let target = life.target();
     let request = v1::NodePublishVolumeRequest { readonly: true, ..life.node_publish_volume(&target) };
-    match ctx.call(request.clone()).await {
-        // A refusal is better than a device that is writable.
-        Err(refusal) if kind == Kind::Device && refusal.code == Code::InvalidArgument => return Ok(()),
-        Err(refusal) => return Err(ctx.failure(&request, ctx.refusal_text(&refusal), "OK")),
-        Ok(_) => {}
+    // A refusal is better than a device that is writable.
+    let codes: &[Code] = if kind == Kind::Device { &[Code::InvalidArgument] } else { &[] };
+    if ctx.ok_or(request.clone(), codes, "OK").await?.is_none() {
+        return Ok(());
     }
     content::size(&target, kind).await?;
     let wrote = content::takes_writes(&target, kind).await?;
     ctx.ok(life.node_unpublish_volume(&target)).await?;
-    if wrote {
-        Err(ctx.failure(&request, "a write through the target succeeded", "a target that refuses writes"))
-    } else {
-        Ok(())
-    }
-}
-
-async fn read_only(ctx: &TestContext) -> Outcome {
-    takes_no_writes(ctx, Kind::Files).await
-}
-
-async fn device_read_only(ctx: &TestContext) -> Outcome {
-    takes_no_writes(ctx, Kind::Device).await
+    let came = || "a write through the target succeeded".to_owned();
+    ctx.check(&request, !wrote, "a target that refuses writes", came)
 }
 
 async fn stats(ctx: &TestContext) -> Outcome {
-    let life = VolumeLifecycle::staged(ctx, Kind::Files).await?;
-    let target = life.target();
-    ctx.ok(life.node_publish_volume(&target)).await?;
+    let (life, target) = VolumeLifecycle::published(ctx, ctx.any_kind()).await?;
     let request = life.node_get_volume_stats(&target);
     let answer = ctx.ok(request.clone()).await?;
     let good = |usage: &v1::VolumeUsage| {
         usage.total > 0 && usage.used >= 0 && usage.available >= 0 && usage.unit != 0
     };
-    if !answer.usage.iter().all(good) {
-        return Err(ctx.failure(
-            &request,
-            format!("{answer:?}"),
-            "no usage, or usage with a unit and a total, and nothing negative",
-        ));
-    }
+    let due = "no usage, or usage with a unit and a total, and nothing negative";
+    ctx.check(&request, answer.usage.iter().all(good), due, || format!("{answer:?}"))?;
     let elsewhere = v1::NodeGetVolumeStatsRequest { volume_path: text(&life.target()), ..request };
     ctx.refused(elsewhere, &[Code::NotFound], "the volume is not at that path").await?;
     life.end(&[&target]).await
-}
-
-async fn grows(ctx: &TestContext) -> Outcome {
-    grow(ctx, Kind::Files).await
-}
-
-async fn device_grows(ctx: &TestContext) -> Outcome {
-    grow(ctx, Kind::Device).await
 }
 
 /// The sizes of a published volume in bytes, as a workload and a caller of NodeGetVolumeStats see them.

@@ -7,11 +7,12 @@ use csi_proto::v1;
 use tonic::Code;
 use v1::plugin_capability::service::Type::VolumeAccessibilityConstraints;
 use v1::volume_capability::access_mode::Mode;
-use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
+use super::create_volume::validate;
 use super::snapshots::{cut, request as snapshot_request};
 use crate::context::TestContext;
 use crate::failure::{Outcome, check};
+use crate::sources::{of_snapshot, of_volume};
 
 crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume";
     Must "The same name with another source volume is ALREADY_EXISTS", same_name_other_source, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
@@ -22,12 +23,10 @@ crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume";
 }
 
 /// Checks that the first source creates the volume, and that the second is refused because the name exists.
-async fn refuses_the_second(ctx: &TestContext, sources: [Type; 2]) -> Outcome {
-    let named = ctx.create(&ctx.name());
-    let [first, second] = sources.map(|source| v1::CreateVolumeRequest {
-        volume_content_source: Some(v1::VolumeContentSource { r#type: Some(source) }),
-        ..named.clone()
-    });
+async fn refuses_the_second(ctx: &TestContext, sources: [v1::VolumeContentSource; 2]) -> Outcome {
+    let name = ctx.name();
+    let [first, second] =
+        sources.map(|source| v1::CreateVolumeRequest { name: name.clone(), ..ctx.create_from(source) });
     ctx.created(first).await?;
     ctx.refused(second, &[Code::AlreadyExists], "a volume of this name with another source exists").await
 }
@@ -35,17 +34,14 @@ async fn refuses_the_second(ctx: &TestContext, sources: [Type; 2]) -> Outcome {
 async fn same_name_other_source(ctx: &TestContext) -> Outcome {
     let one = ctx.volume().await?;
     let other = ctx.volume().await?;
-    let source = |volume: v1::Volume| Type::Volume(VolumeSource { volume_id: volume.volume_id });
-    refuses_the_second(ctx, [source(one), source(other)]).await
+    refuses_the_second(ctx, [of_volume(&one.volume_id), of_volume(&other.volume_id)]).await
 }
 
 async fn same_name_other_snapshot(ctx: &TestContext) -> Outcome {
-    let volume = ctx.volume().await?;
-    let one = cut(ctx, snapshot_request(ctx, &volume)).await?;
-    let other = cut(ctx, snapshot_request(ctx, &volume)).await?;
-    let source =
-        |snapshot: v1::Snapshot| Type::Snapshot(SnapshotSource { snapshot_id: snapshot.snapshot_id });
-    refuses_the_second(ctx, [source(one), source(other)]).await
+    let volume_id = ctx.volume().await?.volume_id;
+    let one = cut(ctx, snapshot_request(ctx, &volume_id)).await?;
+    let other = cut(ctx, snapshot_request(ctx, &volume_id)).await?;
+    refuses_the_second(ctx, [of_snapshot(&one.snapshot_id), of_snapshot(&other.snapshot_id)]).await
 }
 
 async fn same_name_other_use(ctx: &TestContext) -> Outcome {
@@ -54,28 +50,14 @@ async fn same_name_other_use(ctx: &TestContext) -> Outcome {
     let request = v1::CreateVolumeRequest { volume_capabilities: used_as(*first), ..ctx.create(&ctx.name()) };
     let volume = ctx.created(request.clone()).await?;
     let request = v1::CreateVolumeRequest { volume_capabilities: used_as(*last), ..request };
-    let answered = match ctx.call(request.clone()).await {
-        Err(refusal) if refusal.code == Code::AlreadyExists => return Ok(()),
-        Err(refusal) => {
-            return Err(ctx.failure(&request, ctx.refusal_text(&refusal), "AlreadyExists, or OK"));
-        }
-        Ok(answer) => answer.volume.unwrap_or_default(),
-    };
+    let answer = ctx.ok_or(request.clone(), &[Code::AlreadyExists], "AlreadyExists, or OK").await?;
+    let Some(answer) = answer else { return Ok(()) };
+    let answered = answer.volume.unwrap_or_default();
     check(answered.volume_id == volume.volume_id, "the volume of this name", || format!("{answered:?}"))?;
-    let asked = v1::ValidateVolumeCapabilitiesRequest {
-        volume_id: volume.volume_id,
-        volume_context: volume.volume_context,
-        volume_capabilities: request.volume_capabilities,
-        ..Default::default()
-    };
+    let asked = validate(volume, request.volume_capabilities);
     let answer = ctx.ok(asked.clone()).await?;
-    match answer.confirmed {
-        Some(_) => Ok(()),
-        None => {
-            let due = "confirmed, because CreateVolume with this capability was OK";
-            Err(ctx.failure(&asked, format!("not confirmed: {}", answer.message), due))
-        }
-    }
+    let due = "confirmed, because CreateVolume with this capability was OK";
+    ctx.check(&asked, answer.confirmed.is_some(), due, || format!("not confirmed: {}", answer.message))
 }
 
 async fn oldest_mode_stays(ctx: &TestContext) -> Outcome {
@@ -89,9 +71,8 @@ async fn oldest_mode_stays(ctx: &TestContext) -> Outcome {
 async fn places_need_capability(ctx: &TestContext) -> Outcome {
     let request = ctx.create(&ctx.name());
     let volume = ctx.created(request.clone()).await?;
-    if ctx.offers.plugin(VolumeAccessibilityConstraints) || volume.accessible_topology.is_empty() {
-        return Ok(());
-    }
+    let places = volume.accessible_topology;
+    let is_allowed = places.is_empty() || ctx.offers.plugin(VolumeAccessibilityConstraints);
     let due = "no accessible_topology: the driver does not offer VOLUME_ACCESSIBILITY_CONSTRAINTS";
-    Err(ctx.failure(&request, format!("{:?}", volume.accessible_topology), due))
+    ctx.check(&request, is_allowed, due, || format!("{places:?}"))
 }

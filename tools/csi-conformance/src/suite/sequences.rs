@@ -13,11 +13,11 @@ use crate::life::VolumeLifecycle;
 
 crate::test::tests! { "sequences", "Volume Lifecycle";
     Must "The first calls of sidecars and kubelet: Probe, GetPluginInfo, capabilities, NodeGetInfo", sidecar, ["probe.ready", "node-get-info.served"], [];
-    Must "The life cycle of a volume with the calls of provisioner, attacher and kubelet", whole_life, ["node-publish-volume.usable-as-described"], [Volume(Files)];
-    Must "The life cycle of a raw device with the calls of provisioner, attacher and kubelet", whole_life_of_device, ["node-publish-volume.usable-as-described"], [Volume(Device)];
-    Must "Undoing a step that was not done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Volume(Files)];
+    Must "The life cycle of a volume with the calls of provisioner, attacher and kubelet", whole_life = life_of(Files), ["node-publish-volume.usable-as-described"], [Volume(Files)];
+    Must "The life cycle of a raw device with the calls of provisioner, attacher and kubelet", whole_life_of_device = life_of(Device), ["node-publish-volume.usable-as-described"], [Volume(Device)];
+    Must "Undoing a step that was not done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [AnyVolume];
     Practice "A driver that attaches volumes refuses to delete a volume in use; a refused volume is unchanged", delete_in_use, ["delete-volume.in-use"], [Volume(Files), Controller(CreateDeleteVolume)];
-    Practice "Keys that callers add to the volume's context are accepted", added_context, ["node-publish-volume.usable-as-described"], [Volume(Files), Controller(CreateDeleteVolume)];
+    Practice "Keys that callers add to the volume's context are accepted", added_context, ["node-publish-volume.usable-as-described"], [AnyVolume, Controller(CreateDeleteVolume)];
 }
 
 async fn sidecar(ctx: &TestContext) -> Outcome {
@@ -52,38 +52,23 @@ async fn life_of(ctx: &TestContext, kind: Kind) -> Outcome {
     life.end(&[&target]).await
 }
 
-async fn whole_life(ctx: &TestContext) -> Outcome {
-    life_of(ctx, Kind::Files).await
-}
-
-async fn whole_life_of_device(ctx: &TestContext) -> Outcome {
-    life_of(ctx, Kind::Device).await
-}
-
 async fn undo_nothing(ctx: &TestContext) -> Outcome {
-    let life = VolumeLifecycle::new(ctx, Kind::Files).await?;
+    let life = VolumeLifecycle::new(ctx, ctx.any_kind()).await?;
     life.end(&[&life.target()]).await
 }
 
 async fn delete_in_use(ctx: &TestContext) -> Outcome {
-    let life = VolumeLifecycle::staged(ctx, Kind::Files).await?;
-    let target = life.target();
-    ctx.ok(life.node_publish_volume(&target)).await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
     if ctx.sees_mounts() {
         content::write(&target, Kind::Files, b'u').await?;
     }
     let request = life.delete_volume();
-    match ctx.call(request.clone()).await {
-        Err(refusal) if refusal.code == Code::FailedPrecondition => {}
-        Err(refusal) => {
-            return Err(ctx.failure(&request, ctx.refusal_text(&refusal), "FailedPrecondition or OK"));
-        }
-        Ok(_) if ctx.offers.controller(PublishUnpublishVolume) => {
-            let due = format!("FailedPrecondition: the volume is attached to {}", ctx.offers.node_id);
-            return Err(ctx.failure(&request, "OK", due));
-        }
+    let codes = [Code::FailedPrecondition];
+    if ctx.ok_or(request.clone(), &codes, "FailedPrecondition or OK").await?.is_some() {
         // A driver without PUBLISH_UNPUBLISH_VOLUME might not know where its volumes are used.
-        Ok(_) => return Ok(()),
+        let attaches = ctx.offers.controller(PublishUnpublishVolume);
+        let due = format!("FailedPrecondition: the volume is attached to {}", ctx.offers.node_id);
+        return ctx.check(&request, !attaches, due, || "OK".to_owned());
     }
     if ctx.sees_mounts() {
         content::holds(&target, Kind::Files, b'u').await?;
@@ -93,7 +78,7 @@ async fn delete_in_use(ctx: &TestContext) -> Outcome {
 }
 
 async fn added_context(ctx: &TestContext) -> Outcome {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
+    let mut life = VolumeLifecycle::new(ctx, ctx.any_kind()).await?;
     life.volume_context.insert(
         "storage.kubernetes.io/csiProvisionerIdentity".into(),
         "1700000000000-8081-conformance".into(),

@@ -10,7 +10,7 @@ use csi_proto::{Rpc, v1};
 use tonic::Code;
 
 use super::paging::{listed_snapshots, listed_unhealthy, listed_volume};
-use super::snapshots::{cut, request};
+use super::snapshots::{cut, request_of_new_volume};
 use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
 use crate::life::VolumeLifecycle;
@@ -32,14 +32,8 @@ fn named(keys: &[&str]) -> BTreeMap<String, String> {
 /// Whether the call with additional parameters is OK. A driver that accepts only its own parameters refuses
 /// it; its sidecar must then run without `--extra-create-metadata`.
 async fn takes_metadata<C: RpcRequest>(ctx: &TestContext, request: &C) -> Outcome<bool> {
-    match ctx.call(request.clone()).await {
-        Ok(_) => Ok(true),
-        Err(refusal) if refusal.code == Code::InvalidArgument => Ok(false),
-        Err(refusal) => {
-            let due = "OK, or InvalidArgument for unknown parameters";
-            Err(ctx.failure(request, ctx.refusal_text(&refusal), due))
-        }
-    }
+    let due = "OK, or InvalidArgument for unknown parameters";
+    Ok(ctx.ok_or(request.clone(), &[Code::InvalidArgument], due).await?.is_some())
 }
 
 async fn provisioner(ctx: &TestContext) -> Outcome {
@@ -52,10 +46,7 @@ async fn provisioner(ctx: &TestContext) -> Outcome {
     let volume = ctx.created(request.clone()).await?;
     let again = ctx.created(request).await?;
     check(again.volume_id == volume.volume_id, "the same volume", || format!("{again:?}"))?;
-    for _ in 0..2 {
-        ctx.ok(v1::DeleteVolumeRequest { volume_id: volume.volume_id.clone(), ..Default::default() }).await?;
-    }
-    Ok(())
+    ctx.twice(v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() }).await
 }
 
 async fn attacher(ctx: &TestContext) -> Outcome {
@@ -65,17 +56,13 @@ async fn attacher(ctx: &TestContext) -> Outcome {
         "1700000000000-8081-conformance".into(),
     );
     let compares = [ListVolumes, ListVolumesPublishedNodes].into_iter().all(|one| ctx.offers.controller(one));
-    for _ in 0..2 {
-        ctx.ok(life.controller_publish_volume()).await?;
-    }
+    ctx.twice(life.controller_publish_volume()).await?;
     if compares {
         let status = listed_volume(ctx, &life.volume_id).await?.and_then(|one| one.status);
         let has = status.as_ref().is_some_and(|one| one.published_node_ids.contains(&ctx.offers.node_id));
         check(has, "in the list the node that the volume is attached to", || or_nothing(&status))?;
     }
-    for _ in 0..2 {
-        ctx.ok(life.controller_unpublish_volume()).await?;
-    }
+    ctx.twice(life.controller_unpublish_volume()).await?;
     ctx.ok(life.delete_volume()).await.map(drop)
 }
 
@@ -84,22 +71,15 @@ async fn resizer(ctx: &TestContext) -> Outcome {
     let life = VolumeLifecycle::new(ctx, ctx.any_kind()).await?;
     let wanted = life.size().saturating_mul(2);
     for _ in 0..2 {
-        let request = life.controller_expand_volume(wanted);
-        let answer = ctx.ok(request.clone()).await?;
-        // The claim would never be resized.
-        if answer.capacity_bytes < wanted {
-            let came = format!("{} bytes", answer.capacity_bytes);
-            return Err(ctx.failure(&request, came, format!("at least {wanted} bytes")));
-        }
+        // After a smaller size the claim would never be resized.
+        ctx.expanded(life.controller_expand_volume(wanted), wanted).await?;
     }
     let mutable_parameters = ctx.settings.mutable_parameters.of(Rpc::ControllerModifyVolume);
     if ctx.offers.controller(ModifyVolume) && !mutable_parameters.is_empty() {
         let volume_id = life.volume_id.clone();
         let request =
             v1::ControllerModifyVolumeRequest { volume_id, mutable_parameters, ..Default::default() };
-        for _ in 0..2 {
-            ctx.ok(request.clone()).await?;
-        }
+        ctx.twice(request).await?;
     }
     ctx.ok(life.delete_volume()).await.map(drop)
 }
@@ -140,7 +120,7 @@ async fn health_monitor_of_1_13(ctx: &TestContext) -> Outcome {
 }
 
 async fn snapshotter(ctx: &TestContext) -> Outcome {
-    let mut request = request(ctx, &ctx.volume().await?);
+    let mut request = request_of_new_volume(ctx).await?;
     let plain = request.clone();
     let keys = ["volumesnapshot/name", "volumesnapshot/namespace", "volumesnapshotcontent/name"];
     request.parameters.extend(named(&keys));
@@ -154,9 +134,5 @@ async fn snapshotter(ctx: &TestContext) -> Outcome {
         let is_ready = found.first().is_some_and(|one| one.ready_to_use);
         check(is_ready, "the snapshot, ready to use, in the list", || format!("{found:?}"))?;
     }
-    for _ in 0..2 {
-        let snapshot_id = snapshot_id.clone();
-        ctx.ok(v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() }).await?;
-    }
-    Ok(())
+    ctx.twice(v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() }).await
 }

@@ -5,17 +5,18 @@ use std::collections::BTreeSet;
 use csi_proto::ControllerCapability::{CreateDeleteSnapshot, CreateDeleteVolume, GetSnapshot, ListSnapshots};
 use csi_proto::v1;
 use tonic::Code;
-use v1::volume_content_source::{SnapshotSource, Type};
 
+use super::create_volume::validate;
 use super::paging::listed_snapshots;
-use super::snapshots::{BECOMES_READY, cut, request, snapshot};
+use super::snapshots::{BECOMES_READY, cut, request, request_of_new_volume, snapshot};
 use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
+use crate::sources::of_snapshot;
 
 crate::test::tests! { "snapshots", "The ready_to_use Parameter; DeleteVolume, DeleteSnapshot";
     Must "CreateSnapshot returns the same snapshot until it is ready, and it becomes ready or fails", becomes_ready, ["create-snapshot.not-ready-while-processed", "create-snapshot.failure-told", "create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
-    Must "ListSnapshots returns the current state of a snapshot, also before it is ready", listed_as_it_is, ["list-snapshots.current", "list-snapshots.all"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    Must "GetSnapshot returns the current state of a snapshot, also before it is ready", told_as_it_is, ["get-snapshot.current", "get-snapshot.not-ready-too"], [Controller(CreateDeleteSnapshot), Controller(GetSnapshot)];
+    Must "ListSnapshots returns the current state of a snapshot, also before it is ready", listed_as_it_is = as_it_is(listed), ["list-snapshots.current", "list-snapshots.all"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    Must "GetSnapshot returns the current state of a snapshot, also before it is ready", told_as_it_is = as_it_is(get_snapshot), ["get-snapshot.current", "get-snapshot.not-ready-too"], [Controller(CreateDeleteSnapshot), Controller(GetSnapshot)];
     Must "A snapshot that could not be created is not listed", uncut_is_not_listed, ["list-snapshots.cut-only"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
     Must "Each snapshot has its own id", ids_differ, ["create-snapshot.id-is-unique"], [Controller(CreateDeleteSnapshot)];
     Must "A snapshot outlives its volume, or prevents the deletion of the volume", outlives_its_source, ["delete-volume.snapshots-live-on", "delete-volume.in-use"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
@@ -30,19 +31,12 @@ pub(super) async fn listed(ctx: &TestContext, snapshot_id: &str) -> Outcome<Opti
 
 pub(super) async fn get_snapshot(ctx: &TestContext, snapshot_id: &str) -> Outcome<Option<v1::Snapshot>> {
     let request = v1::GetSnapshotRequest { snapshot_id: snapshot_id.to_owned(), ..Default::default() };
-    match ctx.call(request.clone()).await {
-        Ok(answer) => Ok(answer.snapshot),
-        Err(refusal) if refusal.code == Code::NotFound => Ok(None),
-        Err(refusal) => Err(ctx.failure(&request, ctx.refusal_text(&refusal), "OK or NotFound")),
-    }
+    let answer = ctx.ok_or(request, &[Code::NotFound], "OK or NotFound").await?;
+    Ok(answer.and_then(|answer| answer.snapshot))
 }
 
-fn restoring(ctx: &TestContext, snapshot_id: &str) -> v1::CreateVolumeRequest {
-    let source = Type::Snapshot(SnapshotSource { snapshot_id: snapshot_id.to_owned() });
-    v1::CreateVolumeRequest {
-        volume_content_source: Some(v1::VolumeContentSource { r#type: Some(source) }),
-        ..ctx.create(&ctx.name())
-    }
+pub(super) fn restoring(ctx: &TestContext, snapshot_id: &str) -> v1::CreateVolumeRequest {
+    ctx.create_from(of_snapshot(snapshot_id))
 }
 
 /// The answers to repeated calls until the snapshot is ready, and to one more call.
@@ -62,15 +56,14 @@ async fn until_ready(ctx: &TestContext, request: &v1::CreateSnapshotRequest) -> 
 }
 
 async fn becomes_ready(ctx: &TestContext) -> Outcome {
-    let request = request(ctx, &ctx.volume().await?);
+    let request = request_of_new_volume(ctx).await?;
     let all = until_ready(ctx, &request).await?;
     let same = |one: &v1::Snapshot| {
         one.snapshot_id == all[0].snapshot_id && one.creation_time == all[0].creation_time
     };
-    if !all.iter().all(same) || all.last().is_none_or(|one| !one.ready_to_use) {
-        let due = "one snapshot with one creation time, which stays ready after it was ready";
-        return Err(ctx.failure(&request, format!("{all:?}"), due));
-    }
+    let is_ready = all.last().is_some_and(|one| one.ready_to_use);
+    let due = "one snapshot with one creation time, which stays ready after it was ready";
+    ctx.check(&request, is_ready && all.iter().all(same), due, || format!("{all:?}"))?;
     ctx.created(restoring(ctx, &all[0].snapshot_id)).await.map(drop)
 }
 
@@ -90,7 +83,7 @@ async fn as_it_is(
     ctx: &TestContext,
     get_snapshot: impl AsyncFn(&TestContext, &str) -> Outcome<Option<v1::Snapshot>>,
 ) -> Outcome {
-    let request = request(ctx, &ctx.volume().await?);
+    let request = request_of_new_volume(ctx).await?;
     let first = ctx.ok(request.clone()).await?.snapshot.unwrap_or_default();
     let found = get_snapshot(ctx, &first.snapshot_id).await?;
     let is_ready = found.as_ref().is_some_and(|found| found.ready_to_use);
@@ -104,21 +97,13 @@ async fn as_it_is(
     agrees(&ready, get_snapshot(ctx, &ready.snapshot_id).await?, true)
 }
 
-async fn listed_as_it_is(ctx: &TestContext) -> Outcome {
-    as_it_is(ctx, listed).await
-}
-
-async fn told_as_it_is(ctx: &TestContext) -> Outcome {
-    as_it_is(ctx, get_snapshot).await
-}
-
 async fn all_ids(ctx: &TestContext) -> Outcome<BTreeSet<String>> {
     let all = listed_snapshots(ctx, Default::default()).await?;
     Ok(all.into_iter().map(|one| one.snapshot_id).collect())
 }
 
 async fn uncut_is_not_listed(ctx: &TestContext) -> Outcome {
-    let taken = request(ctx, &ctx.volume().await?);
+    let taken = request_of_new_volume(ctx).await?;
     let other = ctx.volume().await?;
     cut(ctx, taken.clone()).await?;
     let before = all_ids(ctx).await?;
@@ -144,7 +129,7 @@ async fn ids_differ(ctx: &TestContext) -> Outcome {
     let other = ctx.volume().await?;
     let mut ids = BTreeSet::new();
     for source in [&one, &one, &other] {
-        ids.insert(cut(ctx, request(ctx, source)).await?.snapshot_id);
+        ids.insert(cut(ctx, request(ctx, &source.volume_id)).await?.snapshot_id);
     }
     check(ids.len() == 3, "three ids for three snapshots", || format!("{ids:?}"))
 }
@@ -162,22 +147,11 @@ async fn is_usable(ctx: &TestContext, snapshot: &v1::Snapshot) -> Outcome {
 
 async fn outlives_its_source(ctx: &TestContext) -> Outcome {
     let snapshot = snapshot(ctx).await?;
-    let volume_id = snapshot.source_volume_id.clone();
-    let delete = v1::DeleteVolumeRequest { volume_id: volume_id.clone(), ..Default::default() };
-    match ctx.call(delete.clone()).await {
-        Ok(_) => {}
-        Err(refusal) if refusal.code == Code::FailedPrecondition => {
-            let volume_capabilities = ctx.create("").volume_capabilities;
-            let asked = v1::ValidateVolumeCapabilitiesRequest {
-                volume_id,
-                volume_capabilities,
-                ..Default::default()
-            };
-            ctx.ok(asked).await?;
-        }
-        Err(refusal) => {
-            return Err(ctx.failure(&delete, ctx.refusal_text(&refusal), "OK or FailedPrecondition"));
-        }
+    let volume = v1::Volume { volume_id: snapshot.source_volume_id.clone(), ..Default::default() };
+    let delete = v1::DeleteVolumeRequest { volume_id: volume.volume_id.clone(), ..Default::default() };
+    let is_kept = ctx.ok_or(delete, &[Code::FailedPrecondition], "OK or FailedPrecondition").await?.is_none();
+    if is_kept {
+        ctx.ok(validate(volume, ctx.create("").volume_capabilities)).await?;
     }
     is_usable(ctx, &snapshot).await
 }
@@ -187,21 +161,11 @@ async fn in_use(ctx: &TestContext) -> Outcome {
     let volume = ctx.created(restoring(ctx, &snapshot.snapshot_id)).await?;
     let delete =
         v1::DeleteSnapshotRequest { snapshot_id: snapshot.snapshot_id.clone(), ..Default::default() };
-    match ctx.call(delete.clone()).await {
-        Ok(_) => {}
-        Err(refusal) if refusal.code == Code::FailedPrecondition => {
-            is_usable(ctx, &snapshot).await?;
-        }
-        Err(refusal) => {
-            return Err(ctx.failure(&delete, ctx.refusal_text(&refusal), "OK or FailedPrecondition"));
-        }
+    let is_kept = ctx.ok_or(delete, &[Code::FailedPrecondition], "OK or FailedPrecondition").await?.is_none();
+    if is_kept {
+        is_usable(ctx, &snapshot).await?;
     }
-    let asked = v1::ValidateVolumeCapabilitiesRequest {
-        volume_id: volume.volume_id,
-        volume_capabilities: ctx.create("").volume_capabilities,
-        ..Default::default()
-    };
-    ctx.ok(asked).await.map(drop)
+    ctx.ok(validate(volume, ctx.create("").volume_capabilities)).await.map(drop)
 }
 
 async fn deleted_is_gone(ctx: &TestContext) -> Outcome {

@@ -3,11 +3,11 @@
 use csi_proto::ControllerCapability::{CreateDeleteSnapshot, GetSnapshot, ListSnapshots};
 use csi_proto::v1;
 use tonic::Code;
-use v1::volume_content_source::{SnapshotSource, Type};
 
-use super::paging::listed_snapshots;
+use super::paging::{each_once, listed_snapshots};
 use crate::context::TestContext;
 use crate::failure::{Outcome, check};
+use crate::sources::of_snapshot;
 
 crate::test::tests! { "snapshots", "Controller Service RPC: CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot";
     Must "The same name and source again return the same snapshot", same_name_same_snapshot, ["create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
@@ -23,9 +23,9 @@ crate::test::tests! { "snapshots", "Controller Service RPC: CreateSnapshot, Dele
     Must "GetSnapshot returns the snapshot; a snapshot that does not exist is NOT_FOUND", get, ["get-snapshot.current", "get-snapshot.missing"], [Controller(GetSnapshot), Controller(CreateDeleteSnapshot)];
 }
 
-pub(super) fn request(ctx: &TestContext, source: &v1::Volume) -> v1::CreateSnapshotRequest {
+pub(super) fn request(ctx: &TestContext, source_volume_id: &str) -> v1::CreateSnapshotRequest {
     v1::CreateSnapshotRequest {
-        source_volume_id: source.volume_id.clone(),
+        source_volume_id: source_volume_id.to_owned(),
         name: ctx.name(),
         parameters: ctx.settings.parameters.of(csi_proto::Rpc::CreateSnapshot),
         ..Default::default()
@@ -52,39 +52,42 @@ pub(super) async fn cut(ctx: &TestContext, request: v1::CreateSnapshotRequest) -
 }
 
 pub(super) async fn snapshot(ctx: &TestContext) -> Outcome<v1::Snapshot> {
-    let volume = ctx.volume().await?;
-    cut(ctx, request(ctx, &volume)).await
+    let request = request_of_new_volume(ctx).await?;
+    cut(ctx, request).await
+}
+
+pub(super) async fn request_of_new_volume(ctx: &TestContext) -> Outcome<v1::CreateSnapshotRequest> {
+    Ok(request(ctx, &ctx.volume().await?.volume_id))
 }
 
 async fn same_name_same_snapshot(ctx: &TestContext) -> Outcome {
-    let request = request(ctx, &ctx.volume().await?);
+    let request = request_of_new_volume(ctx).await?;
     let first = cut(ctx, request.clone()).await?;
     let again = cut(ctx, request.clone()).await?;
     let same = first.snapshot_id == again.snapshot_id && first.creation_time == again.creation_time;
-    if same { Ok(()) } else { Err(ctx.failure(&request, format!("{again:?}"), format!("{first:?}"))) }
+    ctx.check(&request, same, format!("{first:?}"), || format!("{again:?}"))
 }
 
 async fn same_name_other_source(ctx: &TestContext) -> Outcome {
-    let request = request(ctx, &ctx.volume().await?);
+    let request = request_of_new_volume(ctx).await?;
     cut(ctx, request.clone()).await?;
     let other = v1::CreateSnapshotRequest { source_volume_id: ctx.volume().await?.volume_id, ..request };
     ctx.refused(other, &[Code::AlreadyExists], "a snapshot of another volume has this name").await
 }
 
 async fn answer_is_whole(ctx: &TestContext) -> Outcome {
-    let request = request(ctx, &ctx.volume().await?);
+    let request = request_of_new_volume(ctx).await?;
     let snapshot = cut(ctx, request.clone()).await?;
     let whole = !snapshot.snapshot_id.is_empty()
         && snapshot.source_volume_id == request.source_volume_id
         && snapshot.creation_time.is_some_and(|time| time.seconds > 0)
         && snapshot.size_bytes >= 0;
     let due = "an id, the requested source, a time, and a size of 0 or more";
-    if whole { Ok(()) } else { Err(ctx.failure(&request, format!("{snapshot:?}"), due)) }
+    ctx.check(&request, whole, due, || format!("{snapshot:?}"))
 }
 
 async fn missing_source(ctx: &TestContext) -> Outcome {
-    let request = request(ctx, &v1::Volume { volume_id: ctx.name(), ..Default::default() });
-    ctx.fails(request, "the volume does not exist").await
+    ctx.fails(request(ctx, &ctx.name()), "the volume does not exist").await
 }
 
 async fn delete_is_idempotent(ctx: &TestContext) -> Outcome {
@@ -97,11 +100,7 @@ async fn delete_is_idempotent(ctx: &TestContext) -> Outcome {
 
 async fn restore(ctx: &TestContext) -> Outcome {
     let snapshot = snapshot(ctx).await?;
-    let source = v1::VolumeContentSource {
-        r#type: Some(Type::Snapshot(SnapshotSource { snapshot_id: snapshot.snapshot_id })),
-    };
-    let request = v1::CreateVolumeRequest { volume_content_source: Some(source), ..ctx.create(&ctx.name()) };
-    let volume = ctx.created(request).await?;
+    let volume = ctx.created(ctx.create_from(of_snapshot(&snapshot.snapshot_id))).await?;
     let is_new = volume.volume_id != snapshot.source_volume_id;
     check(is_new, "another volume than the snapshot's source", || format!("{volume:?}"))
 }
@@ -121,9 +120,8 @@ async fn listed(ctx: &TestContext) -> Outcome {
         v1::ListSnapshotsRequest { source_volume_id: one.source_volume_id.clone(), ..Default::default() };
     for request in [by_id, by_source] {
         let found = ids(ctx, request.clone()).await?;
-        if found != [one.snapshot_id.clone()] {
-            return Err(ctx.failure(&request, format!("{found:?}"), format!("{} alone", one.snapshot_id)));
-        }
+        let is_alone = found == [one.snapshot_id.clone()];
+        ctx.check(&request, is_alone, format!("{} alone", one.snapshot_id), || format!("{found:?}"))?;
     }
     Ok(())
 }
@@ -133,25 +131,19 @@ async fn unknown_filter(ctx: &TestContext) -> Outcome {
     let unknown_source = v1::ListSnapshotsRequest { source_volume_id: ctx.name(), ..Default::default() };
     for request in [unknown_id, unknown_source] {
         let found = ids(ctx, request.clone()).await?;
-        if !found.is_empty() {
-            return Err(ctx.failure(&request, format!("{found:?}"), "an empty list"));
-        }
+        ctx.check(&request, found.is_empty(), "an empty list", || format!("{found:?}"))?;
     }
     Ok(())
 }
 
 async fn pages(ctx: &TestContext) -> Outcome {
-    let volume = ctx.volume().await?;
+    let volume_id = ctx.volume().await?.volume_id;
     let mut due = Vec::new();
     for _ in 0..5 {
-        due.push(cut(ctx, request(ctx, &volume)).await?.snapshot_id);
+        due.push(cut(ctx, request(ctx, &volume_id)).await?.snapshot_id);
     }
     let all = ids(ctx, v1::ListSnapshotsRequest { max_entries: 2, ..Default::default() }).await?;
-    for id in due {
-        let times = all.iter().filter(|one| **one == id).count();
-        check(times == 1, "each snapshot once in all pages", || format!("snapshot {id}: {times} times"))?;
-    }
-    Ok(())
+    each_once("snapshot", &all, &due)
 }
 
 async fn bad_token(ctx: &TestContext) -> Outcome {
@@ -167,15 +159,10 @@ async fn get(ctx: &TestContext) -> Outcome {
     let snapshot = snapshot(ctx).await?;
     let request = v1::GetSnapshotRequest { snapshot_id: snapshot.snapshot_id.clone(), ..Default::default() };
     let found = ctx.ok(request.clone()).await?.snapshot;
-    if found.as_ref().is_none_or(|found| {
-        found.snapshot_id != snapshot.snapshot_id || found.source_volume_id != snapshot.source_volume_id
-    }) {
-        return Err(ctx.failure(&request, format!("{found:?}"), format!("{snapshot:?}")));
-    }
-    ctx.refused(
-        v1::GetSnapshotRequest { snapshot_id: ctx.name(), ..request },
-        &[Code::NotFound],
-        "the snapshot does not exist",
-    )
-    .await
+    let is_it = found.as_ref().is_some_and(|found| {
+        found.snapshot_id == snapshot.snapshot_id && found.source_volume_id == snapshot.source_volume_id
+    });
+    ctx.check(&request, is_it, format!("{snapshot:?}"), || format!("{found:?}"))?;
+    let missing = v1::GetSnapshotRequest { snapshot_id: ctx.name(), ..request };
+    ctx.refused(missing, &[Code::NotFound], "the snapshot does not exist").await
 }

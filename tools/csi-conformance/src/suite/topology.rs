@@ -4,6 +4,7 @@ use csi_proto::ControllerCapability::{CreateDeleteVolume, GetCapacity};
 use csi_proto::v1;
 use tonic::Code;
 
+use super::capacity::has_no_room;
 use crate::context::TestContext;
 use crate::failure::{Outcome, check};
 
@@ -44,10 +45,9 @@ async fn met(ctx: &TestContext) -> Outcome {
     let request = create(ctx, vec![here(ctx)], vec![here(ctx)]);
     let volume = ctx.created(request.clone()).await?;
     let places = &volume.accessible_topology;
-    if !places.is_empty() && !places.iter().any(|place| usable_from(place, &here(ctx))) {
-        let due = format!("a volume that is accessible from {:?}", here(ctx).segments);
-        return Err(ctx.failure(&request, format!("a volume that is accessible from {places:?}"), due));
-    }
+    let is_here = places.is_empty() || places.iter().any(|place| usable_from(place, &here(ctx)));
+    let due = format!("a volume that is accessible from {:?}", here(ctx).segments);
+    ctx.check(&request, is_here, due, || format!("a volume that is accessible from {places:?}"))?;
     let again = ctx.created(request).await?;
     check(again.volume_id == volume.volume_id, "the same volume", || again.volume_id.clone())?;
     check(again.accessible_topology == *places, "the same topology", || format!("{again:?}"))
@@ -88,20 +88,11 @@ async fn two_cases(ctx: &TestContext) -> Outcome {
 async fn no_room_elsewhere(ctx: &TestContext) -> Outcome {
     let parameters = ctx.settings.parameters.of(csi_proto::Rpc::CreateVolume);
     let request = v1::GetCapacityRequest {
-        parameters: parameters.clone(),
+        parameters,
         accessible_topology: Some(elsewhere(ctx)),
         ..Default::default()
     };
-    match ctx.call(request.clone()).await {
-        Ok(answer) if answer.available_capacity > 0 => {
-            return Err(ctx.failure(&request, format!("{answer:?}"), "no capacity for an unknown topology"));
-        }
-        Ok(_) => {}
-        Err(refusal) if refusal.code == Code::InvalidArgument => {}
-        Err(refusal) => {
-            return Err(ctx.failure(&request, ctx.refusal_text(&refusal), "0 bytes, or InvalidArgument"));
-        }
-    }
+    has_no_room(ctx, &request, "no capacity for an unknown topology").await?;
     let here = v1::GetCapacityRequest { accessible_topology: Some(here(ctx)), ..request };
     ctx.ok(here).await.map(drop)
 }

@@ -23,9 +23,8 @@ type Entries = Vec<v1::volume_health::VolumeHealthEntry>;
 async fn health_entries(ctx: &TestContext) -> Outcome<Entries> {
     let request = v1::ControllerGetVolumeHealthRequest { volume_id: id(ctx), ..Default::default() };
     let health = ctx.ok(request.clone()).await?.volume_health.unwrap_or_default();
-    if health.volume_id != id(ctx) || health.health_statuses.is_empty() {
-        return Err(ctx.failure(&request, format!("{health:?}"), "this volume, with its problem"));
-    }
+    let is_told = health.volume_id == id(ctx) && !health.health_statuses.is_empty();
+    ctx.check(&request, is_told, "this volume, with its problem", || format!("{health:?}"))?;
     Ok(health.health_statuses)
 }
 

@@ -69,8 +69,7 @@ impl Reading {
 
 /// A published volume, and the size of the file that these tests write.
 async fn published(ctx: &TestContext) -> Outcome<(VolumeLifecycle, std::path::PathBuf, u64)> {
-    let mut life = VolumeLifecycle::new(ctx, Kind::Files).await?;
-    let target = life.arrive().await?;
+    let (life, target) = VolumeLifecycle::published(ctx, Kind::Files).await?;
     let size = (life.size().unsigned_abs() / 4).min(LARGEST);
     Ok((life, target, size))
 }

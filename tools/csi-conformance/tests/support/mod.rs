@@ -31,8 +31,11 @@ impl Places {
         format!("unix://{}", self.of(name).display()).parse().unwrap()
     }
 
-    pub(crate) fn kit(&self, endpoint: Endpoint) -> Kit {
-        let kit = Kit::new(endpoint).strict().deadline(Duration::from_secs(30)).journal(self.of("journal"));
+    pub(crate) fn kit(&self) -> Kit {
+        let kit = Kit::new(self.endpoint("csi.sock"))
+            .strict()
+            .deadline(Duration::from_secs(30))
+            .journal(self.of("journal"));
         kit.staging(self.of("staging")).target(self.of("target"))
     }
 
@@ -74,6 +77,14 @@ pub(crate) fn in_private<T: Send>(test: impl AsyncFnOnce() -> T + Send) -> T {
 
 pub(crate) fn mounts_below(path: &Path) -> usize {
     csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point.starts_with(path)).count()
+}
+
+/// Runs a kit whose tests this plugin passes.
+pub(crate) async fn conforms(plugin: Plugin, places: &Places, kit: Kit) -> Report {
+    let report = with_plugin(plugin, &places.endpoint("csi.sock"), kit.run()).await.unwrap();
+    print(&report);
+    report.assert_ok();
+    report
 }
 
 pub(crate) fn print(report: &Report) {

@@ -3,16 +3,22 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use csi_core::client::Client;
 use csi_core::{Endpoint, Rpc, Service as CsiService};
-use csi_proto::raw::RawCodec;
+use csi_proto::RpcRequest;
+use csi_proto::internal::RawCodec;
 use prost::Message;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
-use tonic::server::{Grpc, NamedService, ServerStreamingService};
+use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::server::Grpc;
+use tonic::transport::Server;
 use tonic::{Request, Response, Status};
+use tower::service_fn;
+
+use crate::memory::Memory;
+use crate::support::{Places, with_plugin};
 
 /// The bytes of an answer. For a stream, its messages in sequence, each preceded by its length.
 pub(crate) type Answer = Result<Vec<u8>, Status>;
@@ -20,10 +26,50 @@ pub(crate) type Answer = Result<Vec<u8>, Status>;
 pub(crate) type Fault =
     Arc<dyn Fn(Rpc, Vec<u8>, Behind) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>;
 
+pub(crate) fn fault<F: Future<Output = Answer> + Send + 'static>(
+    on: impl Fn(Rpc, Vec<u8>, Behind) -> F + Send + Sync + 'static,
+) -> Fault {
+    Arc::new(move |rpc, bytes, behind| Box::pin(on(rpc, bytes, behind)))
+}
+
+/// A fault that keeps state between calls.
+pub(crate) fn with_state<S: Send + Sync + 'static, F: Future<Output = Answer> + Send + 'static>(
+    state: S,
+    on: impl Fn(Arc<S>, Rpc, Vec<u8>, Behind) -> F + Send + Sync + 'static,
+) -> Fault {
+    let state = Arc::new(state);
+    fault(move |rpc, bytes, behind| on(state.clone(), rpc, bytes, behind))
+}
+
+/// The request, if the call is of its RPC.
+pub(crate) fn asked<R: RpcRequest>(rpc: Rpc, bytes: &[u8]) -> Option<R> {
+    (rpc == R::RPC).then(|| R::decode(bytes).unwrap())
+}
+
+/// A fault in the RPC of this request; calls of other RPCs go to the driver unchanged.
+pub(crate) fn only<R: RpcRequest, F: Future<Output = Result<R::Answer, Status>> + Send + 'static>(
+    on: impl Fn(R, Behind) -> F + Send + Sync + 'static,
+) -> Fault {
+    fault(move |rpc, bytes, behind| -> Pin<Box<dyn Future<Output = Answer> + Send>> {
+        match asked(rpc, &bytes) {
+            Some(request) => {
+                let answer = on(request, behind);
+                Box::pin(async move { Ok(answer.await?.encode_to_vec()) })
+            }
+            None => Box::pin(async move { behind.call(rpc, bytes).await }),
+        }
+    })
+}
+
 #[derive(Clone)]
 pub(crate) struct Behind(Client);
 
 impl Behind {
+    pub(crate) async fn ask<R: RpcRequest>(&self, request: &R) -> Result<R::Answer, Status> {
+        let answer = self.call(R::RPC, request.encode_to_vec()).await?;
+        Ok(R::Answer::decode(&*answer).unwrap())
+    }
+
     pub(crate) async fn call(&self, rpc: Rpc, bytes: Vec<u8>) -> Answer {
         let mut grpc = tonic::client::Grpc::new(self.0.channel());
         grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
@@ -74,65 +120,11 @@ fn messages(rpc: Rpc, mut answer: &[u8]) -> Vec<Result<Vec<u8>, Status>> {
     std::iter::from_fn(next).collect()
 }
 
-#[derive(Clone)]
-struct Proxy {
-    fault: Fault,
-    behind: Behind,
-}
-
-const SERVICES: [&str; 5] = [
-    "csi.v1.Identity",
-    "csi.v1.Controller",
-    "csi.v1.GroupController",
-    "csi.v1.SnapshotMetadata",
-    "csi.v1.Node",
-];
-
-/// One of the services, by its place in the list.
-#[derive(Clone)]
-struct Served<const SERVICE: usize>(Proxy);
-
-impl<const SERVICE: usize> NamedService for Served<SERVICE> {
-    const NAME: &'static str = SERVICES[SERVICE];
-}
-
-impl<const SERVICE: usize, B> Service<http::Request<B>> for Served<SERVICE>
-where
-    B: Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<tonic::body::Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let call = Call { proxy: self.0.clone(), rpc: Rpc::from_path(request.uri().path()).unwrap() };
-        Box::pin(async move { Ok(Grpc::new(RawCodec).server_streaming(call, request).await) })
-    }
-}
-
-struct Call {
-    proxy: Proxy,
-    rpc: Rpc,
-}
-
-impl ServerStreamingService<Vec<u8>> for Call {
-    type Response = Vec<u8>;
-    type ResponseStream = tokio_stream::Iter<std::vec::IntoIter<Result<Vec<u8>, Status>>>;
-    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
-
-    fn call(&mut self, request: Request<Vec<u8>>) -> Self::Future {
-        let rpc = self.rpc;
-        let Proxy { fault, behind } = self.proxy.clone();
-        Box::pin(async move {
-            let answer = fault(rpc, request.into_inner(), behind).await?;
-            Ok(Response::new(tokio_stream::iter(messages(rpc, &answer))))
-        })
-    }
+/// Serves the driver in memory, with this fault, at `csi.sock` of these places until `work` ends.
+pub(crate) async fn faulty<T>(places: &Places, fault: Fault, work: impl Future<Output = T>) -> T {
+    let behind = places.endpoint("behind.sock");
+    let plugin = Memory::directories(places.of("volumes")).plugin();
+    with_plugin(plugin, &behind, with_fault(fault, &places.endpoint("csi.sock"), &behind, work)).await
 }
 
 /// Serves the faulty driver at `endpoint` until `work` ends. The correct driver serves at `behind`.
@@ -142,15 +134,20 @@ pub(crate) async fn with_fault<T>(
     behind: &Endpoint,
     work: impl Future<Output = T>,
 ) -> T {
-    let proxy = Proxy { fault, behind: Behind(Client::new(behind)) };
+    let behind = Behind(Client::new(behind));
+    // The same for every service, whose name is in the path.
+    let service = service_fn(move |request: http::Request<Body>| {
+        let rpc = Rpc::from_path(request.uri().path()).unwrap();
+        let fault = fault.clone();
+        let behind = behind.clone();
+        let call = service_fn(move |request: Request<Vec<u8>>| {
+            let answer = fault(rpc, request.into_inner(), behind.clone());
+            async move { Ok(Response::new(tokio_stream::iter(messages(rpc, &answer.await?)))) }
+        });
+        async move { Ok::<_, Infallible>(Grpc::new(RawCodec).server_streaming(call, request).await) }
+    });
     let listener = tokio::net::UnixListener::bind(endpoint.path()).unwrap();
-    let server = tonic::transport::Server::builder()
-        .add_service(Served::<0>(proxy.clone()))
-        .add_service(Served::<1>(proxy.clone()))
-        .add_service(Served::<2>(proxy.clone()))
-        .add_service(Served::<3>(proxy.clone()))
-        .add_service(Served::<4>(proxy))
-        .serve_with_incoming(UnixListenerStream::new(listener));
+    let server = Server::builder().serve_with_incoming(service, UnixListenerStream::new(listener));
     let server = tokio::spawn(server);
     let result = work.await;
     server.abort();

@@ -27,18 +27,23 @@ impl Mounter {
     /// # Errors
     /// [`Unresponsive`](ErrorKind::Unresponsive): the mounter does not answer, or the daemon can't be killed.
     pub fn end(&self, place: &Path, limit: Duration) -> Result<()> {
-        match self.try_end(place, limit) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            ended => ended?,
-        }
-        self.forget_pod(place);
+        self.end_daemon(place, limit)?;
+        self.forget(place);
         Ok(())
+    }
+
+    /// Ends the daemon of a place that stays a volume's: what is known about the place is kept.
+    pub(in crate::flow::fuse) fn end_daemon(&self, place: &Path, limit: Duration) -> Result<()> {
+        match self.try_end(place, limit) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            ended => ended,
+        }
     }
 
     pub(super) fn try_end(&self, place: &Path, limit: Duration) -> Result<()> {
         let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let request = request("end", place).number(millis);
-        self.ask(place, &request, limit + 2 * MESSAGE_TIME_LIMIT).map(drop)
+        self.ask(place, &request, limit.saturating_add(2 * MESSAGE_TIME_LIMIT)).map(drop)
     }
 
     /// The daemon of a place, as its mounter knows it.
@@ -168,8 +173,10 @@ impl Answer {
 }
 
 /// The kinds of errors that a mounter returns, and their words in an answer.
-const KINDS: [(ErrorKind, &str); 6] = [
+const KINDS: [(ErrorKind, &str); 7] = [
     (ErrorKind::Busy, "busy"),
+    // As without a mounter: another one takes the daemon later.
+    (ErrorKind::NotFound, "ending"),
     (ErrorKind::InvalidInput, "invalid"),
     (ErrorKind::MissingTool, "missing"),
     (ErrorKind::PermissionDenied, "denied"),

@@ -1,6 +1,7 @@
 //! The driver's handle of its mounters: where they are, and which of their daemons this process follows.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -87,11 +88,31 @@ impl Mounter {
         pods.get(place).cloned()
     }
 
-    /// The namespace of the pods, if it is in pods.
-    pub fn namespace(&self) -> Option<&str> {
+    /// The namespace of the pods, if they are [made for each volume](Self::in_pod_of_volume): for csi-kube's `FusePods`.
+    pub fn namespace_of_volumes(&self) -> Option<&str> {
         match &self.0.location {
-            Location::Pods { namespace, .. } => Some(namespace),
-            Location::Directory(_) => None,
+            Location::Pods { namespace, pods: Pods::OfPlace, .. } => Some(namespace),
+            Location::Pods { .. } | Location::Directory(_) => None,
+        }
+    }
+
+    /// The daemons of staged volumes that this process has started or found, for metrics.
+    pub fn daemons(&self) -> Vec<MounterDaemon> {
+        self.followers().daemons.values().cloned().collect()
+    }
+
+    /// Why the daemon of a place has died, in the words of its mounter: how it ended, `killed: over its memory limit of N
+    /// bytes` if that is why, and the last lines that it printed. `None` if it runs, if the place was unstaged, or if
+    /// another process followed it. If the whole pod has ended, nobody here knows why.
+    pub fn last_end(&self, place: &Path) -> Option<String> {
+        self.followers().last_ends.get(place).cloned()
+    }
+
+    pub(super) fn set_last_end(&self, place: &Path, reason: String) {
+        let mut followers = self.followers();
+        // The next stage was faster.
+        if !followers.by_place.contains_key(place) {
+            followers.last_ends.insert(place.to_owned(), reason);
         }
     }
 
@@ -114,9 +135,12 @@ impl Mounter {
         &self.0.location
     }
 
-    /// Forgets the pod of a place: the next volume there has another one.
-    pub(super) fn forget_pod(&self, place: &Path) {
+    /// Forgets a place: the next volume there has another pod.
+    pub(super) fn forget(&self, place: &Path) {
         self.0.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(place);
+        let mut followers = self.followers();
+        followers.last_ends.remove(place);
+        followers.daemons.remove(place);
     }
 
     fn followers(&self) -> MutexGuard<'_, Followers> {
@@ -130,9 +154,22 @@ impl Mounter {
 
     /// Counts a thread that follows the daemon of a place by this connection. It takes the place of an earlier one, whose
     /// connection ends.
-    pub(super) fn add_follower(&self, place: &Path, connection: Option<UnixStream>) -> u64 {
+    pub(super) fn add_follower(
+        &self,
+        place: &Path,
+        connection: Option<UnixStream>,
+        identity: Option<OsString>,
+        begun: Begun,
+    ) -> u64 {
         let mut followers = self.followers();
+        let first = MounterDaemon { identity, is_running: true, restarts: 0 };
+        let again = |known: &mut MounterDaemon| {
+            known.is_running = true;
+            known.restarts += u64::from(begun == Begun::Started);
+        };
+        followers.daemons.entry(place.to_owned()).and_modify(again).or_insert(first);
         followers.last += 1;
+        followers.last_ends.remove(place);
         let number = followers.last;
         let earlier = followers.by_place.insert(place.to_owned(), (number, connection));
         if let Some((_, Some(connection))) = earlier {
@@ -143,21 +180,34 @@ impl Mounter {
 
     /// Whether this thread still is the one that follows the daemon of the place.
     pub(super) fn is_follower(&self, place: &Path, number: u64) -> bool {
-        self.followers().by_place.get(place).is_some_and(|(known, _)| *known == number)
+        self.followers().is_follower(place, number)
     }
 
-    /// Another connection of this thread.
-    pub(super) fn set_connection(&self, place: &Path, number: u64, connection: Option<UnixStream>) {
-        if let Some(known) = self.followers().by_place.get_mut(place).filter(|(known, _)| *known == number) {
+    /// The daemon that this thread follows has ended; the next one can continue its mount.
+    pub(super) fn daemon_ended(&self, place: &Path, number: u64) {
+        self.followers().change(place, number, |daemon| daemon.is_running = false);
+    }
+
+    /// The next daemon has continued the mount, by this connection if it is another one.
+    pub(super) fn daemon_continued(&self, place: &Path, number: u64, connection: Option<UnixStream>) {
+        let mut followers = self.followers();
+        followers.change(place, number, |daemon| {
+            daemon.is_running = true;
+            daemon.restarts += 1;
+        });
+        if let Some(known) = followers.by_place.get_mut(place).filter(|(known, _)| *known == number)
+            && connection.is_some()
+        {
             known.1 = connection;
         }
     }
 
     /// Returns whether this thread was the one.
     pub(super) fn remove_follower(&self, place: &Path, number: u64) -> bool {
-        let is_it = self.is_follower(place, number);
+        let mut followers = self.followers();
+        let is_it = followers.is_follower(place, number);
         if is_it {
-            self.followers().by_place.remove(place);
+            followers.by_place.remove(place);
         }
         is_it
     }
@@ -168,6 +218,43 @@ impl Mounter {
 struct Followers {
     by_place: BTreeMap<PathBuf, (u64, Option<UnixStream>)>,
     last: u64,
+    /// Why the daemons of places have died that have no other one yet.
+    last_ends: BTreeMap<PathBuf, String>,
+    daemons: BTreeMap<PathBuf, MounterDaemon>,
+}
+
+impl Followers {
+    fn is_follower(&self, place: &Path, number: u64) -> bool {
+        self.by_place.get(place).is_some_and(|(known, _)| *known == number)
+    }
+
+    /// Changes what is known about the daemon that this thread follows.
+    fn change(&mut self, place: &Path, number: u64, change: impl FnOnce(&mut MounterDaemon)) {
+        let is_it = self.is_follower(place, number);
+        if let Some(daemon) = self.daemons.get_mut(place).filter(|_| is_it) {
+            change(daemon);
+        }
+    }
+}
+
+/// How this process comes to a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begun {
+    Started,
+    /// It runs already.
+    Found,
+}
+
+/// What [`Mounter::daemons`] knows about the daemon of a staged volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MounterDaemon {
+    /// What it serves: [`FuseDaemon::identity`](crate::flow::fuse::FuseDaemon::identity).
+    pub identity: Option<OsString>,
+    /// Whether it runs. Otherwise its filesystem waits for the next one, or is lost.
+    pub is_running: bool,
+    /// How often it was started again, since the volume was staged or this process has started.
+    pub restarts: u64,
 }
 
 /// The source of a mount whose daemon has a pod of its own.

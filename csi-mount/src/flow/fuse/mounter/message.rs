@@ -5,11 +5,15 @@ use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+
+use super::socket::MESSAGE_TIME_LIMIT;
+use crate::sys::deadline::deadline;
 
 /// The longest message, in bytes: arguments and credentials.
 const MOST: usize = 4 << 20;
@@ -71,8 +75,10 @@ impl Message {
         stream.write_all(&body)
     }
 
-    /// Returns `None` if the other side has closed the connection.
-    pub(super) fn receive(mut stream: &UnixStream) -> io::Result<Option<Self>> {
+    /// Waits for a message for as long as the stream's time limit, and then for at most as long for its rest. Returns `None`
+    /// if the other side has closed the connection.
+    pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Self>> {
+        let limit = stream.read_timeout()?;
         let mut header = [0; 4];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut attached = RecvAncillaryBuffer::new(&mut space);
@@ -85,15 +91,33 @@ impl Message {
             RecvAncillaryMessage::ScmRights(mut files) => files.next(),
             _ => None,
         });
-        stream.read_exact(&mut header[received.bytes..])?;
+        let deadline = deadline(limit.unwrap_or(MESSAGE_TIME_LIMIT));
+        read_by(deadline, stream, &mut header[received.bytes..])?;
         let length = u32::from_le_bytes(header) as usize;
         if length > MOST {
             return Err(invalid("a message is too long"));
         }
         let mut body = vec![0; length];
-        stream.read_exact(&mut body)?;
+        read_by(deadline, stream, &mut body)?;
+        stream.set_read_timeout(limit)?;
         Ok(Some(Self { words: words(&body)?, device }))
     }
+}
+
+/// Fills the buffer. Each byte that comes would begin a time limit of the stream again.
+fn read_by(deadline: Instant, mut stream: &UnixStream, mut buffer: &mut [u8]) -> io::Result<()> {
+    while !buffer.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match stream.read(buffer) {
+            Ok(_) if left.is_zero() => return Err(io::ErrorKind::WouldBlock.into()),
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => buffer = &mut buffer[length..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn words(mut body: &[u8]) -> io::Result<VecDeque<Vec<u8>>> {
@@ -142,6 +166,23 @@ mod tests {
         assert!(second.device.is_none());
         sender.join().unwrap();
         assert!(Message::receive(&other).unwrap().is_none(), "it is closed");
+    }
+
+    /// Each of the bytes comes within the time limit of a read.
+    #[test]
+    fn a_message_that_comes_byte_by_byte_is_given_up() {
+        let (mut one, other) = UnixStream::pair().unwrap();
+        other.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let sender = std::thread::spawn(move || {
+            one.write_all(&100_u32.to_le_bytes()).unwrap();
+            while one.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let error = Message::receive(&other).map(drop).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+        drop(other);
+        sender.join().unwrap();
     }
 
     #[test]

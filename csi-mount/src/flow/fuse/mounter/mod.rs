@@ -35,8 +35,8 @@ mod server;
 mod session;
 mod socket;
 
-pub use handle::Mounter;
 pub(super) use handle::source_with_pod;
+pub use handle::{Mounter, MounterDaemon};
 pub use server::MounterServer;
 
 /// The first word of each request. A driver and a mounter of different versions can meet, because the mounter's pod is

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::daemon::First;
 use super::super::device::{is_connected, repeat_requests};
-use super::super::memory::{over_memory_limit, remove_group};
+use super::super::memory::remove_group;
 use super::super::output::Output;
 use super::super::processes::{DaemonStart, Processes};
 use super::super::start::ended_text;
@@ -100,6 +100,10 @@ impl MounterServer {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
+        }
+        // The daemons of a container end with its first process, and their files stay in the pod.
+        if std::process::id() == 1 {
+            credentials::remove_all();
         }
         let listener = UnixListener::bind(&path).map_err(failed)?;
         Ok(Arc::new(Self { listener, state: Mutex::default(), changed: Condvar::new() }))
@@ -186,7 +190,7 @@ impl MounterServer {
             "serve" => self.serve_place(place, request, First::IsFirst, connection),
             "continue" => self.serve_place(place, request, First::Continues, connection),
             "attach" => self.attach(&place, connection),
-            "renew" => self.renew(&place, request.next_daemon()?).send(connection),
+            "renew" => self.renew(&place, received(&mut request)?).send(connection),
             "end" => {
                 let limit = Duration::from_millis(request.next_number()?);
                 self.end(&place, limit).send(connection)
@@ -210,11 +214,16 @@ impl MounterServer {
         first: First,
         connection: &UnixStream,
     ) -> io::Result<()> {
-        let daemon = request.next_daemon()?;
+        let daemon = received(&mut request)?;
         let device = request.device.take().ok_or_else(|| invalid("the device is missing"))?;
         let mut state = self.state();
+        // Another start can have held the lock until the driver gave up and undid its stage.
+        if !is_open(connection) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         if state.is_draining {
-            return refused(ErrorKind::Busy, "the pod of its daemon is about to end").send(connection);
+            let text = "the pod of its daemon is about to end; the next pod takes it";
+            return refused(ErrorKind::NotFound, text).send(connection);
         }
         if state.daemons.contains_key(&place) {
             return refused(ErrorKind::Busy, "a daemon serves this place already").send(connection);
@@ -246,6 +255,7 @@ impl MounterServer {
         if first == First::Continues {
             repeat_requests("continue the mount at", &device, place)?;
         }
+        let watched = device.try_clone().map_err(|error| Error::os(SERVE, place, error))?;
         // Left by a mounter that was killed, outside of a container.
         Processes::for_place(place).kill(Vec::new())?;
         let start = DaemonStart::new(place, daemon.identity.as_deref());
@@ -262,7 +272,7 @@ impl MounterServer {
             .as_ref()
             .map_or_else(|| place.display().to_string(), |name| name.to_string_lossy().into_owned());
         let at_end = move |end: &DaemonEnd| server.ended(&own_place, number, end);
-        watch_started(place, name, child, &output, &daemon, processes.clone(), at_end);
+        watch_started(Some(watched), name, child, &output, &daemon, processes.clone(), at_end);
         let quick_ends = quick_ends.unwrap_or(0);
         let served =
             Served { daemon, device, processes, child: pid, number, quick_ends, is_ending: false, followers };
@@ -279,8 +289,8 @@ impl MounterServer {
             return;
         }
         let Some(served) = state.daemons.remove(place) else { return };
-        let mut reason = ended_text(end.status, place, &end.last_lines);
-        let over = over_memory_limit(place);
+        let over = served.daemon.memory_reason(place);
+        let mut reason = ended_text(end.status, &over, &end.last_lines);
         remove_group(place);
         let Served { daemon, device, quick_ends, is_ending, mut followers, .. } = served;
         let quick_ends = if end.lived > QUICK { 0 } else { quick_ends + 1 };
@@ -306,7 +316,8 @@ impl MounterServer {
         }
         credentials::remove(place);
         tracing::info!(at = %place.display(), "{reason}");
-        let event = Message::new("ended").word(&reason).word(format!("{over}{}", end.last_lines));
+        let event =
+            Message::new("ended").word(&reason).word(format!("{}{over}{}", end.how(), end.last_lines));
         followers.drain(..).for_each(|follower| drop(event.send(&follower)));
         self.changed.notify_all();
     }
@@ -339,7 +350,11 @@ impl MounterServer {
 
     fn end(&self, place: &Path, limit: Duration) -> Message {
         let mut state = self.state();
-        let Some(served) = state.daemons.get_mut(place) else { return Message::new("unknown") };
+        let Some(served) = state.daemons.get_mut(place) else {
+            // Those that a killed mounter has left.
+            credentials::remove(place);
+            return Message::new("unknown");
+        };
         served.is_ending = true;
         let processes = served.processes.clone();
         let is_gone = |state: &State| !state.daemons.contains_key(place);
@@ -358,6 +373,11 @@ impl MounterServer {
         }
         refused(ErrorKind::Unresponsive, "its daemon was killed and has not ended")
     }
+}
+
+/// A daemon that this process starts.
+fn received(request: &mut Message) -> io::Result<FuseDaemon> {
+    Ok(FuseDaemon { is_in_mounter: true, ..request.next_daemon()? })
 }
 
 /// Whether the other side has not closed the connection.
@@ -380,5 +400,37 @@ fn reap_orphans(state: &State) {
         && !own(pid)
     {
         let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::{request, serve_request};
+    use super::*;
+
+    /// What the server does with a request whose driver has gone before, or waits for the answer.
+    fn asked(server: &Arc<MounterServer>, request: &Message, is_waiting: bool) {
+        let (driver, connection) = UnixStream::pair().unwrap();
+        request.send(&driver).unwrap();
+        let waiting = is_waiting.then_some(driver);
+        // An error is logged.
+        let _ = server.answer(&connection);
+        drop(waiting);
+    }
+
+    /// The driver has undone its stage, and nobody would end the daemon.
+    #[test]
+    fn a_request_that_was_given_up_starts_no_daemon() {
+        let directory = tempfile::tempdir().unwrap();
+        let server = MounterServer::bind(directory.path()).unwrap();
+        let place = Path::new("/no/such/place/of/a/mounter");
+        let daemon = FuseDaemon::new("sleep").arg("600");
+        let device = || Some(fs::File::open("/dev/null").unwrap().into());
+        for (is_waiting, expected) in [(false, 0), (true, 1)] {
+            asked(&server, &serve_request(First::IsFirst, place, &daemon, device()), is_waiting);
+            assert_eq!(server.state().daemons.len(), expected);
+        }
+        asked(&server, &request("end", place).number(0), true);
+        assert!(server.state().daemons.is_empty());
     }
 }

@@ -12,9 +12,10 @@ use super::super::FuseDaemon;
 use super::super::daemon::First;
 use super::super::daemon_start_lock::{DaemonStartLock, lock_threads};
 use super::super::device::is_connected;
-use super::super::watch::{AtEnd, DaemonEnd, DaemonRun, spawn};
+use super::super::recover::{after_end, has_died};
+use super::super::watch::{DaemonEnd, DaemonRun, spawn};
 use super::client::{request, serve_request};
-use super::handle::Mounter;
+use super::handle::{Begun, Mounter};
 use super::message::Message;
 use super::socket::MESSAGE_TIME_LIMIT;
 use crate::error::{Error, ErrorKind, Result};
@@ -37,7 +38,6 @@ impl Mounter {
         staging: &Target,
         daemon: &FuseDaemon,
         run: DaemonRun,
-        at_end: AtEnd,
     ) -> Result<Receiver<String>> {
         // A daemon that a killed stage has left, without a mount.
         self.try_end(staging.path(), Duration::ZERO)?;
@@ -46,34 +46,29 @@ impl Mounter {
         let (connection, _) = self.ask(staging.path(), &request, daemon.ready_time_limit)?;
         // Its users get an error when the only process that has it open ends.
         let device = request.device.filter(|_| daemon.is_continued);
-        Ok(self.follow(run, daemon.clone(), connection, device, at_end))
+        Ok(self.follow(run, daemon.clone(), connection, device, Begun::Started))
     }
 
     /// Gives a daemon that runs its new credentials, and follows it.
-    pub(in crate::flow::fuse) fn renew(
-        &self,
-        staging: &Target,
-        daemon: &FuseDaemon,
-        at_end: AtEnd,
-    ) -> Result<()> {
+    pub(in crate::flow::fuse) fn renew(&self, staging: &Target, daemon: &FuseDaemon) -> Result<()> {
         let place = staging.path();
         // The mounter does not know a daemon that an earlier version of the driver has started as its child.
         let Some(attached) = self.attach(place)? else { return Ok(()) };
         self.ask(place, &request("renew", place).daemon(daemon), MESSAGE_TIME_LIMIT)?;
         let run = DaemonRun::new(staging, daemon, 0);
-        drop(self.follow(run, daemon.clone(), attached.connection, attached.device, at_end));
+        drop(self.follow(run, daemon.clone(), attached.connection, attached.device, Begun::Found));
         Ok(())
     }
 
     /// Follows a daemon that runs, for a driver that has just started.
-    pub(in crate::flow::fuse) fn resume(&self, staging: &Target, at_end: AtEnd) -> Result<()> {
+    pub(in crate::flow::fuse) fn resume(&self, staging: &Target) -> Result<()> {
         if self.is_followed(staging.path()) {
             return Ok(());
         }
         if let Some(attached) = self.attach(staging.path())? {
             // The next stage brings what it takes to start it again.
             let run = DaemonRun::new(staging, &attached.daemon, 0);
-            drop(self.follow(run, attached.daemon, attached.connection, attached.device, at_end));
+            drop(self.follow(run, attached.daemon, attached.connection, attached.device, Begun::Found));
         }
         Ok(())
     }
@@ -85,21 +80,25 @@ impl Mounter {
         daemon: FuseDaemon,
         connection: UnixStream,
         device: Option<OwnedFd>,
-        at_end: AtEnd,
+        begun: Begun,
     ) -> Receiver<String> {
         let (sender, ended) = channel();
         let place = run.staging.clone();
-        let number = self.add_follower(&place, connection.try_clone().ok());
+        let identity = daemon.identity.clone();
+        let number = self.add_follower(&place, connection.try_clone().ok(), identity, begun);
         let follower = Follower { mounter: self.clone(), place, daemon, number, device };
         spawn(move || {
-            let begun = Instant::now();
+            let since = Instant::now();
             let mounter = follower.mounter.clone();
             let (reason, last_lines) = follower.until_end(connection);
             // Once the mount is ready, nobody receives this.
-            let _ = sender.send(reason);
+            let _ = sender.send(reason.clone());
             // A later stage can have started the next daemon already, or another thread follows this one.
             if mounter.remove_follower(&run.staging, number) {
-                at_end(run, &DaemonEnd { lived: begun.elapsed(), status: None, last_lines });
+                if has_died(&run.staging) {
+                    mounter.set_last_end(&run.staging, reason);
+                }
+                after_end(run, &DaemonEnd { lived: since.elapsed(), status: None, last_lines });
             }
         });
         ended
@@ -123,11 +122,12 @@ impl Follower {
         drop(connection.set_read_timeout(None));
         loop {
             let Ok(Some(mut event)) = Message::receive(&connection) else {
+                self.mounter.daemon_ended(&self.place, self.number);
                 match self.device.as_ref().and_then(|device| self.hand_over(device)) {
                     Some(next) => {
                         connection = next;
                         let copy = connection.try_clone().ok();
-                        self.mounter.set_connection(&self.place, self.number, copy);
+                        self.mounter.daemon_continued(&self.place, self.number, copy);
                     }
                     None => {
                         let text = "the pod of its daemon has ended".to_owned();
@@ -140,8 +140,10 @@ impl Follower {
             let text = event.next_text().unwrap_or_default();
             let last_lines = event.next_text().unwrap_or_default();
             if kind != "continued" {
+                self.mounter.daemon_ended(&self.place, self.number);
                 return (text, last_lines);
             }
+            self.mounter.daemon_continued(&self.place, self.number, None);
             let at = self.place.display();
             tracing::warn!(%at, "a FUSE daemon has died, and the next one continues its mount: {text}");
             self.end_unless_it_answers();
@@ -151,7 +153,7 @@ impl Follower {
     /// Ends a daemon that has continued the mount and does not answer: its users would wait for ever.
     fn end_unless_it_answers(&self) -> bool {
         let answers = answers(&self.place);
-        if !answers && let Err(error) = self.mounter.end(&self.place, Duration::ZERO) {
+        if !answers && let Err(error) = self.mounter.end_daemon(&self.place, Duration::ZERO) {
             tracing::warn!(%error, "a FUSE daemon that does not answer could not be ended");
         }
         answers
@@ -162,6 +164,8 @@ impl Follower {
     fn hand_over(&self, device: &OwnedFd) -> Option<UnixStream> {
         let deadline = Instant::now() + MOUNTER_TIME_LIMIT;
         while is_connected(device) {
+            // Also before the first attempt: what answers there can end each connection.
+            sleep(PAUSE);
             match self.try_hand_over(device) {
                 Ok(None) => return None,
                 Ok(connection) => {
@@ -175,7 +179,6 @@ impl Follower {
                         tracing::warn!(%error, "a FUSE mount could not be continued by another mounter");
                         return None;
                     }
-                    sleep(PAUSE);
                 }
             }
         }
@@ -215,5 +218,48 @@ fn answers(place: &Path) -> bool {
             Ok(MountHealth::Unresponsive | MountHealth::Dead(_)) | Err(_) => return false,
             Ok(_) => return true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::socket::SOCKET;
+    use super::*;
+
+    #[test]
+    fn a_mounter_that_closes_each_connection_is_asked_at_intervals() {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join(SOCKET)).unwrap();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                count.fetch_add(1, Ordering::SeqCst);
+                drop(Message::receive(&connection));
+                drop(Message::new("serving").daemon(&FuseDaemon::new("sleep")).send(&connection));
+            }
+        });
+        let mounter = Mounter::at(directory.path());
+        let place = directory.path().join("place");
+        let number = mounter.add_follower(&place, None, None, Begun::Found);
+        let device = Some(std::fs::File::open("/dev/null").unwrap().into());
+        let daemon = FuseDaemon::new("sleep");
+        let follower = Follower { mounter: mounter.clone(), place: place.clone(), daemon, number, device };
+        let (connection, _) = UnixStream::pair().unwrap();
+        let begun = Instant::now();
+        let ended = std::thread::spawn(move || follower.until_end(connection));
+        while asked.load(Ordering::SeqCst) < 3 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is not asked");
+            sleep(PAUSE);
+        }
+        let count = asked.load(Ordering::SeqCst);
+        let most = begun.elapsed().as_millis() / PAUSE.as_millis();
+        mounter.add_follower(&place, None, None, Begun::Found);
+        ended.join().unwrap();
+        assert!(count as u128 <= most, "{count} times, and not {most}");
     }
 }

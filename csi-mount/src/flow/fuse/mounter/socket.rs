@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -42,7 +43,7 @@ pub(super) enum Location {
 pub(super) enum Pods {
     /// Those of the DaemonSet with this name serve all places.
     OfDaemonSet(String),
-    /// Each place has a pod of its own.
+    /// Each place has a pod, of its own or shared with others.
     OfPlace,
 }
 
@@ -122,7 +123,8 @@ impl Socket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         // By the descriptor, because an address has 107 bytes.
-        connect(&socket, &SocketAddrUnix::new(path_of(&self.file))?)?;
+        // A signal can end the wait for the mounter's lock of its queue.
+        retry_on_intr(|| connect(&socket, &SocketAddrUnix::new(path_of(&self.file))?))?;
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(MESSAGE_TIME_LIMIT))?;
@@ -136,19 +138,23 @@ impl Socket {
 
 /// The error if no mounter answers.
 pub(super) fn unreachable(location: &Location, pod: Option<&str>, tried: &[String]) -> Error {
+    let mut hint = "is its pod on this node, and does it run?";
     let at = match location {
         Location::Directory(directory) => directory.display().to_string(),
         Location::Pods { namespace, pods: Pods::OfDaemonSet(name), .. } => {
             format!("the pods of {namespace}/{name} on this node")
         }
-        Location::Pods { namespace, .. } => {
-            let pod = pod.unwrap_or("the volume's pod, whose name is not known");
-            format!("{namespace}/{pod} on this node")
-        }
+        Location::Pods { namespace, .. } => match pod {
+            Some(pod) => format!("{namespace}/{pod} on this node"),
+            None => {
+                hint = "does ControllerPublishVolume answer with what csi-kube's FusePods gives?";
+                format!("a pod of {namespace}, because the publish context has no pod's name")
+            }
+        },
     };
     let tried = if tried.is_empty() { String::new() } else { format!(": {}", tried.join("; ")) };
     let reason = format!("no mounter answers at {at}{tried}");
-    Error::new(ErrorKind::NotFound, CONNECT, reason).hint("is its pod on this node, and does it run?")
+    Error::new(ErrorKind::NotFound, CONNECT, reason).hint(hint)
 }
 
 #[cfg(test)]
@@ -156,6 +162,14 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn a_volume_without_a_pod_is_the_controllers_omission() {
+        let location = Location::pods("n".to_owned(), Pods::OfPlace);
+        let hint = |pod| unreachable(&location, pod, &[]).to_string();
+        assert!(hint(None).contains("ControllerPublishVolume"), "{}", hint(None));
+        assert!(hint(Some("p")).contains("n/p on this node; is its pod"), "{}", hint(Some("p")));
+    }
 
     #[test]
     fn only_pods_of_the_daemon_set_are_known() {

@@ -18,11 +18,12 @@ pub(crate) const NAME: &str = "new";
 /// The spec's limit for the name of a driver.
 const DRIVER_NAME_MAX: usize = 63;
 
-/// The words that no crate of a driver can have as its name: Rust's, cargo's, and the packages that it depends on.
+/// The words that no crate of a driver can have as its name: Rust's, cargo's (also those of its build directories, which
+/// no program can have), and the packages that it depends on.
 const RESERVED: &str = "\
 abstract alloc as async await become box break const continue core crate do dyn else enum extern false final fn for \
 gen if impl in let loop macro match mod move mut override priv proc-macro pub ref return self static std struct super \
-test trait true try type typeof unsafe unsized use virtual where while yield \
+test trait true try type typeof unsafe unsized use virtual where while yield build deps examples incremental \
 clap csi-conformance csi-core serde serde-json tempfile tokio ureq";
 
 const EXAMPLES: &str = "\
@@ -218,6 +219,7 @@ mod tests {
             "fi les",
             "../files",
             "match",
+            "build",
             "csi-core",
             "é",
         ] {

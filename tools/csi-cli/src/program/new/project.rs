@@ -4,12 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
-/// What was made so far, in this order.
+/// The files and directories that were made so far, in this order.
 #[derive(Default)]
-struct Made {
-    directories: Vec<PathBuf>,
-    files: Vec<PathBuf>,
-}
+struct Made(Vec<PathBuf>);
 
 /// Why a project was not written. Nothing of it is left, unless the text says so.
 #[derive(Debug)]
@@ -48,7 +45,7 @@ impl Made {
     /// Makes a directory, unless it exists.
     fn directory(&mut self, path: &Path) -> io::Result<()> {
         match fs::create_dir(path) {
-            Ok(()) => self.directories.push(path.to_owned()),
+            Ok(()) => self.0.push(path.to_owned()),
             Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {}
             Err(error) => return Err(error),
         }
@@ -60,16 +57,17 @@ impl Made {
         let between: Vec<&Path> = path.ancestors().skip(1).take_while(|above| *above != project).collect();
         between.into_iter().rev().try_for_each(|directory| self.directory(directory))?;
         let mut file = File::create_new(path)?;
-        self.files.push(path.to_owned());
+        self.0.push(path.to_owned());
         file.write_all(text.as_bytes())
     }
 
     /// Removes what was made, by name: what somebody else put there meanwhile stays.
     fn undo(self, reason: NotWritten) -> NotWritten {
-        let files = self.files.iter().rev().map(|path| (path, fs::remove_file(path)));
-        let mut left: Vec<String> = files.filter_map(still_there).collect();
-        let directories = self.directories.iter().rev().map(|path| (path, fs::remove_dir(path)));
-        left.extend(directories.filter_map(still_there));
+        let remove = |path: &PathBuf| {
+            let removed = if path.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) };
+            removed.err().map(|error| format!("{} ({error})", path.display()))
+        };
+        let left: Vec<String> = self.0.iter().rev().filter_map(remove).collect();
         match reason {
             NotWritten::Failed(reason) if !left.is_empty() => {
                 NotWritten::Failed(format!("{reason}; left behind: {}", left.join(", ")))
@@ -77,10 +75,6 @@ impl Made {
             reason => reason,
         }
     }
-}
-
-fn still_there((path, removed): (&PathBuf, io::Result<()>)) -> Option<String> {
-    removed.err().map(|error| format!("{} ({error})", path.display()))
 }
 
 #[cfg(test)]

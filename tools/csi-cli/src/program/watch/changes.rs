@@ -1,7 +1,6 @@
 //! The known health, and what of it begins, changes and ends.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use csi_proto::escape;
 use serde_json::json;
@@ -9,16 +8,15 @@ use tonic::{Code, Status};
 
 use super::sources::{Problem, Problems, Source};
 use crate::program::output::code_name;
-use csi_proto::Redactor;
+use csi_proto::internal::Redactor;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
-    Begins,
-    Changes,
-    Ends,
-    /// No problem is left, or there was none from the start.
-    AllWell,
-}
+/// What happens: its mark on a line, and its name in JSON.
+type Change = (char, &'static str);
+const BEGINS: Change = ('+', "begins");
+const CHANGES: Change = ('~', "changes");
+const ENDS: Change = ('-', "ends");
+/// No problem is left, or there was none from the start.
+const ALL_WELL: Change = ('=', "well");
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Event {
@@ -68,25 +66,30 @@ impl CurrentProblems {
     pub(crate) fn end_round(&mut self) -> Option<Event> {
         let is_new = self.has_none() && !self.reported_no_problems;
         self.reported_no_problems = self.has_none();
-        is_new.then(|| Event { change: Change::AllWell, problem: None, message: "no problems".to_owned() })
+        is_new.then(|| Event { change: ALL_WELL, problem: None, message: "no problems".to_owned() })
     }
 }
 
+/// The list of all volumes and a volume that is watched by its id can report one problem: it is printed once.
 fn replace(all: &mut BTreeMap<Source, Problems>, source: &Source, new: Problems) -> Vec<Event> {
+    let elsewhere = |problem: &Problem| {
+        all.iter().filter(|(other, _)| *other != source).find_map(|(_, problems)| problems.get(problem))
+    };
     let old = all.get(source).cloned().unwrap_or_default();
     let event = |change, problem: &Problem, message: &str| Event {
         change,
         problem: Some(problem.clone()),
         message: message.to_owned(),
     };
-    let ended = old.iter().filter(|(problem, _)| !new.contains_key(*problem));
-    let mut events: Vec<Event> =
-        ended.map(|(problem, message)| event(Change::Ends, problem, message)).collect();
+    let ended = old.iter().filter(|(problem, _)| !new.contains_key(*problem) && elsewhere(problem).is_none());
+    let mut events: Vec<Event> = ended.map(|(problem, message)| event(ENDS, problem, message)).collect();
     for (problem, message) in &new {
         match old.get(problem) {
-            None => events.push(event(Change::Begins, problem, message)),
-            Some(before) if before != message => events.push(event(Change::Changes, problem, message)),
-            Some(_) => {}
+            None if elsewhere(problem).is_none() => events.push(event(BEGINS, problem, message)),
+            Some(before) if before != message && elsewhere(problem) != Some(message) => {
+                events.push(event(CHANGES, problem, message));
+            }
+            _ => {}
         }
     }
     all.insert(source.clone(), new);
@@ -107,11 +110,11 @@ impl Event {
 
     pub(crate) fn json(&self, time: &str) -> serde_json::Value {
         let Some(problem) = &self.problem else {
-            return json!({ "time": time, "event": self.change.to_string() });
+            return json!({ "time": time, "event": self.change.1 });
         };
         json!({
             "time": time,
-            "event": self.change.to_string(),
+            "event": self.change.1,
             "seenBy": problem.seen_by,
             "subject": problem.subject,
             "status": problem.status,
@@ -121,12 +124,7 @@ impl Event {
     }
 
     pub(crate) fn line(&self, time: &str) -> String {
-        let mark = match self.change {
-            Change::Begins => '+',
-            Change::Changes => '~',
-            Change::Ends => '-',
-            Change::AllWell => '=',
-        };
+        let (mark, _) = self.change;
         let Some(problem) = &self.problem else { return format!("{time} {mark} {}", self.message) };
         let Problem { seen_by, subject, status, reason } = problem;
         // Escaped before the columns are aligned.
@@ -140,17 +138,6 @@ impl Event {
     }
 }
 
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Begins => "begins",
-            Self::Changes => "changes",
-            Self::Ends => "ends",
-            Self::AllWell => "well",
-        })
-    }
-}
-
 /// The time in the form of RFC 3339, in UTC and whole seconds.
 pub(crate) fn now() -> String {
     let now = prost_types::Timestamp::from(std::time::SystemTime::now());
@@ -159,6 +146,8 @@ pub(crate) fn now() -> String {
 
 #[cfg(test)]
 mod tests {
+    use csi_proto::Rpc;
+
     use super::*;
 
     fn problems(all: &[(&str, &str)]) -> Problems {
@@ -182,7 +171,7 @@ mod tests {
     #[test]
     fn what_begins_changes_and_ends_is_told_once() {
         let mut known = CurrentProblems::default();
-        let source = Source::Storage;
+        let source = Source::of_all(Rpc::NodeGetStorageHealth);
         assert_eq!(lines(known.update(&source, Ok(problems(&[])))), [""; 0]);
         assert_eq!(lines(known.end_round()), ["T = no problems"]);
         assert_eq!(lines(known.end_round()), [""; 0]);
@@ -199,7 +188,7 @@ mod tests {
     #[test]
     fn who_does_not_answer_ends_nothing() {
         let mut known = CurrentProblems::default();
-        let source = Source::Storage;
+        let source = Source::of_all(Rpc::NodeGetStorageHealth);
         known.update(&source, Ok(problems(&[("Slow", "a")])));
         let failed = known.update(&source, Err(Status::unavailable("gone")));
         assert_eq!(lines(failed), ["T + csi NodeGetStorageHealth UNAVAILABLE NotAnswered: gone"]);
@@ -209,9 +198,23 @@ mod tests {
     }
 
     #[test]
+    fn what_two_sources_report_is_told_once() {
+        let mut known = CurrentProblems::default();
+        let sources = [Rpc::ControllerListVolumeHealth, Rpc::ControllerGetVolumeHealth].map(Source::of_all);
+        let mut told = |all: &[(&str, &str)]| {
+            lines(
+                sources.iter().flat_map(|source| known.update(source, Ok(problems(all)))).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(told(&[("Slow", "a")]), ["T + node pvc-1 DEGRADED Slow: a"]);
+        assert_eq!(told(&[("Slow", "b")]), ["T ~ node pvc-1 DEGRADED Slow: b"]);
+        assert_eq!(told(&[]), ["T - node pvc-1 DEGRADED Slow: b"]);
+    }
+
+    #[test]
     fn secrets_are_not_told() {
         let mut known = CurrentProblems::default();
-        let source = Source::Storage;
+        let source = Source::of_all(Rpc::NodeGetStorageHealth);
         let mut hidden = Redactor::default();
         hidden.add(["canary"]);
         let events = known.update(&source, Ok(problems(&[("Slow", "canary\x1b[2J")])));

@@ -10,10 +10,11 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::common::{self, Common};
-use super::output::{Format, Layout, Stop, duration, print, print_error, print_json};
+use super::output::{Format, Stop, duration, print, print_error, print_json_line};
 use super::{exit, secrets};
 use crate::lifecycle::Sockets;
 use crate::lifecycle::internal::Signals;
+use crate::secrets::hidden;
 use changes::{CurrentProblems, Event};
 use sources::{Source, Watched};
 
@@ -125,10 +126,10 @@ impl Watch {
     }
 
     fn print_event(&self, event: &Event) -> Result<(), Stop> {
-        let event = event.scrubbed(&self.watched.secrets.hidden());
+        let event = event.scrubbed(&hidden(&self.watched.secrets));
         let now = changes::now();
         match self.format {
-            Format::Json => print_json(&event.json(&now), Layout::Line),
+            Format::Json => print_json_line(&event.json(&now)),
             Format::Table => print(&event.line(&now)),
         }
     }

@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use csi_proto::Rpc;
-use csi_proto::v1;
+use csi_proto::{ControllerCapability as ControllerRpc, NodeCapability as NodeRpc, Pairs, Rpc, v1};
 use tonic::{Code, Status};
-use v1::controller_service_capability::{Type as ControllerType, rpc::Type as ControllerRpc};
-use v1::node_service_capability::{Type as NodeType, rpc::Type as NodeRpc};
 
-use crate::lifecycle::Sockets;
+use crate::lifecycle::{Sockets, of_controller, of_node};
 use crate::program::output::{Stop, print_error, refused};
 use crate::program::pages::Pages;
-use crate::secrets::Secrets;
+use crate::secrets::hidden;
 
 /// One problem. The message for people is not part of it, because it can change while the problem lasts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,37 +29,23 @@ pub(crate) struct Watched {
     pub(crate) volumes: Vec<String>,
     /// The path at which the only volume is published.
     pub(crate) path: Option<String>,
-    pub(crate) secrets: Secrets,
+    pub(crate) secrets: Pairs,
 }
 
+/// A call that reports health, of all volumes or of one. The forms of v1.12.0 are the list of volumes, one volume, and
+/// its stats.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Source {
-    Readiness,
-    Storage,
-    UnhealthyVolumes,
-    ControllerHealth(String),
-    NodeHealth(String),
-    /// The forms of v1.12.0: the list of volumes, one volume, its stats.
-    AllConditions,
-    Condition(String),
-    NodeCondition(String),
+pub(crate) struct Source {
+    rpc: Rpc,
+    /// Empty for all.
+    volume: String,
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rpc, volume) = match self {
-            Self::Readiness => (Rpc::Probe, None),
-            Self::Storage => (Rpc::NodeGetStorageHealth, None),
-            Self::UnhealthyVolumes => (Rpc::ControllerListVolumeHealth, None),
-            Self::ControllerHealth(volume) => (Rpc::ControllerGetVolumeHealth, Some(volume)),
-            Self::NodeHealth(volume) => (Rpc::NodeGetVolumeHealth, Some(volume)),
-            Self::AllConditions => (Rpc::ListVolumes, None),
-            Self::Condition(volume) => (Rpc::ControllerGetVolume, Some(volume)),
-            Self::NodeCondition(volume) => (Rpc::NodeGetVolumeStats, Some(volume)),
-        };
-        match volume {
-            None => write!(f, "{rpc}"),
-            Some(volume) => write!(f, "{rpc} {volume}"),
+        match self.volume.as_str() {
+            "" => write!(f, "{}", self.rpc),
+            volume => write!(f, "{} {volume}", self.rpc),
         }
     }
 }
@@ -74,26 +57,27 @@ impl Watched {
     /// When the driver does not report its capabilities, or can't report the health of the given volumes.
     pub(crate) async fn sources(&self, sockets: &Sockets) -> Result<Vec<Source>, Stop> {
         let offered = Offered::ask(sockets, &self.secrets).await?;
-        let mut sources = vec![Source::Readiness];
+        let mut sources = vec![Source::of_all(Rpc::Probe)];
         if offered.node(NodeRpc::GetStorageHealth) {
-            sources.push(Source::Storage);
+            sources.push(Source::of_all(Rpc::NodeGetStorageHealth));
         }
         if offered.controller(ControllerRpc::ListVolumeHealth) {
-            sources.push(Source::UnhealthyVolumes);
+            sources.push(Source::of_all(Rpc::ControllerListVolumeHealth));
         } else if offered.condition() && offered.controller(ControllerRpc::ListVolumes) {
-            sources.push(Source::AllConditions);
+            sources.push(Source::of_all(Rpc::ListVolumes));
         }
         for volume in &self.volumes {
+            let of_it = |rpc| Source { rpc, volume: volume.clone() };
             let before = sources.len();
             if offered.controller(ControllerRpc::GetVolumeHealth) {
-                sources.push(Source::ControllerHealth(volume.clone()));
+                sources.push(of_it(Rpc::ControllerGetVolumeHealth));
             } else if offered.condition() && offered.controller(ControllerRpc::GetVolume) {
-                sources.push(Source::Condition(volume.clone()));
+                sources.push(of_it(Rpc::ControllerGetVolume));
             }
             if offered.node(NodeRpc::GetVolumeHealth) {
-                sources.push(Source::NodeHealth(volume.clone()));
+                sources.push(of_it(Rpc::NodeGetVolumeHealth));
             } else if offered.node_condition() && self.path.is_some() {
-                sources.push(Source::NodeCondition(volume.clone()));
+                sources.push(of_it(Rpc::NodeGetVolumeStats));
             }
             if sources.len() == before {
                 return Err(Stop::Usage(offered.no_health_reason(self.path.is_some())));
@@ -112,19 +96,12 @@ struct Offered {
 }
 
 impl Offered {
-    async fn ask(sockets: &Sockets, secrets: &Secrets) -> Result<Self, Stop> {
+    async fn ask(sockets: &Sockets, secrets: &Pairs) -> Result<Self, Stop> {
         let reported = sockets.call(v1::ControllerGetCapabilitiesRequest {}).await;
-        let controller =
-            served(Rpc::ControllerGetCapabilities, reported, secrets)?.unwrap_or_default().capabilities;
+        let controller = of_controller(&served(Rpc::ControllerGetCapabilities, reported, secrets)?);
         let reported = sockets.call(v1::NodeGetCapabilitiesRequest {}).await;
-        let node = served(Rpc::NodeGetCapabilities, reported, secrets)?.unwrap_or_default().capabilities;
-        let of_controller =
-            |one: v1::ControllerServiceCapability| one.r#type.map(|ControllerType::Rpc(rpc)| rpc.r#type());
-        let of_node = |one: v1::NodeServiceCapability| one.r#type.map(|NodeType::Rpc(rpc)| rpc.r#type());
-        Ok(Self {
-            controller: controller.into_iter().filter_map(of_controller).collect(),
-            node: node.into_iter().filter_map(of_node).collect(),
-        })
+        let node = of_node(&served(Rpc::NodeGetCapabilities, reported, secrets)?);
+        Ok(Self { controller, node })
     }
 
     fn controller(&self, rpc: ControllerRpc) -> bool {
@@ -167,23 +144,29 @@ impl Offered {
     }
 }
 
-fn served<A>(rpc: Rpc, reported: Result<A, Status>, secrets: &Secrets) -> Result<Option<A>, Stop> {
+/// The answer; an empty one if the service is not on this socket.
+fn served<A: Default>(rpc: Rpc, reported: Result<A, Status>, secrets: &Pairs) -> Result<A, Stop> {
     match reported {
-        Ok(answer) => Ok(Some(answer)),
-        Err(status) if status.code() == Code::Unimplemented => Ok(None),
-        Err(status) => Err(refused(rpc, &status, &secrets.hidden())),
+        Ok(answer) => Ok(answer),
+        Err(status) if status.code() == Code::Unimplemented => Ok(A::default()),
+        Err(status) => Err(refused(rpc, &status, &hidden(secrets))),
     }
 }
 
 impl Source {
+    pub(super) fn of_all(rpc: Rpc) -> Self {
+        Self { rpc, volume: String::new() }
+    }
+
     /// All current problems that this source reports.
     ///
     /// # Errors
     /// When it does not answer.
     pub(crate) async fn ask(&self, sockets: &Sockets, watched: &Watched) -> Result<Problems, Status> {
-        let secrets = |rpc| watched.secrets.of(rpc);
-        match self {
-            Self::Readiness => match sockets.call(v1::ProbeRequest {}).await {
+        let secrets = watched.secrets.of(self.rpc);
+        let volume_id = self.volume.clone();
+        match self.rpc {
+            Rpc::Probe => match sockets.call(v1::ProbeRequest {}).await {
                 Ok(answer) if answer.ready == Some(false) => Ok(of_plugin("NOT_READY", "Starting", "")),
                 Ok(_) => Ok(Problems::new()),
                 Err(status) if status.code() == Code::FailedPrecondition => {
@@ -191,48 +174,47 @@ impl Source {
                 }
                 Err(status) => Err(status),
             },
-            Self::Storage => {
-                let request = v1::NodeGetStorageHealthRequest { secrets: secrets(Rpc::NodeGetStorageHealth) };
-                let answer = sockets.call(request).await?;
+            Rpc::NodeGetStorageHealth => {
+                let answer = sockets.call(v1::NodeGetStorageHealthRequest { secrets }).await?;
                 Ok(answer.backend_health.into_iter().map(of_storage).collect())
             }
-            Self::UnhealthyVolumes => unhealthy_volumes(sockets, &watched.secrets).await,
-            Self::ControllerHealth(volume_id) => {
-                let secrets = secrets(Rpc::ControllerGetVolumeHealth);
-                let request = v1::ControllerGetVolumeHealthRequest { volume_id: volume_id.clone(), secrets };
+            Rpc::ControllerListVolumeHealth => unhealthy_volumes(sockets, &watched.secrets).await,
+            Rpc::ControllerGetVolumeHealth => {
+                let request = v1::ControllerGetVolumeHealthRequest { volume_id, secrets };
                 let answer = sockets.call(request).await?;
                 Ok(answer.volume_health.map(|health| of_volume("controller", health)).unwrap_or_default())
             }
-            Self::NodeHealth(volume_id) => {
+            Rpc::NodeGetVolumeHealth => {
                 let request = v1::NodeGetVolumeHealthRequest {
-                    volume_id: volume_id.clone(),
+                    volume_id,
                     volume_publish_path: watched.path.clone().unwrap_or_default(),
                     ..Default::default()
                 };
                 let answer = sockets.call(request).await?;
                 Ok(answer.volume_health.map(|health| of_volume("node", health)).unwrap_or_default())
             }
-            older => older.ask_for_condition(sockets, watched).await,
+            _ => self.ask_for_condition(sockets, watched).await,
         }
     }
 
     #[expect(deprecated, reason = "drivers that speak 1.12.0 have it")]
     async fn ask_for_condition(&self, sockets: &Sockets, watched: &Watched) -> Result<Problems, Status> {
-        match self {
-            Self::Condition(volume_id) => {
-                let request = v1::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
+        let volume_id = self.volume.clone();
+        match self.rpc {
+            Rpc::ControllerGetVolume => {
+                let request = v1::ControllerGetVolumeRequest { volume_id };
                 let answer = sockets.call(request).await?;
                 let condition = answer.status.and_then(|status| status.volume_condition);
-                Ok(of_condition("controller", volume_id, condition).into_iter().collect())
+                Ok(of_condition("controller", &self.volume, condition).into_iter().collect())
             }
-            Self::NodeCondition(volume_id) => {
+            Rpc::NodeGetVolumeStats => {
                 let request = v1::NodeGetVolumeStatsRequest {
-                    volume_id: volume_id.clone(),
+                    volume_id,
                     volume_path: watched.path.clone().unwrap_or_default(),
                     ..Default::default()
                 };
                 let answer = sockets.call(request).await?;
-                Ok(of_condition("node", volume_id, answer.volume_condition).into_iter().collect())
+                Ok(of_condition("node", &self.volume, answer.volume_condition).into_iter().collect())
             }
             _ => conditions(sockets).await,
         }
@@ -286,7 +268,7 @@ fn of_condition(
     Some((Problem { seen_by, subject, status, reason }, condition.message))
 }
 
-async fn unhealthy_volumes(sockets: &Sockets, secrets: &Secrets) -> Result<Problems, Status> {
+async fn unhealthy_volumes(sockets: &Sockets, secrets: &Pairs) -> Result<Problems, Status> {
     let mut all = Problems::new();
     let mut token = String::new();
     let mut pages = Pages::default();

@@ -92,7 +92,7 @@ pub(crate) struct Args {
 
     /// Runs a soak test instead of the tests: for this long (90s, 24m, 8h), several clients call every RPC
     /// that the driver offers and abandon some calls. Ends with a table.
-    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Soak")]
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = NOT_OF_SOAK, help_heading = "Soak")]
     pub(crate) soak: Option<Duration>,
     /// The number of clients of the soak test.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256), requires = "soak", help_heading = "Soak")]
@@ -121,6 +121,9 @@ pub(crate) struct Args {
     pub(crate) clean_up: bool,
 }
 
+/// The flags of the tests and of their reports.
+const NOT_OF_SOAK: [&str; 7] = ["only", "skip", "strict", "format", "tap", "junit", "clean_up"];
+
 /// Parses a duration such as `24m`, `90s` or `1h30m`; a number without a unit is in seconds.
 fn time(text: &str) -> Result<Duration, String> {
     let has_unit = text.ends_with(|letter: char| letter.is_ascii_alphabetic());
@@ -135,7 +138,7 @@ const AFTER: &str = "\
 Exit status:
   0  all tests of the level MUST that apply passed; with --strict, all tests
   1  a MUST failed, or something could not be undone
-  2  the run could not start, or was stopped
+  2  the run could not start, was stopped, or its report can't be written
   3  with --strict: every MUST passed, and a SHOULD or good practice failed
 
 Examples:
@@ -168,11 +171,6 @@ impl Args {
         // `--list` needs no driver.
         let nowhere = || "/nowhere.sock".parse::<Endpoint>().map_err(|error| error.to_string());
         let endpoint = self.endpoint.clone().map_or_else(nowhere, Ok)?;
-        let journal = match &self.journal {
-            Some(path) => Some(path.clone()),
-            None if self.list => None,
-            None => Some(default_journal(&endpoint)?),
-        };
         let mut kit = Kit::new(endpoint)
             .secrets(pairs(self.secrets.as_deref())?)
             .parameters(pairs(self.parameters.as_deref())?)
@@ -196,12 +194,26 @@ impl Args {
         }
         kit = given(kit, &self.controller_endpoint, Kit::controller);
         kit = given(kit, &self.second_node, Kit::second_node);
-        kit = given(kit, &journal, Kit::journal);
+        kit = given(kit, &self.journal()?, Kit::journal);
         kit = given(kit, &self.staging, Kit::staging);
         kit = given(kit, &self.target, Kit::target);
         kit = given(kit, &self.unhealthy_volume, Kit::unhealthy_volume);
         kit = self.only.iter().fold(kit, Kit::only);
         Ok(self.skip.iter().fold(kit, Kit::skip))
+    }
+}
+
+impl Args {
+    /// The file that records what the run creates; none if it creates nothing.
+    ///
+    /// # Errors
+    /// When there is no directory for it.
+    pub(crate) fn journal(&self) -> Result<Option<PathBuf>, String> {
+        match (&self.journal, &self.endpoint) {
+            (Some(path), _) => Ok(Some(path.clone())),
+            (None, Some(endpoint)) if !self.list => default_journal(endpoint).map(Some),
+            _ => Ok(None),
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Faults that show when calls run at the same time, or when callers give up.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_proto::v1;

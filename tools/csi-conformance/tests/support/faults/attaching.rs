@@ -6,15 +6,13 @@ use super::*;
 
 /// Detaches a volume from its node for any other node that asks for it.
 fn takes_from_the_other_node() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        match behind.call(rpc, bytes.clone()).await {
-            Err(status)
-                if rpc == Rpc::ControllerPublishVolume && status.code() == Code::FailedPrecondition =>
-            {
-                let volume_id = id_of(&bytes);
+    only(|attach: v1::ControllerPublishVolumeRequest, behind| async move {
+        match behind.ask(&attach).await {
+            Err(status) if status.code() == Code::FailedPrecondition => {
+                let volume_id = attach.volume_id.clone();
                 let detach = v1::ControllerUnpublishVolumeRequest { volume_id, ..Default::default() };
-                behind.call(Rpc::ControllerUnpublishVolume, detach.encode_to_vec()).await?;
-                behind.call(rpc, bytes).await
+                behind.ask(&detach).await?;
+                behind.ask(&attach).await
             }
             answer => answer,
         }
@@ -32,27 +30,27 @@ pub(super) fn all() -> Vec<Mutant> {
                 Err(Status::new(status.code(), if is_it { "it is elsewhere" } else { status.message() }))
             });
         "published nodes are not listed", "controller-publish.listed-with-node":
-            answer(Rpc::ListVolumes, |a: &mut v1::ListVolumesResponse| {
+            answer::<v1::ListVolumesRequest>(|a| {
                 for status in a.entries.iter_mut().filter_map(|entry| entry.status.as_mut()) {
                     status.published_node_ids.clear();
                 }
             });
         "a volume is listed with the node that it was on", "controller-publish.no-node-left":
-            answer(Rpc::ListVolumes, |a: &mut v1::ListVolumesResponse| {
+            answer::<v1::ListVolumesRequest>(|a| {
                 for status in a.entries.iter_mut().filter_map(|entry| entry.status.as_mut()) {
                     status.published_node_ids = vec!["node-1".into()];
                 }
             });
         "one volume's nodes are not told", "controller-publish.told-with-node":
-            answer(Rpc::ControllerGetVolume, |a: &mut v1::ControllerGetVolumeResponse| {
+            answer::<v1::ControllerGetVolumeRequest>(|a| {
                 a.status.as_mut().unwrap().published_node_ids.clear();
             });
         "a node takes more volumes than it tells", "controller-publish.limit":
             accepted(Rpc::ControllerPublishVolume, Code::ResourceExhausted);
         "attached to read only, and written to", "controller-publish.device-read-only":
-            request(Rpc::ControllerPublishVolume, |r: &mut Attach| r.readonly = false), of_images;
+            request(|r: &mut Attach| r.readonly = false), of_images;
         "detaching again is NOT_FOUND", "controller-publish.idempotent":
-            undoes_once(Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume, Code::NotFound);
+            undoes_once(Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume, Code::NotFound), leaves_something;
         "attaching what is not there is INTERNAL", "controller-publish.not-found":
             code(Rpc::ControllerPublishVolume, Code::NotFound, Code::Internal);
         "attaching in another way is OK", "controller-publish.incompatible":
@@ -60,10 +58,8 @@ pub(super) fn all() -> Vec<Mutant> {
         "a volume is taken from the node that has it", "controller-publish.second-node":
             takes_from_the_other_node();
         "a filesystem is attached to read only, and written to", "controller-publish.read-only":
-            request(Rpc::ControllerPublishVolume, |r: &mut Attach| r.readonly = false), of_filesystems;
+            request(|r: &mut Attach| r.readonly = false), of_filesystems;
         "detaching from all nodes is OK, and does nothing", "controller-publish.from-all-nodes":
-            skips(Rpc::ControllerUnpublishVolume, |r: &v1::ControllerUnpublishVolumeRequest| {
-                r.node_id.is_empty()
-            }), leaves_something;
+            skips(|r: &v1::ControllerUnpublishVolumeRequest| r.node_id.is_empty()), leaves_something;
     }
 }

@@ -11,12 +11,12 @@ use super::*;
 fn forgets_absent_keys() -> Fault {
     with_state(Mutex::new(BTreeSet::new()), move |ids, rpc, bytes, behind| async move {
         let answer = behind.call(rpc, bytes.clone()).await?;
-        if rpc == Rpc::ControllerModifyVolume {
-            let request = v1::ControllerModifyVolumeRequest::decode(&*bytes).unwrap();
-            if request.mutable_parameters.len() == 1 {
-                ids.lock().unwrap().insert(request.volume_id);
-            }
-        } else if rpc == Rpc::CreateVolume {
+        if let Some(change) = asked::<v1::ControllerModifyVolumeRequest>(rpc, &bytes)
+            && change.mutable_parameters.len() == 1
+        {
+            ids.lock().unwrap().insert(change.volume_id);
+        }
+        if rpc == Rpc::CreateVolume {
             let id = v1::CreateVolumeResponse::decode(&*answer).unwrap().volume.unwrap().volume_id;
             if ids.lock().unwrap().contains(&id) {
                 return Err(Status::already_exists("mutable_parameters differ"));
@@ -29,28 +29,22 @@ fn forgets_absent_keys() -> Fault {
 /// Reports the requested size, and does not grow the volume.
 fn tells_growth() -> Fault {
     fault(|rpc, bytes, behind| async move {
-        match rpc {
-            Rpc::ControllerExpandVolume => {
-                let asked = v1::ControllerExpandVolumeRequest::decode(&*bytes).unwrap();
-                let capacity_bytes = asked.capacity_range.unwrap_or_default().required_bytes;
-                let answer =
-                    v1::ControllerExpandVolumeResponse { capacity_bytes, node_expansion_required: true };
-                Ok(answer.encode_to_vec())
-            }
-            Rpc::NodeExpandVolume => Ok(vec![]),
-            _ => behind.call(rpc, bytes).await,
+        if let Some(expand) = asked::<v1::ControllerExpandVolumeRequest>(rpc, &bytes) {
+            let capacity_bytes = expand.capacity_range.unwrap_or_default().required_bytes;
+            let answer = v1::ControllerExpandVolumeResponse { capacity_bytes, node_expansion_required: true };
+            return Ok(answer.encode_to_vec());
         }
+        if rpc == Rpc::NodeExpandVolume { Ok(vec![]) } else { behind.call(rpc, bytes).await }
     })
 }
 
 /// Refuses a size below the volume's.
 fn no_less() -> Fault {
     with_state(Mutex::new(BTreeMap::new()), move |sizes, rpc, bytes, behind| async move {
-        if rpc == Rpc::ControllerExpandVolume {
-            let asked = v1::ControllerExpandVolumeRequest::decode(&*bytes).unwrap();
-            let wanted = asked.capacity_range.unwrap_or_default().required_bytes;
+        if let Some(expand) = asked::<v1::ControllerExpandVolumeRequest>(rpc, &bytes) {
+            let wanted = expand.capacity_range.unwrap_or_default().required_bytes;
             let mut sizes = sizes.lock().unwrap();
-            let size = sizes.entry(asked.volume_id).or_insert(wanted);
+            let size = sizes.entry(expand.volume_id).or_insert(wanted);
             if wanted < *size {
                 return Err(Status::out_of_range("a volume does not shrink"));
             }
@@ -64,14 +58,10 @@ pub(super) fn all() -> Vec<Mutant> {
     type Expand = v1::ControllerExpandVolumeRequest;
     mutants! {
         "expand loses capacity", "controller-expand.grows":
-            answer(Rpc::ControllerExpandVolume, |a: &mut v1::ControllerExpandVolumeResponse| {
-                a.capacity_bytes /= 2;
-            });
+            answer::<v1::ControllerExpandVolumeRequest>(|a| a.capacity_bytes /= 2);
         "expansion to less than the size is an error", "controller-expand.large-enough": no_less();
         "the limit of a new size is passed over", "controller-expand.limit-below-required":
-            request(Rpc::ControllerExpandVolume, |r: &mut Expand| {
-                r.capacity_range.iter_mut().for_each(|range| range.limit_bytes = 0);
-            });
+            request(|r: &mut Expand| r.capacity_range.iter_mut().for_each(|range| range.limit_bytes = 0));
         "growing what is not there is INTERNAL", "controller-expand.not-found":
             code(Rpc::ControllerExpandVolume, Code::NotFound, Code::Internal);
         "a volume in use is said to have grown", "controller-expand.offline":
@@ -85,13 +75,11 @@ pub(super) fn all() -> Vec<Mutant> {
         "a change that is not possible is INTERNAL", "modify.refused-change":
             code(Rpc::ControllerModifyVolume, Code::InvalidArgument, Code::Internal);
         "a change of nothing is OK", "modify.nothing":
-            skips(Rpc::ControllerModifyVolume, |r: &v1::ControllerModifyVolumeRequest| {
-                r.mutable_parameters.is_empty()
-            });
+            skips(|r: &v1::ControllerModifyVolumeRequest| r.mutable_parameters.is_empty());
         "changing what is not there is INTERNAL", "modify.not-found":
             code(Rpc::ControllerModifyVolume, Code::NotFound, Code::Internal);
         "a parameter that a mutable one covers is refused", "modify.taken-at-creation":
-            refuses(Rpc::CreateVolume, Code::InvalidArgument, |r: &v1::CreateVolumeRequest| {
+            refuses(Code::InvalidArgument, |r: &v1::CreateVolumeRequest| {
                 r.mutable_parameters.keys().any(|key| r.parameters.contains_key(key))
             });
         "a change to what is there already is an error", "modify.takes":

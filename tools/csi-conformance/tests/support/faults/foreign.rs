@@ -1,4 +1,5 @@
-//! Faults with the path of another volume: the path alone counts, and more is unmounted than the volume's mounts.
+//! Faults with volumes that do not exist, and with the path of another volume: the path alone counts, and more is
+//! unmounted than the volume's mounts.
 
 use std::path::Path;
 
@@ -6,14 +7,12 @@ use csi_proto::v1;
 
 use super::*;
 
-/// Unmounts everything at the path of this RPC, only below the test's directories, and then does its work.
-fn takes_off_anything(of: Rpc, path: fn(&[u8]) -> String) -> Fault {
+/// Unmounts everything at the path of the request, only below the test's directories, and then does its work.
+fn takes_off_anything<R: RpcRequest>(path: fn(R) -> String) -> Fault {
     fault(move |rpc, bytes, behind| async move {
-        if rpc == of {
-            let path = path(&bytes);
-            if is_of_test(Path::new(&path)) {
-                csi_mount::unmount(&csi_mount::Target::new(&path).unwrap()).unwrap();
-            }
+        let path = asked(rpc, &bytes).map(path);
+        if let Some(path) = path.filter(|path| is_of_test(Path::new(path))) {
+            csi_mount::unmount(&csi_mount::Target::new(&path).unwrap()).unwrap();
         }
         behind.call(rpc, bytes).await
     })
@@ -29,12 +28,12 @@ fn is_of_test(path: &Path) -> bool {
         && names.count() == 1
 }
 
-fn target(bytes: &[u8]) -> String {
-    v1::NodeUnpublishVolumeRequest::decode(bytes).map(|request| request.target_path).unwrap_or_default()
+fn target(request: v1::NodeUnpublishVolumeRequest) -> String {
+    request.target_path
 }
 
-fn staging(bytes: &[u8]) -> String {
-    v1::NodeUnstageVolumeRequest::decode(bytes).map(|request| request.staging_target_path).unwrap_or_default()
+fn staging(request: v1::NodeUnstageVolumeRequest) -> String {
+    request.staging_target_path
 }
 
 pub(super) fn all() -> Vec<Mutant> {
@@ -43,11 +42,24 @@ pub(super) fn all() -> Vec<Mutant> {
             accepted(Rpc::NodeGetVolumeStats, Code::NotFound);
         "the node grows by the path alone", "foreign.another-expanded":
             accepted(Rpc::NodeExpandVolume, Code::NotFound), of_filesystems;
-        "unpublish takes off another volume's mount", "foreign.another-published":
-            takes_off_anything(Rpc::NodeUnpublishVolume, target);
+        "unpublish takes off another volume's mount", "foreign.another-published": takes_off_anything(target);
         "unpublish takes off a mount that no driver made", "foreign.mount-of-nobody":
-            takes_off_anything(Rpc::NodeUnpublishVolume, target);
+            takes_off_anything(target);
         "unstage takes off another volume's mount", "foreign.another-staged":
-            takes_off_anything(Rpc::NodeUnstageVolume, staging), of_filesystems;
+            takes_off_anything(staging), of_filesystems;
+        "publishing what is not there is OK", "node-missing.publish":
+            accepted(Rpc::NodePublishVolume, Code::NotFound);
+        "staging what is not there is OK", "node-missing.stage":
+            accepted(Rpc::NodeStageVolume, Code::NotFound), of_filesystems;
+        "unpublishing what is deleted fails", "node-missing.unpublish":
+            must_exist(Rpc::NodeUnpublishVolume, Code::Internal);
+        "unstaging what is deleted fails", "node-missing.unstage":
+            must_exist(Rpc::NodeUnstageVolume, Code::Internal), of_filesystems;
+        "detaching what is deleted fails", "node-missing.detach":
+            must_exist(Rpc::ControllerUnpublishVolume, Code::Internal);
+        "growing what is not on the node is INTERNAL", "node-missing.expand":
+            code(Rpc::NodeExpandVolume, Code::NotFound, Code::Internal), of_filesystems;
+        "the node passes the size over that it is to grow to", "node-missing.no-range":
+            request(|r: &mut v1::NodeExpandVolumeRequest| r.capacity_range = None), of_filesystems;
     }
 }

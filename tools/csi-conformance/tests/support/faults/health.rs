@@ -9,7 +9,7 @@ use super::*;
 /// Reports a health entry only the first time it is asked for.
 fn told_once() -> Fault {
     let count = AtomicU32::new(0);
-    answer(Rpc::ControllerGetVolumeHealth, move |a: &mut v1::ControllerGetVolumeHealthResponse| {
+    answer::<v1::ControllerGetVolumeHealthRequest>(move |a| {
         let health = a.volume_health.as_mut().unwrap();
         if !health.health_statuses.is_empty() && count.fetch_add(1, Ordering::SeqCst) > 0 {
             health.health_statuses.truncate(1);
@@ -19,7 +19,7 @@ fn told_once() -> Fault {
 
 /// Reports every volume to callers of 1.12.0 as healthy, or as abnormal.
 fn condition_told(abnormal: bool) -> Fault {
-    answer(Rpc::ControllerGetVolume, move |a: &mut v1::ControllerGetVolumeResponse| {
+    answer::<v1::ControllerGetVolumeRequest>(move |a| {
         #[allow(deprecated, reason = "callers of 1.12.0 read it")]
         let condition = a.status.as_mut().and_then(|status| status.volume_condition.as_mut());
         condition.into_iter().for_each(|one| one.abnormal = abnormal);
@@ -28,9 +28,9 @@ fn condition_told(abnormal: bool) -> Fault {
 
 /// The node reports a volume that it cannot find as healthy.
 fn missing_is_well() -> Fault {
-    only(Rpc::NodeGetVolumeHealth, |bytes, _| async move {
-        let volume_health = Some(v1::VolumeHealth { volume_id: id_of(&bytes), ..Default::default() });
-        Ok(v1::NodeGetVolumeHealthResponse { volume_health }.encode_to_vec())
+    only(|asked: v1::NodeGetVolumeHealthRequest, _| async move {
+        let volume_health = Some(v1::VolumeHealth { volume_id: asked.volume_id, ..Default::default() });
+        Ok(v1::NodeGetVolumeHealthResponse { volume_health })
     })
 }
 
@@ -38,15 +38,13 @@ pub(super) fn all() -> Vec<Mutant> {
     mutants! {
         "what is wrong with a volume is told once", "health.entry-stays": told_once();
         "volumes that are not well are not listed", "health.unwell-is-listed":
-            answer(Rpc::ControllerListVolumeHealth, |a: &mut v1::ControllerListVolumeHealthResponse| {
-                a.entries.clear();
-            });
+            answer::<v1::ControllerListVolumeHealthRequest>(|a| a.entries.clear());
         "volumes that are well are listed as unwell", "health.listed":
-            answer(Rpc::ControllerListVolumeHealth, |a: &mut v1::ControllerListVolumeHealthResponse| {
+            answer::<v1::ControllerListVolumeHealthRequest>(|a| {
                 a.entries.push(v1::VolumeHealth { volume_id: "well".into(), ..Default::default() });
             });
         "callers of 1.12.0 are told that all is well", "health.condition-is-listed":
-            answer(Rpc::ListVolumes, |a: &mut v1::ListVolumesResponse| {
+            answer::<v1::ListVolumesRequest>(|a| {
                 for status in a.entries.iter_mut().filter_map(|entry| entry.status.as_mut()) {
                     #[allow(deprecated, reason = "callers of 1.12.0 read it")]
                     status.volume_condition.iter_mut().for_each(|condition| condition.abnormal = false);
@@ -56,7 +54,7 @@ pub(super) fn all() -> Vec<Mutant> {
         "callers of 1.12.0 who ask for one volume are told that all is well", "health.condition-is-told":
             condition_told(false);
         "callers of 1.12.0 are told nothing of a published volume", "health.condition-of-published":
-            answer(Rpc::NodeGetVolumeStats, |a: &mut v1::NodeGetVolumeStatsResponse| {
+            answer::<v1::NodeGetVolumeStatsRequest>(|a| {
                 #[allow(deprecated, reason = "callers of 1.12.0 read it")]
                 let condition = &mut a.volume_condition;
                 *condition = None;
@@ -67,7 +65,7 @@ pub(super) fn all() -> Vec<Mutant> {
             accepted(Rpc::ControllerListVolumeHealth, Code::Aborted);
         "the node finds a volume well that is not there", "health.node-missing": missing_is_well();
         "the node takes a bind for a mount that was lost", "health.node":
-            answer(Rpc::NodeGetVolumeHealth, |a: &mut v1::NodeGetVolumeHealthResponse| {
+            answer::<v1::NodeGetVolumeHealthRequest>(|a| {
                 let lost = v1::volume_health::VolumeHealthEntry {
                     status: v1::VolumeHealthErrorType::Inaccessible as i32,
                     reason: "MountLost".into(),
@@ -76,8 +74,6 @@ pub(super) fn all() -> Vec<Mutant> {
                 a.volume_health.get_or_insert_default().health_statuses.push(lost);
             });
         "what is wrong with a backend is told once", "health.storage":
-            later(Rpc::NodeGetStorageHealth, |a: &mut v1::NodeGetStorageHealthResponse| {
-                a.backend_health.clear();
-            }), of_inline;
+            later::<v1::NodeGetStorageHealthRequest>(|a| a.backend_health.clear()), of_inline;
     }
 }

@@ -30,15 +30,15 @@ pub(super) fn all() -> Vec<Mutant> {
         "ids that are too long are looked for", "fields.controller-limits": limits_nothing(false);
         "the node looks for ids that are too long", "fields.node-limits": limits_nothing(true);
         "a negative number is taken for none", "fields.negative":
-            request(Rpc::ListVolumes, |r: &mut v1::ListVolumesRequest| r.max_entries = r.max_entries.max(0));
+            request(|r: &mut v1::ListVolumesRequest| r.max_entries = r.max_entries.max(0));
         "names are cut off", "create-volume.two-names-two-volumes":
-            request(Rpc::CreateVolume, |r: &mut Create| r.name = r.name.chars().take(20).collect());
+            request(|r: &mut Create| r.name = r.name.chars().take(20).collect());
         "names that look the same are the same", "create-volume.unusual-names":
-            request(Rpc::CreateVolume, |r: &mut Create| r.name = r.name.replace("e\u{301}", "é"));
+            request(|r: &mut Create| r.name = r.name.replace("e\u{301}", "é"));
         "control characters are taken out of names", "create-volume.control-characters":
-            request(Rpc::CreateVolume, |r: &mut Create| r.name.retain(|one| !one.is_control()));
+            request(|r: &mut Create| r.name.retain(|one| !one.is_control()));
         "a capability without a mode is one writer's", "create-volume.empty-capability":
-            request(Rpc::CreateVolume, |r: &mut Create| {
+            request(|r: &mut Create| {
                 for one in &mut r.volume_capabilities {
                     if one.access_mode.unwrap_or_default().mode == 0 {
                         one.access_mode = Some(AccessMode { mode: Mode::SingleNodeWriter as i32 });
@@ -46,8 +46,6 @@ pub(super) fn all() -> Vec<Mutant> {
                 }
             });
         "the limit of a size is passed over", "create-volume.limit-below-required":
-            request(Rpc::CreateVolume, |r: &mut Create| {
-                r.capacity_range.iter_mut().for_each(|range| range.limit_bytes = 0);
-            });
+            request(|r: &mut Create| r.capacity_range.iter_mut().for_each(|range| range.limit_bytes = 0));
     }
 }

@@ -7,22 +7,19 @@ use csi_proto::v1;
 use super::*;
 
 fn unstable_paging() -> Fault {
-    only(Rpc::ListVolumes, |bytes, behind| async move {
+    only(|asked: v1::ListVolumesRequest, behind| async move {
         // The token is a position.
-        let asked = v1::ListVolumesRequest::decode(&*bytes).unwrap();
         let from = match asked.starting_token.as_str() {
             "" => 0,
             token => token.parse::<usize>().map_err(|_| Status::aborted("no such token"))?,
         };
-        let all = behind.call(Rpc::ListVolumes, v1::ListVolumesRequest::default().encode_to_vec()).await?;
+        let mut all = behind.ask(&v1::ListVolumesRequest::default()).await?;
         let most = if asked.max_entries > 0 { asked.max_entries as usize } else { usize::MAX };
-        Ok(changed(&all, |all: &mut v1::ListVolumesResponse| {
-            let total = all.entries.len();
-            let rest: Vec<_> = std::mem::take(&mut all.entries).into_iter().skip(from).take(most).collect();
-            let end = from + rest.len();
-            all.entries = rest;
-            all.next_token = if end < total { end.to_string() } else { String::new() };
-        }))
+        let total = all.entries.len();
+        all.entries = all.entries.into_iter().skip(from).take(most).collect();
+        let end = from + all.entries.len();
+        all.next_token = if end < total { end.to_string() } else { String::new() };
+        Ok(all)
     })
 }
 
@@ -30,10 +27,9 @@ fn lists_the_dead() -> Fault {
     with_state(Mutex::new(Vec::new()), move |dead, rpc, bytes, behind| async move {
         let answer = behind.call(rpc, bytes.clone()).await?;
         if rpc == Rpc::DeleteVolume {
-            dead.lock().unwrap().push(v1::DeleteVolumeRequest::decode(&*bytes).unwrap().volume_id);
+            dead.lock().unwrap().push(id_of(&bytes));
         }
-        let token = |bytes: &[u8]| v1::ListVolumesRequest::decode(bytes).unwrap().starting_token;
-        if rpc != Rpc::ListVolumes || !token(&bytes).is_empty() {
+        if !asked::<v1::ListVolumesRequest>(rpc, &bytes).is_some_and(|list| list.starting_token.is_empty()) {
             return Ok(answer);
         }
         Ok(changed(&answer, |list: &mut v1::ListVolumesResponse| {
@@ -51,9 +47,7 @@ pub(super) fn all() -> Vec<Mutant> {
         "deleted volumes are listed", "list-volumes.lists-what-is": lists_the_dead();
         "pages by position", "list-volumes.pages-under-change": unstable_paging();
         "more entries than were asked for", "list-volumes.pages":
-            request(Rpc::ListVolumes, |r: &mut v1::ListVolumesRequest| {
-                r.max_entries = r.max_entries.min(1) * 3;
-            });
+            request(|r: &mut v1::ListVolumesRequest| r.max_entries = r.max_entries.min(1) * 3);
         "a token that is not known ends the list", "list-volumes.bad-token":
             accepted(Rpc::ListVolumes, Code::Aborted);
         "a volume that is not there is told empty", "list-volumes.one-volume":

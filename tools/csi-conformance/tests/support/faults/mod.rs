@@ -11,36 +11,29 @@ macro_rules! mutants {
 mod at_once;
 mod attaching;
 mod changing;
-mod discovery;
 mod facts;
 mod foreign;
 mod groups;
 mod health;
-mod in_use;
 mod input;
 mod life;
 mod listing;
-mod metadata;
-mod missing;
 mod node;
-pub(crate) mod paging;
 mod places;
 mod rules;
 mod shapes;
-mod sidecars;
+mod siblings;
 mod sizes;
 mod snapshots;
+pub(crate) mod unusual;
 mod volumes;
 
-use std::pin::Pin;
-use std::sync::Arc;
-
 use csi_core::Rpc;
-use csi_proto::v1;
+use csi_proto::{RpcRequest, v1};
 use prost::Message;
 use tonic::{Code, Status};
 
-use crate::proxy::{Answer, Behind, Fault, changed, changed_stream};
+use crate::proxy::{Answer, Fault, asked, changed, changed_stream, fault, only, with_state};
 use shapes::*;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +85,6 @@ fn mutant(name: &'static str, due: &'static str, fault: Fault) -> Mutant {
 pub(crate) fn all() -> Vec<Mutant> {
     [
         facts::all(),
-        discovery::all(),
         input::all(),
         volumes::all(),
         listing::all(),
@@ -101,50 +93,18 @@ pub(crate) fn all() -> Vec<Mutant> {
         changing::all(),
         snapshots::all(),
         groups::all(),
-        metadata::all(),
         node::all(),
         foreign::all(),
-        missing::all(),
         life::all(),
-        in_use::all(),
         rules::all(),
         at_once::all(),
-        sidecars::all(),
+        siblings::all(),
         sizes::all(),
         health::all(),
     ]
     .into_iter()
     .flatten()
     .collect()
-}
-
-fn fault<F: Future<Output = Answer> + Send + 'static>(
-    on: impl Fn(Rpc, Vec<u8>, Behind) -> F + Send + Sync + 'static,
-) -> Fault {
-    Arc::new(move |rpc, bytes, behind| Box::pin(on(rpc, bytes, behind)))
-}
-
-/// A fault that keeps state between calls.
-fn with_state<S: Send + Sync + 'static, F: Future<Output = Answer> + Send + 'static>(
-    state: S,
-    on: impl Fn(Arc<S>, Rpc, Vec<u8>, Behind) -> F + Send + Sync + 'static,
-) -> Fault {
-    let state = Arc::new(state);
-    fault(move |rpc, bytes, behind| on(state.clone(), rpc, bytes, behind))
-}
-
-/// A fault in one RPC; calls of other RPCs go to the driver unchanged.
-fn only<F: Future<Output = Answer> + Send + 'static>(
-    of: Rpc,
-    on: impl Fn(Vec<u8>, Behind) -> F + Send + Sync + 'static,
-) -> Fault {
-    fault(move |rpc, bytes, behind| -> Pin<Box<dyn Future<Output = Answer> + Send>> {
-        if rpc == of {
-            Box::pin(on(bytes, behind))
-        } else {
-            Box::pin(async move { behind.call(rpc, bytes).await })
-        }
-    })
 }
 
 pub(crate) fn none() -> Fault {
@@ -154,11 +114,9 @@ pub(crate) fn none() -> Fault {
 /// Not a fault: the driver knows a volume by its publish context, and by nothing else.
 pub(crate) fn knows_its_publish_context() -> Fault {
     fault(|rpc, bytes, behind| async move {
-        let context = match rpc {
-            Rpc::NodeStageVolume => v1::NodeStageVolumeRequest::decode(&*bytes).unwrap().publish_context,
-            Rpc::NodePublishVolume => v1::NodePublishVolumeRequest::decode(&*bytes).unwrap().publish_context,
-            _ => return behind.call(rpc, bytes).await,
-        };
+        let staged = asked(rpc, &bytes).map(|r: v1::NodeStageVolumeRequest| r.publish_context);
+        let published = asked(rpc, &bytes).map(|r: v1::NodePublishVolumeRequest| r.publish_context);
+        let Some(context) = staged.or(published) else { return behind.call(rpc, bytes).await };
         if !context.contains_key("access") {
             return Err(Status::invalid_argument("publish_context[access] is missing"));
         }
@@ -169,24 +127,24 @@ pub(crate) fn knows_its_publish_context() -> Fault {
     })
 }
 
-fn request<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M)) -> Fault {
-    fault(move |rpc, bytes, behind| async move {
-        let bytes = if rpc == of { changed(&bytes, change) } else { bytes };
+fn request<R: RpcRequest>(change: impl Fn(&mut R) + Send + Sync + 'static) -> Fault {
+    with_state(change, move |change, rpc, bytes, behind| async move {
+        let bytes = if rpc == R::RPC { changed(&bytes, |message| change(message)) } else { bytes };
         behind.call(rpc, bytes).await
     })
 }
 
-fn answer<M: Message + Default + 'static>(of: Rpc, change: impl Fn(&mut M) + Send + Sync + 'static) -> Fault {
+fn answer<R: RpcRequest>(change: impl Fn(&mut R::Answer) + Send + Sync + 'static) -> Fault {
     with_state(change, move |change, rpc, bytes, behind| async move {
         let answer = behind.call(rpc, bytes).await?;
-        Ok(if rpc == of { changed(&answer, |message| change(message)) } else { answer })
+        Ok(if rpc == R::RPC { changed(&answer, |message| change(message)) } else { answer })
     })
 }
 
-fn stream<M: Message + Default + 'static>(of: Rpc, change: fn(&mut Vec<M>)) -> Fault {
+fn stream<R: RpcRequest>(change: fn(&mut Vec<R::Answer>)) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         let answer = behind.call(rpc, bytes).await?;
-        Ok(if rpc == of { changed_stream(&answer, change) } else { answer })
+        Ok(if rpc == R::RPC { changed_stream(&answer, change) } else { answer })
     })
 }
 

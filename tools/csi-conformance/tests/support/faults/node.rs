@@ -8,13 +8,12 @@ use v1::volume_capability::AccessType;
 use super::*;
 
 fn mounts_on_top() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        let asked = (rpc == Rpc::NodePublishVolume)
-            .then(|| v1::NodePublishVolumeRequest::decode(&*bytes).unwrap().target_path);
-        let target = asked.filter(|path| std::path::Path::new(path).exists());
-        let answer = behind.call(rpc, bytes).await?;
-        if let Some(target) = target {
-            let bind = std::process::Command::new("mount").args(["--bind", &target, &target]).status();
+    only(|publish: v1::NodePublishVolumeRequest, behind| async move {
+        let target = &publish.target_path;
+        let is_there = std::path::Path::new(target).exists();
+        let answer = behind.ask(&publish).await?;
+        if is_there {
+            let bind = std::process::Command::new("mount").args(["--bind", target, target]).status();
             assert!(bind.unwrap().success());
         }
         Ok(answer)
@@ -34,17 +33,14 @@ pub(super) fn all() -> Vec<Mutant> {
         "unpublish leaks the mount", "node-publish.mounts-and-unmounts":
             nothing(Rpc::NodeUnpublishVolume), leaves_something;
         "read-only is ignored", "node-use.read-only":
-            request(Rpc::NodePublishVolume, |r: &mut v1::NodePublishVolumeRequest| r.readonly = false);
+            request(|r: &mut v1::NodePublishVolumeRequest| r.readonly = false);
         "a volume for one target has two", "node-publish.matrix":
             accepted(Rpc::NodePublishVolume, Code::FailedPrecondition);
         "a second publish that differs is OK", "node-publish.published-otherwise":
-            status(|rpc, _, status| match (rpc, status.code()) {
-                (Rpc::NodePublishVolume, Code::AlreadyExists) => Ok(vec![]),
-                _ => Err(status),
-            });
+            accepted(Rpc::NodePublishVolume, Code::AlreadyExists);
         "publish says OK and does nothing", "node-use.data-stays": nothing(Rpc::NodePublishVolume);
         "the mount group is passed over", "mount-group.files-are-the-groups":
-            request(Rpc::NodePublishVolume, |r: &mut v1::NodePublishVolumeRequest| {
+            request(|r: &mut v1::NodePublishVolumeRequest| {
                 let access = r.volume_capability.as_mut().and_then(|one| one.access_type.as_mut());
                 if let Some(AccessType::Mount(mount)) = access {
                     mount.volume_mount_group.clear();
@@ -57,24 +53,27 @@ pub(super) fn all() -> Vec<Mutant> {
             keeps_its_lock(Rpc::NodePublishVolume, Code::Aborted, Duration::from_millis(60));
         "staging again is ALREADY_EXISTS", "node-publish.stage-is-idempotent":
             not_again(Rpc::NodeStageVolume, Code::AlreadyExists), of_filesystems;
+        "staging a raw device again is ALREADY_EXISTS", "node-publish.stage-is-idempotent":
+            not_again(Rpc::NodeStageVolume, Code::AlreadyExists), of_images;
+        "a raw device needs no staging path", "node-publish.without-staging-path":
+            accepted(Rpc::NodePublishVolume, Code::FailedPrecondition), of_images;
+        "the size is told of a device that is not there", "node-use.stats":
+            accepted(Rpc::NodeGetVolumeStats, Code::NotFound), of_images;
         "unpublishing again is NOT_FOUND", "node-publish.publish-is-idempotent":
-            undoes_once(Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume, Code::NotFound);
+            undoes_once(Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume, Code::NotFound), leaves_something;
         "publishing a raw device again fails", "node-publish.device-is-idempotent":
             not_again(Rpc::NodePublishVolume, Code::Internal), of_images;
         "a raw device for one target has two", "node-publish.device-matrix":
             accepted(Rpc::NodePublishVolume, Code::FailedPrecondition), of_images;
         "a publish without a staging path does nothing", "node-publish.without-staging-path":
             accepted(Rpc::NodePublishVolume, Code::FailedPrecondition), of_filesystems;
-        "mount flags are passed over", "node-publish.mount-flags":
-            request(Rpc::NodePublishVolume, without_flags);
+        "mount flags are passed over", "node-publish.mount-flags": request(without_flags);
         "publishing with a group again is ALREADY_EXISTS", "mount-group.again":
             not_again(Rpc::NodePublishVolume, Code::AlreadyExists);
         "publishing a raw device says OK and does nothing", "node-use.device-data-stays":
             nothing(Rpc::NodePublishVolume), of_images;
         "read-only is ignored of a raw device", "node-use.device-read-only":
-            request(Rpc::NodePublishVolume, |r: &mut v1::NodePublishVolumeRequest| {
-                r.readonly = false;
-            }), of_images;
+            request(|r: &mut v1::NodePublishVolumeRequest| r.readonly = false), of_images;
         "usage is told of a path where nothing is", "node-use.stats":
             accepted(Rpc::NodeGetVolumeStats, Code::NotFound);
     }

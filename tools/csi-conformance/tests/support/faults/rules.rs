@@ -7,45 +7,30 @@ use super::*;
 
 /// Answers OK for an existing name, whatever else the request asks for.
 fn names_alone_count() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        match behind.call(rpc, bytes.clone()).await {
-            Err(status) if rpc == Rpc::CreateVolume && status.code() == Code::AlreadyExists => {
-                let asked = v1::CreateVolumeRequest::decode(&*bytes).unwrap();
+    only(|asked: v1::CreateVolumeRequest, behind| async move {
+        match behind.ask(&asked).await {
+            Err(status) if status.code() == Code::AlreadyExists => {
                 let volume = Some(v1::Volume {
                     volume_id: "whatever".into(),
                     content_source: asked.volume_content_source,
                     ..Default::default()
                 });
-                Ok(v1::CreateVolumeResponse { volume }.encode_to_vec())
+                Ok(v1::CreateVolumeResponse { volume })
             }
             answer => answer,
         }
     })
 }
 
-/// Answers with this code if the request matches.
-fn refuses<M: Message + Default + 'static>(of: Rpc, code: Code, is_it: fn(&M) -> bool) -> Fault {
-    fault(move |rpc, bytes, behind| async move {
-        if rpc == of && is_it(&M::decode(&*bytes).unwrap()) {
-            return Err(Status::new(code, "not like this"));
-        }
-        behind.call(rpc, bytes).await
-    })
-}
-
 /// Answers OK to a relative path, and does nothing.
 fn takes_any_path() -> Fault {
     fault(|rpc, bytes, behind| async move {
-        let is_odd = match rpc {
-            Rpc::NodePublishVolume => {
-                !v1::NodePublishVolumeRequest::decode(&*bytes).unwrap().target_path.starts_with('/')
-            }
-            Rpc::NodeUnpublishVolume => {
-                !v1::NodeUnpublishVolumeRequest::decode(&*bytes).unwrap().target_path.starts_with('/')
-            }
-            _ => false,
-        };
-        if is_odd { Ok(vec![]) } else { behind.call(rpc, bytes).await }
+        let published = asked(rpc, &bytes).map(|r: v1::NodePublishVolumeRequest| r.target_path);
+        let unpublished = asked(rpc, &bytes).map(|r: v1::NodeUnpublishVolumeRequest| r.target_path);
+        match published.or(unpublished) {
+            Some(path) if !path.starts_with('/') => Ok(vec![]),
+            _ => behind.call(rpc, bytes).await,
+        }
     })
 }
 
@@ -68,43 +53,35 @@ pub(super) fn all() -> Vec<Mutant> {
         "names alone count, from snapshots too", "create-volume.same-name-other-snapshot":
             names_alone_count(), leaves_something;
         "a name with another use is INTERNAL", "create-volume.same-name-other-use":
-            status(|rpc, _, status| match (rpc, status.code()) {
-                (Rpc::CreateVolume, Code::AlreadyExists) => Err(Status::internal(status.message())),
-                _ => Err(status),
-            });
+            code(Rpc::CreateVolume, Code::AlreadyExists, Code::Internal);
         "the oldest mode is given up for the newer ones", "create-volume.oldest-mode-stays":
-            refuses(Rpc::CreateVolume, Code::InvalidArgument, |r: &Create| {
+            refuses(Code::InvalidArgument, |r: &Create| {
                 r.volume_capabilities.iter().any(|one| one.access_mode.unwrap_or_default().mode == 1)
             });
         "places are told without the capability", "create-volume.places-need-capability":
-            answer(Rpc::GetPluginCapabilities, |a: &mut v1::GetPluginCapabilitiesResponse| {
+            answer::<v1::GetPluginCapabilitiesRequest>(|a| {
                 use v1::plugin_capability::{Service, Type};
                 a.capabilities.retain(|one| one.r#type != Some(Type::Service(Service { r#type: 2 })));
             });
         "a negative size is the smallest", "fields.negative":
-            request(Rpc::CreateVolume, |r: &mut Create| {
+            request(|r: &mut Create| {
                 if let Some(range) = &mut r.capacity_range {
                     range.required_bytes = range.required_bytes.max(0);
                     range.limit_bytes = range.limit_bytes.max(0);
                 }
             });
         "growing to less than nothing is OK", "controller-expand.below-zero":
-            request(Rpc::ControllerExpandVolume, |r: &mut v1::ControllerExpandVolumeRequest| {
+            request(|r: &mut v1::ControllerExpandVolumeRequest| {
                 r.capacity_range
                     .iter_mut()
                     .for_each(|range| range.required_bytes = range.required_bytes.max(1));
             });
         "the node grows to less than nothing", "fields.node-negative":
-            fault(|rpc, bytes, behind| async move {
-                let is_it = rpc == Rpc::NodeExpandVolume
-                    && v1::NodeExpandVolumeRequest::decode(&*bytes)
-                        .unwrap()
-                        .capacity_range
-                        .is_some_and(|range| range.required_bytes < 0);
-                if is_it { Ok(vec![]) } else { behind.call(rpc, bytes).await }
+            skips(|r: &v1::NodeExpandVolumeRequest| {
+                r.capacity_range.is_some_and(|range| range.required_bytes < 0)
             }), of_images;
         "a filesystem's name of any length is taken", "fields.controller-limits":
-            request(Rpc::CreateVolume, |r: &mut Create| {
+            request(|r: &mut Create| {
                 for one in &mut r.volume_capabilities {
                     if let Some(AccessType::Mount(mount)) = &mut one.access_type
                         && mount.fs_type.len() > 128
@@ -114,7 +91,7 @@ pub(super) fn all() -> Vec<Mutant> {
                 }
             });
         "as many mount flags as one likes", "fields.controller-limits":
-            request(Rpc::CreateVolume, |r: &mut Create| {
+            request(|r: &mut Create| {
                 for one in &mut r.volume_capabilities {
                     if let Some(AccessType::Mount(mount)) = &mut one.access_type {
                         mount.mount_flags.truncate(2);
@@ -122,27 +99,25 @@ pub(super) fn all() -> Vec<Mutant> {
                 }
             });
         "the node's part in growing is wanted and not offered", "controller-expand.node-part-is-offered":
-            answer(Rpc::NodeGetCapabilities, |a: &mut v1::NodeGetCapabilitiesResponse| {
+            answer::<v1::NodeGetCapabilitiesRequest>(|a| {
                 use v1::node_service_capability::{Rpc, Type, rpc};
                 let expand = rpc::Type::ExpandVolume as i32;
                 a.capabilities.retain(|one| one.r#type != Some(Type::Rpc(Rpc { r#type: expand })));
             }), of_images;
         "growing for another use is INTERNAL", "controller-expand.beyond-capabilities":
-            refuses(Rpc::ControllerExpandVolume, Code::Internal, |r: &v1::ControllerExpandVolumeRequest| {
+            refuses(Code::Internal, |r: &v1::ControllerExpandVolumeRequest| {
                 is_of_many_nodes(r.volume_capability.as_ref())
             });
         "paths have the limit of strings", "node-publish.long-paths":
-            refuses(Rpc::NodePublishVolume, Code::InvalidArgument, |r: &v1::NodePublishVolumeRequest| {
-                r.target_path.len() > 128
-            });
+            refuses(Code::InvalidArgument, |r: &v1::NodePublishVolumeRequest| r.target_path.len() > 128);
         "a path that is not absolute is taken", "node-publish.relative-paths": takes_any_path();
         "staging in another way is INTERNAL", "node-publish.staged-otherwise":
-            refuses(Rpc::NodeStageVolume, Code::Internal, |r: &v1::NodeStageVolumeRequest| {
+            refuses(Code::Internal, |r: &v1::NodeStageVolumeRequest| {
                 let access = r.volume_capability.as_ref().and_then(|one| one.access_type.clone());
                 access == Some(AccessType::Block(BlockVolume {}))
             }), of_filesystems;
         "growing on the node for another use is INTERNAL", "node-publish.grown-otherwise":
-            refuses(Rpc::NodeExpandVolume, Code::Internal, |r: &v1::NodeExpandVolumeRequest| {
+            refuses(Code::Internal, |r: &v1::NodeExpandVolumeRequest| {
                 is_of_many_nodes(r.volume_capability.as_ref())
             }), of_filesystems;
     }

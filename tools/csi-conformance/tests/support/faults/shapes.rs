@@ -22,9 +22,9 @@ pub(super) fn code(of: Rpc, from: Code, to: Code) -> Fault {
     })
 }
 
-pub(super) fn refuses<M: Message + Default + 'static>(of: Rpc, code: Code, like: fn(&M) -> bool) -> Fault {
+pub(super) fn refuses<R: RpcRequest>(code: Code, like: fn(&R) -> bool) -> Fault {
     fault(move |rpc, bytes, behind| async move {
-        if rpc == of && like(&M::decode(&*bytes).unwrap()) {
+        if asked(rpc, &bytes).is_some_and(|request| like(&request)) {
             return Err(Status::new(code, "it is not taken in this form"));
         }
         behind.call(rpc, bytes).await
@@ -32,19 +32,20 @@ pub(super) fn refuses<M: Message + Default + 'static>(of: Rpc, code: Code, like:
 }
 
 /// Answers OK to the requests that match, and does nothing.
-pub(super) fn skips<M: Message + Default + 'static>(of: Rpc, like: fn(&M) -> bool) -> Fault {
+pub(super) fn skips<R: RpcRequest>(like: fn(&R) -> bool) -> Fault {
     fault(move |rpc, bytes, behind| async move {
-        let is_it = rpc == of && like(&M::decode(&*bytes).unwrap());
+        let is_it = asked(rpc, &bytes).is_some_and(|request| like(&request));
         if is_it { Ok(vec![]) } else { behind.call(rpc, bytes).await }
     })
 }
 
 /// Where the driver refuses with this code, sends it a changed request instead.
-pub(super) fn instead<M: Message + Default + 'static>(of: Rpc, code: Code, change: fn(&mut M)) -> Fault {
-    fault(move |rpc, bytes, behind| async move {
-        match behind.call(rpc, bytes.clone()).await {
-            Err(status) if rpc == of && status.code() == code => {
-                behind.call(rpc, changed(&bytes, change)).await
+pub(super) fn instead<R: RpcRequest>(code: Code, change: fn(&mut R)) -> Fault {
+    only(move |mut request: R, behind| async move {
+        match behind.ask(&request).await {
+            Err(status) if status.code() == code => {
+                change(&mut request);
+                behind.ask(&request).await
             }
             answer => answer,
         }
@@ -52,9 +53,9 @@ pub(super) fn instead<M: Message + Default + 'static>(of: Rpc, code: Code, chang
 }
 
 /// Changes the driver's answers from the second one on.
-pub(super) fn later<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M)) -> Fault {
+pub(super) fn later<R: RpcRequest>(change: fn(&mut R::Answer)) -> Fault {
     let count = AtomicU32::new(0);
-    answer(of, move |message: &mut M| {
+    answer::<R>(move |message| {
         if count.fetch_add(1, Ordering::SeqCst) > 0 {
             change(message);
         }
@@ -75,6 +76,19 @@ fn fields(mut message: &[u8]) -> Vec<&[u8]> {
     fields
 }
 
+/// Appends a number to a name, unless the name is empty, or then too long.
+pub(super) fn rename(name: &mut String, number: u32) {
+    if !name.is_empty() && name.len() < 120 {
+        name.push_str(&format!("~{number}"));
+    }
+}
+
+/// Gives each request another name.
+pub(super) fn other_names<R: RpcRequest>(name: fn(&mut R) -> &mut String) -> Fault {
+    let count = AtomicU32::new(0);
+    request(move |request: &mut R| rename(name(request), count.fetch_add(1, Ordering::SeqCst)))
+}
+
 /// Refuses a repeated request that succeeded before.
 pub(super) fn not_again(of: Rpc, code: Code) -> Fault {
     with_state(Mutex::new(BTreeSet::new()), move |done, rpc, bytes, behind| async move {
@@ -92,22 +106,18 @@ pub(super) fn not_again(of: Rpc, code: Code) -> Fault {
 
 /// Refuses to undo where nothing was done, or everything is already undone.
 pub(super) fn undoes_once(doing: Rpc, undoing: Rpc, code: Code) -> Fault {
-    let done = Arc::new(Mutex::new(BTreeSet::new()));
-    fault(move |rpc, bytes, behind| {
-        let done = done.clone();
+    with_state(Mutex::new(BTreeSet::new()), move |done, rpc, bytes, behind| async move {
         let id = id_of(&bytes);
-        async move {
-            if rpc == undoing && !id.is_empty() && !done.lock().unwrap().contains(&id) {
-                return Err(Status::new(code, "there is nothing to undo"));
-            }
-            let answer = behind.call(rpc, bytes).await?;
-            if rpc == doing {
-                done.lock().unwrap().insert(id);
-            } else if rpc == undoing {
-                done.lock().unwrap().remove(&id);
-            }
-            Ok(answer)
+        if rpc == undoing && !id.is_empty() && !done.lock().unwrap().contains(&id) {
+            return Err(Status::new(code, "there is nothing to undo"));
         }
+        let answer = behind.call(rpc, bytes).await?;
+        if rpc == doing {
+            done.lock().unwrap().insert(id);
+        } else if rpc == undoing {
+            done.lock().unwrap().remove(&id);
+        }
+        Ok(answer)
     })
 }
 
@@ -166,8 +176,7 @@ pub(super) fn must_exist(of: Rpc, code: Code) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         let volume_id = id_of(&bytes);
         if rpc == of && !volume_id.is_empty() {
-            let get = v1::ControllerGetVolumeRequest { volume_id }.encode_to_vec();
-            let found = behind.call(Rpc::ControllerGetVolume, get).await;
+            let found = behind.ask(&v1::ControllerGetVolumeRequest { volume_id }).await;
             found.map_err(|status| Status::new(code, status.message()))?;
         }
         behind.call(rpc, bytes).await

@@ -9,43 +9,43 @@ use v1::volume_usage::Unit;
 use super::*;
 
 fn usage(change: impl Fn(&mut v1::VolumeUsage) + Send + Sync + 'static) -> Fault {
-    answer(Rpc::NodeGetVolumeStats, move |a: &mut v1::NodeGetVolumeStatsResponse| {
-        a.usage.iter_mut().filter(|usage| usage.unit() == Unit::Bytes).for_each(&change);
-    })
+    answer::<v1::NodeGetVolumeStatsRequest>(move |a| in_bytes(a).for_each(&change))
+}
+
+fn in_bytes(answer: &mut v1::NodeGetVolumeStatsResponse) -> impl Iterator<Item = &mut v1::VolumeUsage> {
+    answer.usage.iter_mut().filter(|usage| usage.unit() == Unit::Bytes)
 }
 
 /// Reports the highest usage of each volume, and never less.
 fn usage_never_falls() -> Fault {
     with_state(Mutex::new(BTreeMap::new()), move |highest, rpc, bytes, behind| async move {
-        let answer = behind.call(rpc, bytes.clone()).await?;
-        if rpc != Rpc::NodeGetVolumeStats {
-            return Ok(answer);
-        }
-        Ok(changed(&answer, |a: &mut v1::NodeGetVolumeStatsResponse| {
-            for one in a.usage.iter_mut().filter(|one| one.unit() == Unit::Bytes) {
-                let mut highest = highest.lock().unwrap();
-                let known: &mut v1::VolumeUsage = highest.entry(id_of(&bytes)).or_insert(*one);
-                if one.used > known.used {
-                    *known = *one;
-                }
-                *one = *known;
+        let Some(asked) = asked::<v1::NodeGetVolumeStatsRequest>(rpc, &bytes) else {
+            return behind.call(rpc, bytes).await;
+        };
+        let mut answer = behind.ask(&asked).await?;
+        for one in in_bytes(&mut answer) {
+            let mut highest = highest.lock().unwrap();
+            let known: &mut v1::VolumeUsage = highest.entry(asked.volume_id.clone()).or_insert(*one);
+            if one.used > known.used {
+                *known = *one;
             }
-        }))
+            *one = *known;
+        }
+        Ok(answer.encode_to_vec())
     })
 }
 
 /// Reports the first total of each volume for ever.
 fn total_stays() -> Fault {
     with_state(Mutex::new(BTreeMap::new()), move |first, rpc, bytes, behind| async move {
-        let answer = behind.call(rpc, bytes.clone()).await?;
-        if rpc != Rpc::NodeGetVolumeStats {
-            return Ok(answer);
+        let Some(asked) = asked::<v1::NodeGetVolumeStatsRequest>(rpc, &bytes) else {
+            return behind.call(rpc, bytes).await;
+        };
+        let mut answer = behind.ask(&asked).await?;
+        for one in in_bytes(&mut answer) {
+            one.total = *first.lock().unwrap().entry(asked.volume_id.clone()).or_insert(one.total);
         }
-        Ok(changed(&answer, |a: &mut v1::NodeGetVolumeStatsResponse| {
-            for one in a.usage.iter_mut().filter(|one| one.unit() == Unit::Bytes) {
-                one.total = *first.lock().unwrap().entry(id_of(&bytes)).or_insert(one.total);
-            }
-        }))
+        Ok(answer.encode_to_vec())
     })
 }
 
@@ -55,16 +55,13 @@ fn scaled(range: &mut Option<v1::CapacityRange>, by: (i64, i64)) {
 
 /// Creates the volumes that match with another size, and answers with the requested one.
 fn created_as(like: fn(&v1::CreateVolumeRequest) -> bool, times: i64, part: i64) -> Fault {
-    only(Rpc::CreateVolume, move |bytes, behind| async move {
-        let is_it = like(&v1::CreateVolumeRequest::decode(&*bytes).unwrap());
-        let by = if is_it { (times, part) } else { (1, 1) };
-        let sent = changed(&bytes, |r: &mut v1::CreateVolumeRequest| scaled(&mut r.capacity_range, by));
-        let answer = behind.call(Rpc::CreateVolume, sent).await?;
-        Ok(changed(&answer, |a: &mut v1::CreateVolumeResponse| {
-            a.volume
-                .iter_mut()
-                .for_each(|volume| volume.capacity_bytes = volume.capacity_bytes * by.1 / by.0);
-        }))
+    only(move |mut asked: v1::CreateVolumeRequest, behind| async move {
+        let by = if like(&asked) { (times, part) } else { (1, 1) };
+        scaled(&mut asked.capacity_range, by);
+        let mut answer = behind.ask(&asked).await?;
+        let volume = answer.volume.iter_mut();
+        volume.for_each(|volume| volume.capacity_bytes = volume.capacity_bytes * by.1 / by.0);
+        Ok(answer)
     })
 }
 
@@ -74,61 +71,51 @@ fn is_copy(request: &v1::CreateVolumeRequest) -> bool {
 
 /// Creates an empty volume of half the size instead of a copy.
 fn half_a_copy() -> Fault {
-    only(Rpc::CreateVolume, |bytes, behind| async move {
-        let source = v1::CreateVolumeRequest::decode(&*bytes).unwrap().volume_content_source;
-        if source.is_none() {
-            return behind.call(Rpc::CreateVolume, bytes).await;
+    only(|mut asked: v1::CreateVolumeRequest, behind| async move {
+        let source = asked.volume_content_source.take();
+        if source.is_some() {
+            scaled(&mut asked.capacity_range, (1, 2));
         }
-        let sent = changed(&bytes, |r: &mut v1::CreateVolumeRequest| {
-            r.volume_content_source = None;
-            scaled(&mut r.capacity_range, (1, 2));
-        });
-        let answer = behind.call(Rpc::CreateVolume, sent).await?;
-        Ok(changed(&answer, |a: &mut v1::CreateVolumeResponse| {
-            if let Some(volume) = &mut a.volume {
-                volume.content_source = source.clone();
-                volume.capacity_bytes *= 2;
-            }
-        }))
+        let mut answer = behind.ask(&asked).await?;
+        if let Some(volume) = answer.volume.as_mut().filter(|_| source.is_some()) {
+            volume.content_source = source;
+            volume.capacity_bytes *= 2;
+        }
+        Ok(answer)
     })
 }
 
 /// Expands a volume once. A second expansion is answered as if it had taken place.
 fn expands_once() -> Fault {
     with_state(Mutex::new(BTreeMap::new()), move |sizes, rpc, bytes, behind| async move {
-        if rpc != Rpc::ControllerExpandVolume {
+        let Some(asked) = asked::<v1::ControllerExpandVolumeRequest>(rpc, &bytes) else {
+            return behind.call(rpc, bytes).await;
+        };
+        let capacity_bytes = asked.capacity_range.unwrap_or_default().required_bytes;
+        let first = *sizes.lock().unwrap().entry(asked.volume_id).or_insert(capacity_bytes);
+        if first == capacity_bytes {
             return behind.call(rpc, bytes).await;
         }
-        let asked = v1::ControllerExpandVolumeRequest::decode(&*bytes).unwrap();
-        let wanted = asked.capacity_range.unwrap_or_default().required_bytes;
-        let first = *sizes.lock().unwrap().entry(asked.volume_id).or_insert(wanted);
-        if first == wanted {
-            return behind.call(rpc, bytes).await;
-        }
-        let answer =
-            v1::ControllerExpandVolumeResponse { capacity_bytes: wanted, node_expansion_required: true };
+        let answer = v1::ControllerExpandVolumeResponse { capacity_bytes, node_expansion_required: true };
         Ok(answer.encode_to_vec())
     })
 }
 
 /// Lifts the limit of a volume when it is expanded.
 fn expands_too_far() -> Fault {
-    only(Rpc::ControllerExpandVolume, |bytes, behind| async move {
-        let sent = changed(&bytes, |r: &mut v1::ControllerExpandVolumeRequest| {
-            scaled(&mut r.capacity_range, (3, 1));
-        });
-        let answer = behind.call(Rpc::ControllerExpandVolume, sent).await?;
-        Ok(changed(&answer, |a: &mut v1::ControllerExpandVolumeResponse| a.capacity_bytes /= 3))
+    only(|mut asked: v1::ControllerExpandVolumeRequest, behind| async move {
+        scaled(&mut asked.capacity_range, (3, 1));
+        let mut answer = behind.ask(&asked).await?;
+        answer.capacity_bytes /= 3;
+        Ok(answer)
     })
 }
 
 /// Reports each expansion as done, and keeps the old limit.
 fn expands_nothing() -> Fault {
-    only(Rpc::ControllerExpandVolume, |bytes, _| async move {
-        let asked = v1::ControllerExpandVolumeRequest::decode(&*bytes).unwrap();
+    only(|asked: v1::ControllerExpandVolumeRequest, _| async move {
         let capacity_bytes = asked.capacity_range.unwrap_or_default().required_bytes;
-        let answer = v1::ControllerExpandVolumeResponse { capacity_bytes, node_expansion_required: false };
-        Ok(answer.encode_to_vec())
+        Ok(v1::ControllerExpandVolumeResponse { capacity_bytes, node_expansion_required: false })
     })
 }
 

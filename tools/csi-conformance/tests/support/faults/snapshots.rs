@@ -1,4 +1,4 @@
-//! Faults in snapshots.
+//! Faults in snapshots, and in their block metadata.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,26 +12,19 @@ use super::*;
 /// A restore copies the source's current content instead of the snapshot.
 fn restores_the_present() -> Fault {
     with_state(Mutex::new(BTreeMap::new()), move |sources, rpc, bytes, behind| async move {
-        let snapshot_of = |request: &v1::CreateVolumeRequest| match request
-            .volume_content_source
-            .as_ref()?
-            .r#type
-            .as_ref()?
-        {
+        let volume_of = |source: &v1::VolumeContentSource| match source.r#type.as_ref()? {
             Type::Snapshot(source) => sources.lock().unwrap().get(&source.snapshot_id).cloned(),
             Type::Volume(_) => None,
         };
-        let asked = (rpc == Rpc::CreateVolume).then(|| v1::CreateVolumeRequest::decode(&*bytes).unwrap());
-        if let Some(mut asked) = asked
-            && let Some(volume_id) = snapshot_of(&asked)
+        if let Some(mut create) = asked::<v1::CreateVolumeRequest>(rpc, &bytes)
+            && let Some(volume_id) = create.volume_content_source.as_ref().and_then(volume_of)
         {
-            let told = asked.volume_content_source.take();
+            let told = create.volume_content_source.take();
             let r#type = Some(Type::Volume(VolumeSource { volume_id }));
-            asked.volume_content_source = Some(v1::VolumeContentSource { r#type });
-            let answer = behind.call(rpc, asked.encode_to_vec()).await?;
-            return Ok(changed(&answer, |answer: &mut v1::CreateVolumeResponse| {
-                answer.volume.as_mut().unwrap().content_source = told;
-            }));
+            create.volume_content_source = Some(v1::VolumeContentSource { r#type });
+            let mut answer = behind.ask(&create).await?;
+            answer.volume.as_mut().unwrap().content_source = told;
+            return Ok(answer.encode_to_vec());
         }
         let answer = behind.call(rpc, bytes).await?;
         if rpc == Rpc::CreateSnapshot {
@@ -44,21 +37,16 @@ fn restores_the_present() -> Fault {
 
 /// Deletes a volume's snapshots with it.
 fn snapshots_go_with_their_volume() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        if rpc == Rpc::DeleteVolume {
-            let source_volume_id = v1::DeleteVolumeRequest::decode(&*bytes).unwrap().volume_id;
-            if !source_volume_id.is_empty() {
-                let list = v1::ListSnapshotsRequest { source_volume_id, ..Default::default() };
-                let all = behind.call(Rpc::ListSnapshots, list.encode_to_vec()).await.unwrap_or_default();
-                let all = v1::ListSnapshotsResponse::decode(&*all).unwrap().entries.into_iter();
-                for snapshot in all.filter_map(|entry| entry.snapshot) {
-                    let delete =
-                        v1::DeleteSnapshotRequest { snapshot_id: snapshot.snapshot_id, ..Default::default() };
-                    let _ = behind.call(Rpc::DeleteSnapshot, delete.encode_to_vec()).await;
-                }
+    only(|delete: v1::DeleteVolumeRequest, behind| async move {
+        let source_volume_id = delete.volume_id.clone();
+        if !source_volume_id.is_empty() {
+            let list = v1::ListSnapshotsRequest { source_volume_id, ..Default::default() };
+            let all = behind.ask(&list).await.unwrap_or_default().entries.into_iter();
+            for snapshot_id in all.filter_map(|entry| Some(entry.snapshot?.snapshot_id)) {
+                let _ = behind.ask(&v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() }).await;
             }
         }
-        behind.call(rpc, bytes).await
+        behind.ask(&delete).await
     })
 }
 
@@ -74,8 +62,7 @@ fn volumes_go_with_their_snapshot() -> Fault {
         }
         let gone = (rpc == Rpc::DeleteSnapshot).then(|| restored.lock().unwrap().remove(&id_of(&bytes)));
         if let Some(volume_id) = gone.flatten() {
-            let delete = v1::DeleteVolumeRequest { volume_id, ..Default::default() };
-            behind.call(Rpc::DeleteVolume, delete.encode_to_vec()).await?;
+            behind.ask(&v1::DeleteVolumeRequest { volume_id, ..Default::default() }).await?;
         }
         Ok(answer)
     })
@@ -85,10 +72,9 @@ fn volumes_go_with_their_snapshot() -> Fault {
 fn lists_what_failed() -> Fault {
     with_state(Mutex::new(Vec::new()), move |failed, rpc, bytes, behind| async move {
         let answer = behind.call(rpc, bytes.clone()).await;
-        if rpc == Rpc::CreateSnapshot && answer.is_err() {
-            let asked = v1::CreateSnapshotRequest::decode(&*bytes).unwrap();
-            let snapshot_id = asked.name;
-            let source_volume_id = asked.source_volume_id;
+        if let Some(cut) = asked::<v1::CreateSnapshotRequest>(rpc, &bytes).filter(|_| answer.is_err()) {
+            let snapshot_id = cut.name;
+            let source_volume_id = cut.source_volume_id;
             let snapshot = Some(v1::Snapshot { snapshot_id, source_volume_id, ..Default::default() });
             failed.lock().unwrap().push(v1::list_snapshots_response::Entry { snapshot });
         }
@@ -102,14 +88,9 @@ fn lists_what_failed() -> Fault {
 
 /// Refuses a list that would be empty.
 fn nothing_is_not_found() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        let answer = behind.call(rpc, bytes).await?;
-        if rpc == Rpc::ListSnapshots
-            && v1::ListSnapshotsResponse::decode(&*answer).unwrap().entries.is_empty()
-        {
-            return Err(Status::not_found("no snapshot matches"));
-        }
-        Ok(answer)
+    only(|list: v1::ListSnapshotsRequest, behind| async move {
+        let answer = behind.ask(&list).await?;
+        if answer.entries.is_empty() { Err(Status::not_found("no snapshot matches")) } else { Ok(answer) }
     })
 }
 
@@ -119,20 +100,17 @@ fn now() -> prost_types::Timestamp {
 }
 
 pub(super) fn all() -> Vec<Mutant> {
-    type Cut = v1::CreateSnapshotResponse;
     mutants! {
         "a snapshot of another source", "snapshots.answer-is-whole":
-            answer(Rpc::CreateSnapshot, |a: &mut Cut| {
+            answer::<v1::CreateSnapshotRequest>(|a| {
                 a.snapshot.as_mut().unwrap().source_volume_id = "another".into();
             });
         "a snapshot without its time", "every-call.answers":
-            answer(Rpc::GetSnapshot, |a: &mut v1::GetSnapshotResponse| {
-                a.snapshot.as_mut().unwrap().creation_time = None;
-            });
+            answer::<v1::GetSnapshotRequest>(|a| a.snapshot.as_mut().unwrap().creation_time = None);
         "a snapshot that failed is not ready for ever", "snapshots.becomes-ready":
-            answer(Rpc::CreateSnapshot, |a: &mut Cut| a.snapshot.as_mut().unwrap().ready_to_use = false);
+            answer::<v1::CreateSnapshotRequest>(|a| a.snapshot.as_mut().unwrap().ready_to_use = false);
         "snapshots that are not ready are not listed", "snapshots.listed-as-it-is":
-            answer(Rpc::ListSnapshots, |a: &mut v1::ListSnapshotsResponse| {
+            answer::<v1::ListSnapshotsRequest>(|a| {
                 a.entries.retain(|entry| entry.snapshot.as_ref().is_some_and(|one| one.ready_to_use));
             });
         "snapshots go with their volume", "snapshots.outlives-its-source": snapshots_go_with_their_volume();
@@ -140,15 +118,13 @@ pub(super) fn all() -> Vec<Mutant> {
         "a snapshot is cut some time after the answer", "contents.cut-before-answer":
             restores_the_present(), of_images;
         "a snapshot's time is that of the call", "snapshots.same-name-same-snapshot":
-            answer(Rpc::CreateSnapshot, |a: &mut Cut| {
-                a.snapshot.as_mut().unwrap().creation_time = Some(now());
-            });
+            answer::<v1::CreateSnapshotRequest>(|a| a.snapshot.as_mut().unwrap().creation_time = Some(now()));
         "a name that another source's snapshot has is INTERNAL", "snapshots.same-name-other-source":
             code(Rpc::CreateSnapshot, Code::AlreadyExists, Code::Internal);
         "a snapshot of what is not there is OK", "snapshots.missing-source":
             accepted(Rpc::CreateSnapshot, Code::NotFound);
         "a volume has one snapshot", "snapshots.ids-differ":
-            request(Rpc::CreateSnapshot, |r: &mut v1::CreateSnapshotRequest| {
+            request(|r: &mut v1::CreateSnapshotRequest| {
                 if !r.name.is_empty() && !r.source_volume_id.is_empty() {
                     r.name.clone_from(&r.source_volume_id);
                 }
@@ -159,30 +135,54 @@ pub(super) fn all() -> Vec<Mutant> {
             nothing(Rpc::DeleteSnapshot), leaves_something;
         "what is restored goes with its snapshot", "snapshots.in-use": volumes_go_with_their_snapshot();
         "a snapshot can't be restored", "snapshots.restore":
-            refuses(Rpc::CreateVolume, Code::InvalidArgument, |r: &v1::CreateVolumeRequest| {
+            refuses(Code::InvalidArgument, |r: &v1::CreateVolumeRequest| {
                 let source = r.volume_content_source.as_ref().and_then(|source| source.r#type.as_ref());
                 matches!(source, Some(Type::Snapshot(_)))
             });
         "what is restored does not tell its snapshot", "create-volume.source-is-named":
-            answer(Rpc::CreateVolume, |a: &mut v1::CreateVolumeResponse| {
-                a.volume.as_mut().unwrap().content_source = None;
-            });
+            answer::<v1::CreateVolumeRequest>(|a| a.volume.as_mut().unwrap().content_source = None);
         "the filters of the list are passed over", "snapshots.listed":
-            request(Rpc::ListSnapshots, |r: &mut v1::ListSnapshotsRequest| {
+            request(|r: &mut v1::ListSnapshotsRequest| {
                 r.source_volume_id.clear();
                 r.snapshot_id.clear();
             });
         "a filter that matches nothing is NOT_FOUND", "snapshots.unknown-filter": nothing_is_not_found();
         "all snapshots are on the first page", "snapshots.pages":
-            request(Rpc::ListSnapshots, |r: &mut v1::ListSnapshotsRequest| r.max_entries = 0);
+            request(|r: &mut v1::ListSnapshotsRequest| r.max_entries = 0);
         "a token that is not known ends the list", "snapshots.bad-token":
             accepted(Rpc::ListSnapshots, Code::Aborted);
         "what could not be cut is listed", "snapshots.uncut-is-not-listed": lists_what_failed();
         "a snapshot that is not there is told empty", "snapshots.get":
             accepted(Rpc::GetSnapshot, Code::NotFound);
         "a snapshot is told ready before it is", "snapshots.told-as-it-is":
-            answer(Rpc::GetSnapshot, |a: &mut v1::GetSnapshotResponse| {
-                a.snapshot.as_mut().unwrap().ready_to_use = true;
-            });
+            answer::<v1::GetSnapshotRequest>(|a| a.snapshot.as_mut().unwrap().ready_to_use = true);
+        "more ranges in a message than were asked for", "metadata.all-data":
+            request(|r: &mut v1::GetMetadataAllocatedRequest| r.max_results = 0), of_images;
+        "ranges are in no order", "metadata.all-data":
+            stream::<v1::GetMetadataAllocatedRequest>(|messages| messages.reverse()), of_images;
+        "a range is told twice", "metadata.all-data":
+            stream::<v1::GetMetadataAllocatedRequest>(|messages| {
+                messages.extend(messages.last().cloned());
+            }), of_images;
+        "the last changes are left out", "metadata.all-changes":
+            stream::<v1::GetMetadataDeltaRequest>(|messages| {
+                messages.pop();
+            }), of_images;
+        "a stream begins at the beginning", "metadata.from-offset":
+            request(|r: &mut v1::GetMetadataAllocatedRequest| r.starting_offset = 0), of_images;
+        "snapshots of two volumes are compared", "metadata.of-two-volumes":
+            accepted(Rpc::GetMetadataDelta, Code::InvalidArgument), of_images;
+        "the volume's capacity is not told with its blocks", "metadata.allocated":
+            stream::<v1::GetMetadataAllocatedRequest>(|messages| {
+                messages.iter_mut().for_each(|one| one.volume_capacity_bytes = 0);
+            }), of_images;
+        "changed ranges are in no order", "metadata.delta":
+            stream::<v1::GetMetadataDeltaRequest>(|messages| {
+                messages.iter_mut().for_each(|one| one.block_metadata.reverse());
+            }), of_images;
+        "a snapshot that is not there has no blocks", "metadata.not-found":
+            accepted(Rpc::GetMetadataAllocated, Code::NotFound), of_images;
+        "nothing has changed since a snapshot that is not there", "metadata.delta-not-found":
+            accepted(Rpc::GetMetadataDelta, Code::NotFound), of_images;
     }
 }

@@ -11,82 +11,57 @@ use v1::volume_content_source::Type;
 use super::*;
 
 fn other_name(bytes: &[u8], number: u32) -> Vec<u8> {
-    changed(bytes, |request: &mut v1::CreateVolumeRequest| {
-        if !request.name.is_empty() && request.name.len() < 120 {
-            request.name.push_str(&format!("~{number}"));
-        }
-    })
-}
-
-fn not_idempotent() -> Fault {
-    let count = Arc::new(AtomicU32::new(0));
-    fault(move |rpc, bytes, behind| {
-        let number = count.fetch_add(1, Ordering::SeqCst);
-        async move {
-            let bytes = if rpc == Rpc::CreateVolume { other_name(&bytes, number) } else { bytes };
-            behind.call(rpc, bytes).await
-        }
-    })
+    changed(bytes, |request: &mut v1::CreateVolumeRequest| rename(&mut request.name, number))
 }
 
 /// Checks whether the name exists, does something slow, and then creates the volume. So two calls at the
 /// same time create two volumes.
 fn doubles_in_parallel() -> Fault {
-    let made = Arc::new(Mutex::new(BTreeSet::new()));
-    let count = Arc::new(AtomicU32::new(0));
-    fault(move |rpc, bytes, behind| {
-        let made = made.clone();
-        let number = count.fetch_add(1, Ordering::SeqCst);
-        async move {
-            if rpc != Rpc::CreateVolume {
-                return behind.call(rpc, bytes).await;
-            }
-            let name = v1::CreateVolumeRequest::decode(&*bytes).unwrap().name;
-            let is_there = made.lock().unwrap().contains(&name);
-            shapes::pause(Duration::from_millis(5)).await;
-            let first = made.lock().unwrap().insert(name);
-            behind.call(rpc, if is_there || first { bytes } else { other_name(&bytes, number) }).await
+    let state = (Mutex::new(BTreeSet::new()), AtomicU32::new(0));
+    with_state(state, |state, rpc, bytes, behind| async move {
+        let (made, count) = &*state;
+        if rpc != Rpc::CreateVolume {
+            return behind.call(rpc, bytes).await;
         }
+        let name = v1::CreateVolumeRequest::decode(&*bytes).unwrap().name;
+        let is_there = made.lock().unwrap().contains(&name);
+        shapes::pause(Duration::from_millis(5)).await;
+        let first = made.lock().unwrap().insert(name);
+        let number = count.fetch_add(1, Ordering::SeqCst);
+        behind.call(rpc, if is_there || first { bytes } else { other_name(&bytes, number) }).await
     })
 }
 
 /// The caller's future holds the lock and records the created volume. The work itself continues without
 /// that future, so a caller that gives up releases the lock early and nothing is recorded.
 fn drops_the_lock_on_cancel() -> Fault {
-    let done = Arc::new(tokio::sync::Mutex::new(BTreeMap::<String, u32>::new()));
-    let count = Arc::new(AtomicU32::new(0));
-    fault(move |rpc, bytes, behind| {
-        let done = done.clone();
-        let number = count.fetch_add(1, Ordering::SeqCst);
-        async move {
-            if rpc != Rpc::CreateVolume {
-                return behind.call(rpc, bytes).await;
-            }
-            let name = v1::CreateVolumeRequest::decode(&*bytes).unwrap().name;
-            let mut done = done.lock().await;
-            let number = done.get(&name).copied().unwrap_or(number);
-            let work = tokio::spawn(async move {
-                shapes::pause(Duration::from_millis(40)).await;
-                behind.call(rpc, other_name(&bytes, number)).await
-            });
-            let answer = work.await.unwrap()?;
-            done.insert(name, number);
-            Ok(answer)
+    let state = (tokio::sync::Mutex::new(BTreeMap::<String, u32>::new()), AtomicU32::new(0));
+    with_state(state, |state, rpc, bytes, behind| async move {
+        let (done, count) = &*state;
+        if rpc != Rpc::CreateVolume {
+            return behind.call(rpc, bytes).await;
         }
+        let name = v1::CreateVolumeRequest::decode(&*bytes).unwrap().name;
+        let mut done = done.lock().await;
+        let number = count.fetch_add(1, Ordering::SeqCst);
+        let number = done.get(&name).copied().unwrap_or(number);
+        let work = tokio::spawn(async move {
+            shapes::pause(Duration::from_millis(40)).await;
+            behind.call(rpc, other_name(&bytes, number)).await
+        });
+        let answer = work.await.unwrap()?;
+        done.insert(name, number);
+        Ok(answer)
     })
 }
 
 /// Creates an empty volume for a clone request, and reports it as a clone.
 fn empty_clones() -> Fault {
-    only(Rpc::CreateVolume, |bytes, behind| async move {
-        let mut source = None;
-        let bytes = changed(&bytes, |request: &mut v1::CreateVolumeRequest| {
-            source = request.volume_content_source.take();
-        });
-        let answer = behind.call(Rpc::CreateVolume, bytes).await?;
-        Ok(changed(&answer, |answer: &mut v1::CreateVolumeResponse| {
-            answer.volume.as_mut().unwrap().content_source = source;
-        }))
+    only(|mut create: v1::CreateVolumeRequest, behind| async move {
+        let source = create.volume_content_source.take();
+        let mut answer = behind.ask(&create).await?;
+        answer.volume.as_mut().unwrap().content_source = source;
+        Ok(answer)
     })
 }
 
@@ -97,27 +72,25 @@ fn as_large_as_its_source(request: &mut v1::CreateVolumeRequest) {
 }
 
 pub(super) fn all() -> Vec<Mutant> {
-    type Create = v1::CreateVolumeResponse;
     mutants! {
-        "create is not idempotent", "create-volume.same-name-same-volume": not_idempotent(), leaves_something;
+        "create is not idempotent", "create-volume.same-name-same-volume":
+            other_names(|r: &mut v1::CreateVolumeRequest| &mut r.name), leaves_something;
         "parallel creates double a volume", "concurrency.same-create-at-once": doubles_in_parallel();
         "a caller that hangs up drops the lock", "concurrency.given-up":
             drops_the_lock_on_cancel(), leaves_something;
         "delete says OK and does nothing", "create-volume.deleted-is-gone":
             nothing(Rpc::DeleteVolume), leaves_something;
         "a volume smaller than was asked for", "create-volume.at-least-the-size":
-            answer(Rpc::CreateVolume, |a: &mut Create| a.volume.as_mut().unwrap().capacity_bytes /= 2);
+            answer::<v1::CreateVolumeRequest>(|a| a.volume.as_mut().unwrap().capacity_bytes /= 2);
         "a clone can't be made", "create-volume.clone":
-            refuses(Rpc::CreateVolume, Code::InvalidArgument, |r: &v1::CreateVolumeRequest| {
+            refuses(Code::InvalidArgument, |r: &v1::CreateVolumeRequest| {
                 let source = r.volume_content_source.as_ref().and_then(|source| source.r#type.as_ref());
                 matches!(source, Some(Type::Volume(_)))
             });
         "a clone does not tell its source", "create-volume.source-is-named":
-            answer(Rpc::CreateVolume, |a: &mut Create| a.volume.as_mut().unwrap().content_source = None);
+            answer::<v1::CreateVolumeRequest>(|a| a.volume.as_mut().unwrap().content_source = None);
         "a capability that is not supported is confirmed, without naming it", "create-volume.confirmed":
-            answer(Rpc::ValidateVolumeCapabilities, |a: &mut v1::ValidateVolumeCapabilitiesResponse| {
-                a.confirmed = Some(Default::default());
-            });
+            answer::<v1::ValidateVolumeCapabilitiesRequest>(|a| a.confirmed = Some(Default::default()));
         "the wrong code for a name that is taken", "create-volume.same-name-other-size":
             code(Rpc::CreateVolume, Code::AlreadyExists, Code::Internal);
         "deleting what is gone is an error", "create-volume.delete-is-idempotent":
@@ -125,13 +98,11 @@ pub(super) fn all() -> Vec<Mutant> {
         "a clone is empty", "contents.clone": empty_clones();
         "a raw clone is empty", "contents.device-clone": empty_clones(), of_images;
         "a clone is as large as its source, whatever was asked for", "contents.larger-clone":
-            request(Rpc::CreateVolume, as_large_as_its_source), of_filesystems;
+            request(as_large_as_its_source), of_filesystems;
         "a restored volume is as large as its snapshot, whatever was asked for", "contents.larger-restored":
-            request(Rpc::CreateVolume, as_large_as_its_source), of_filesystems;
+            request(as_large_as_its_source), of_filesystems;
         "a source that is not there makes an empty volume", "create-volume.missing-source":
-            instead(Rpc::CreateVolume, Code::NotFound, |r: &mut v1::CreateVolumeRequest| {
-                r.volume_content_source = None;
-            });
+            instead(Code::NotFound, |r: &mut v1::CreateVolumeRequest| r.volume_content_source = None);
         "a volume that is not there is not confirmed", "create-volume.validate-missing":
             accepted(Rpc::ValidateVolumeCapabilities, Code::NotFound);
         "different creates at once fail", "concurrency.different-creates-at-once":
@@ -139,13 +110,13 @@ pub(super) fn all() -> Vec<Mutant> {
         "deletes at once fail", "concurrency.same-delete-at-once":
             one_at_a_time(Rpc::DeleteVolume, Code::Internal, Duration::from_millis(20));
         "a volume's context changes", "create-volume.context-stays":
-            answer(Rpc::ListVolumes, |a: &mut v1::ListVolumesResponse| {
+            answer::<v1::ListVolumesRequest>(|a| {
                 for volume in a.entries.iter_mut().filter_map(|entry| entry.volume.as_mut()) {
                     volume.volume_context.clear();
                 }
             });
         "a capability that is not supported is passed over", "create-volume.unsupported":
-            request(Rpc::CreateVolume, |r: &mut v1::CreateVolumeRequest| {
+            request(|r: &mut v1::CreateVolumeRequest| {
                 if r.volume_capabilities.len() == 2 {
                     r.volume_capabilities.pop();
                 }

@@ -35,7 +35,10 @@ impl PublishUnpublishVolume for Memory {
     }
 
     async fn unpublish_volume(&self, request: ControllerUnpublishVolumeRequest) -> Result<()> {
-        if let Some((node, _)) = self.state().attached.remove(request.volume_id.as_str()) {
+        let mut state = self.state();
+        let attached = state.attached.get(request.volume_id.as_str()).map(|(node, _)| node.clone());
+        if let Some(node) = attached.filter(|node| request.node_id.as_ref().is_none_or(|one| one == node)) {
+            state.attached.remove(request.volume_id.as_str());
             self.attached.release(&node, &request.volume_id);
         }
         Ok(())

@@ -7,7 +7,7 @@ use csi_core::group_controller::{
     CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest,
     GroupController,
 };
-use csi_core::types::{GroupSnapshotId, SnapshotId, VolumeGroupSnapshot, VolumeName};
+use csi_core::types::{GroupSnapshotId, SnapshotId, VolumeGroupSnapshot};
 
 use super::*;
 
@@ -34,7 +34,7 @@ impl GroupController for Memory {
         &self,
         request: CreateVolumeGroupSnapshotRequest,
     ) -> Result<VolumeGroupSnapshot> {
-        let id = format!("group-{}", VolumeId::from_name(&VolumeName::new(request.name.as_str())?)?);
+        let id = format!("group-{}", VolumeId::from_name(&request.name)?);
         let mut state = self.state();
         if let Some(group) = state.groups.get(&id) {
             return Ok(group.clone());

@@ -169,7 +169,7 @@ impl Controller for Memory {
     }
 
     fn supports(&self, capability: &VolumeCapability) -> bool {
-        capability.is_block() == (self.storage == Storage::Images) && !capability.access_mode.is_multi_node()
+        capability.is_mount() == (self.storage != Storage::Images) && !capability.access_mode.is_multi_node()
     }
 }
 

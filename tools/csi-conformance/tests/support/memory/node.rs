@@ -1,6 +1,7 @@
 //! The methods of the ready-made node plugins: which directory, which device.
 
-use csi_core::mount::{DeviceAccess, LoopDevice, LoopOptions};
+use csi_core::mount::internal::LoopDevice;
+use csi_core::mount::{DeviceAccess, LoopOptions};
 
 use super::*;
 

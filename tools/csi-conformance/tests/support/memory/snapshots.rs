@@ -11,7 +11,7 @@ use csi_core::snapshot_metadata::{
     BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
     SnapshotMetadata,
 };
-use csi_core::types::{Snapshot, SnapshotId, VolumeName};
+use csi_core::types::{Snapshot, SnapshotId};
 use tokio_stream::iter;
 
 use super::*;
@@ -39,7 +39,7 @@ impl Memory {
 impl CreateDeleteSnapshot for Memory {
     async fn create_snapshot(&self, request: CreateSnapshotRequest) -> Result<Snapshot> {
         let source = request.source_volume_id;
-        let id = format!("snapshot-{}", VolumeId::from_name(&VolumeName::new(request.name.as_str())?)?);
+        let id = format!("snapshot-{}", VolumeId::from_name(&request.name)?);
         let mut state = self.state();
         let is_second = state.copying.remove(&id);
         if let Some(snapshot) = state.snapshots.get_mut(&id) {
