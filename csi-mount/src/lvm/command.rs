@@ -146,7 +146,7 @@ impl Lvm {
     fn lock_control(&self, work: &'static str, end: Instant) -> Result<Option<File>> {
         let failed = |error| Error::os(work, &self.control, error);
         let control = match File::options().read(true).write(true).open(&self.control) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if is_without_driver(&error) => return Ok(None),
             opened => opened.map_err(failed)?,
         };
         let lock = byte_lock(self.group.as_bytes(), libc::F_WRLCK);
@@ -246,6 +246,12 @@ fn succeeded(name: &str, ended: io::Result<ExitStatus>, output: &File) -> Result
     Err(tool::failed("run a program", &format!("lvm {name}"), &Output { status, text, stdout: Vec::new() }))
 }
 
+/// Whether the kernel has no device mapper. Programs make its node, which leads nowhere then.
+fn is_without_driver(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw);
+    error.kind() == io::ErrorKind::NotFound || matches!(code, Some(Errno::ENODEV | Errno::ENXIO))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
@@ -317,6 +323,14 @@ mod tests {
             assert!(Instant::now() < end, "the turn never ends");
         }
         assert_eq!(std::fs::read_to_string(path("done")).unwrap(), "done\n");
+    }
+
+    /// Without a driver no command can have begun. Whether one has, is not known when the node is denied.
+    #[test]
+    fn only_a_kernel_without_a_device_mapper_has_no_lock() {
+        let is_without = |code: Errno| is_without_driver(&io::Error::from_raw_os_error(code as i32));
+        assert!([Errno::ENOENT, Errno::ENODEV, Errno::ENXIO].into_iter().all(is_without));
+        assert!(![Errno::EACCES, Errno::EPERM, Errno::EIO].into_iter().any(is_without));
     }
 
     /// Its process was killed, so nobody else has its turn.
