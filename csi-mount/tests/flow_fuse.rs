@@ -6,6 +6,8 @@ mod fuse_support;
 mod mount_support;
 
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use csi_mount::internal::flow::fuse::{
@@ -215,6 +217,27 @@ fn started_again_when_it_dies(change: fn(FuseDaemon) -> FuseDaemon) {
         unstage(staging).unwrap();
         std::thread::sleep(Duration::from_millis(1500));
         assert!(processes(staging).is_empty() && layers(staging.path()) == 0, "it was unstaged");
+    });
+}
+
+/// As while a plugin is replaced: the old process still watches the daemon when the new one finds it.
+#[test]
+fn a_daemon_is_started_again_after_the_process_that_watched_it_has_ended() {
+    in_place(|staging, _| {
+        let mut old = itself("stage and stay", staging.path());
+        let mut old = old.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(old.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().ends_with("staged")));
+        let served = daemon("serve", staging).restart_when_lost();
+        assert_eq!(stage(staging, &served).unwrap(), Outcome::AlreadyMounted);
+        let died = the_process(staging);
+        drop(old.stdin.take());
+        old.wait().unwrap();
+        kill(died);
+        eventually("another one serves it", || {
+            processes(staging) != [died] && matches!(health(staging.path()), Ok(MountHealth::Healthy))
+        });
+        unstage(staging).unwrap();
     });
 }
 

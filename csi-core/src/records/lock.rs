@@ -18,7 +18,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// It is the kernel's lock (`flock(2)`) of the file `.lock` in the directory.
 #[derive(Debug)]
 pub struct DirectoryLock {
-    _file: File,
+    file: File,
 }
 
 impl DirectoryLock {
@@ -47,8 +47,15 @@ impl DirectoryLock {
                     let text = format!("another process uses {}: stop it first", directory.display());
                     return Err(Error::Unhealthy(text.into()));
                 }
-                locked => return locked.at("lock", &path).map(|()| Self { _file: file }),
+                locked => return locked.at("lock", &path).map(|()| Self { file }),
             }
         }
+    }
+}
+
+impl Drop for DirectoryLock {
+    /// Closing the file is not enough: a child that another thread is forking has a copy of it for a moment.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }

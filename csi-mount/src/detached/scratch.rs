@@ -11,12 +11,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, lstat};
+use rustix::fs::{FileType, Mode, OFlags, fstat, lstat};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::attributes::MountAttributes;
+use crate::sys::descriptor::Locked;
 use crate::sys::features::{self, Feature};
 
 /// A private tmpfs on a directory that only this process's user can enter. Both are removed when it is
@@ -27,7 +28,7 @@ use crate::sys::features::{self, Feature};
 #[derive(Debug)]
 pub(crate) struct Scratch {
     directory: PathBuf,
-    _locks: [OwnedFd; 2],
+    _locks: [Locked<OwnedFd>; 2],
 }
 
 const PREFIX: &str = ".csi-mount-";
@@ -92,16 +93,16 @@ impl Scratch {
 
 /// Locks a directory, or what is mounted on it. None if another process has the lock, or the directory is
 /// gone.
-fn claim(directory: &Path) -> io::Result<Option<OwnedFd>> {
+fn claim(directory: &Path) -> io::Result<Option<Locked<OwnedFd>>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = match rustix::fs::open(directory, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
         fd => fd?,
     };
-    match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+    let fd = match Locked::now(fd) {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         locked => locked?,
-    }
+    };
     let same = |found: rustix::fs::Stat| {
         fstat(&fd).is_ok_and(|own| (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino))
     };

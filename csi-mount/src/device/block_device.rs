@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::device::sysfs::{DeviceIdentity, Rescan, Sysfs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::paths;
-use crate::sys::descriptor::lock_within;
+use crate::sys::descriptor::Locked;
 use crate::sys::features::{self, Feature};
 use crate::sys::ids::DeviceNumber;
 use crate::sys::ioctl;
@@ -229,8 +229,8 @@ impl BlockDevice {
             .map_err(|error| Error::os(OPEN, &self.path, error))?;
         let file = File::from(file);
         self.same(&file)?;
-        match lock_within(&file, LOCK_TIME_LIMIT) {
-            Ok(()) => Ok(DeviceLock { _file: file, _device: self }),
+        match Locked::within(file, LOCK_TIME_LIMIT) {
+            Ok(file) => Ok(DeviceLock { _file: file, _device: self }),
             Err(Errno::WOULDBLOCK) => {
                 Err(Error::new(ErrorKind::Busy, "lock", "another program has locked the device")
                     .at(&self.path)
@@ -250,7 +250,7 @@ impl AsFd for BlockDevice {
 /// The device's lock, released when dropped.
 #[derive(Debug)]
 pub(crate) struct DeviceLock<'d> {
-    _file: File,
+    _file: Locked<File>,
     _device: &'d BlockDevice,
 }
 

@@ -21,7 +21,7 @@ use crate::place::mark::MarkedMount;
 use crate::place::target::{OpenTarget, Target};
 use crate::place::target_lock::{Purpose, TargetLock};
 use crate::sys::attributes::MountAttributes;
-use crate::sys::descriptor::{lock_within, path_of};
+use crate::sys::descriptor::{Locked, path_of};
 use crate::table::details::{Basics, Details};
 use crate::table::facts;
 use crate::table::mountinfo::mounts;
@@ -154,15 +154,14 @@ fn move_and_verify(
 ///
 /// The lock avoids races but safety does not depend on it. Without it (the filesystem has no locks, or
 /// another process keeps the lock) the later verification decides.
-fn lock(opened: &OpenTarget) -> Option<OwnedFd> {
+fn lock(opened: &OpenTarget) -> Option<Locked<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match opened.facts.file_type {
         FileType::Directory => rustix::fs::openat(&opened.fd, ".", flags | OFlags::DIRECTORY, Mode::empty()),
         FileType::RegularFile => rustix::fs::open(path_of(&opened.fd), flags, Mode::empty()),
         _ => return None,
     };
-    let fd = file.ok()?;
-    lock_within(&fd, LOCK_TIME_LIMIT).ok().map(|()| fd)
+    Locked::within(file.ok()?, LOCK_TIME_LIMIT).ok()
 }
 
 /// Removes this mount wherever it is, and nothing else. It leaves a mount that is no longer attached, and one

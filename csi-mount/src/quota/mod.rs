@@ -34,7 +34,7 @@ use rustix::io::Errno;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounted::stats::Stats;
 use crate::place::target::Target;
-use crate::sys::descriptor::{lock_within, reopen_directory};
+use crate::sys::descriptor::{Locked, reopen_directory};
 use crate::table::facts;
 
 use project::Project;
@@ -152,13 +152,13 @@ pub(crate) fn create(path: &Path, limit: DirectoryLimit) -> Result<DirectoryLimi
     let target = Target::new(path)?;
     let failed = |error: Errno| Error::os(CREATE, path, error);
     let parent = reopen_directory(target.parent(CREATE)?).map_err(failed)?;
-    match lock_within(&parent, LOCK_TIME_LIMIT) {
+    let parent = match Locked::within(parent, LOCK_TIME_LIMIT) {
         Err(Errno::WOULDBLOCK) => {
             let reason = "another process keeps its parent directory locked (flock)";
             return Err(Error::new(ErrorKind::Busy, CREATE, reason).at(path));
         }
         locked => locked.map_err(failed)?,
-    }
+    };
     let above = quota_of(CREATE, path, parent.as_fd())?;
     above.require_limits_below()?;
     let is_new = match above.make(target.name()) {

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::descriptor::lock_within;
+use crate::sys::descriptor::Locked;
 use crate::sys::hash::fnv1a;
 
 const FIRST_LINE: &str = "csi-mount remote disk, version 1";
@@ -110,7 +110,7 @@ pub(super) struct Recorded {
 }
 
 /// The lock of a target, until it is dropped.
-pub(super) struct Lock(#[allow(dead_code, reason = "it is held")] File);
+pub(super) struct Lock(#[allow(dead_code, reason = "it is held")] Locked<File>);
 
 impl Records {
     pub(super) fn new(directory: PathBuf) -> Self {
@@ -124,8 +124,8 @@ impl Records {
         let path = self.0.join(format!(".lock-{:016x}", fnv1a(target.as_bytes())));
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
         let file = file.map_err(|error| Error::os(LOCK, &path, error))?;
-        match lock_within(&file, LOCK_LIMIT) {
-            Ok(()) => Ok(Lock(file)),
+        match Locked::within(file, LOCK_LIMIT) {
+            Ok(file) => Ok(Lock(file)),
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let reason = format!("another process attaches or detaches there for {LOCK_LIMIT:?}");
                 Err(Error::new(ErrorKind::Unresponsive, LOCK, reason).at(path))

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -37,19 +37,45 @@ pub(crate) fn reopen_directory(directory: impl AsFd) -> rustix::io::Result<Owned
     rustix::fs::openat(directory, ".", flags, Mode::empty())
 }
 
-/// Locks an open file (`flock(2)`); `WOULDBLOCK` if another process holds the lock for the whole limit.
+/// An open file that is locked (`flock(2)`) until it is dropped.
 ///
-/// It polls, because the kernel's own wait has no limit, and a signal to end that wait would affect the whole
-/// program.
-pub(crate) fn lock_within(file: impl AsFd, limit: Duration) -> rustix::io::Result<()> {
-    let deadline = deadline(limit);
-    let mut pause = Duration::from_millis(1);
-    loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => sleep(pause),
-            result => return result,
+/// A lock belongs to the open file, and ends when the last descriptor of it is closed. A child that another thread is
+/// forking has a copy of each descriptor for a moment. So the lock is released, and does not wait for the last close.
+#[derive(Debug)]
+pub(crate) struct Locked<F: AsFd>(F);
+
+impl<F: AsFd> Locked<F> {
+    /// `WOULDBLOCK` if another open file has the lock.
+    pub(crate) fn now(file: F) -> rustix::io::Result<Self> {
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map(|()| Self(file))
+    }
+
+    /// `WOULDBLOCK` if another open file has the lock for the whole limit.
+    ///
+    /// It polls, because the kernel's own wait has no limit, and a signal to end that wait would affect the whole
+    /// program.
+    pub(crate) fn within(file: F, limit: Duration) -> rustix::io::Result<Self> {
+        let deadline = deadline(limit);
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => sleep(pause),
+                result => return result.map(|()| Self(file)),
+            }
+            pause = (pause * 2).min(Duration::from_millis(5));
         }
-        pause = (pause * 2).min(Duration::from_millis(5));
+    }
+}
+
+impl<F: AsFd> AsFd for Locked<F> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl<F: AsFd> Drop for Locked<F> {
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 

@@ -71,6 +71,12 @@ fn serve_as_daemon() {
             let served = in_mounter("serve", &staging, &mounter).continue_when_lost();
             stage(&staging, &served).unwrap();
         }
+        "stage and stay" => {
+            let staging = Target::new(&at).unwrap();
+            stage(&staging, &daemon("serve", &staging).restart_when_lost()).unwrap();
+            println!("staged");
+            std::io::stdin().read_to_string(&mut String::new()).unwrap();
+        }
         "stage chatty" => {
             let staging = Target::new(&at).unwrap();
             stage(&staging, &daemon("chatty", &staging)).unwrap();

@@ -37,7 +37,14 @@ pub(crate) struct Volumes {
 
 /// No other command works on the volume, until this is dropped or the process ends.
 pub(crate) struct VolumeLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for VolumeLock {
+    /// Closing the file is not enough: a child that another thread is forking has a copy of it for a moment.
+    fn drop(&mut self) {
+        let _ = fcntl(&self.file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, 0, 0)));
+    }
 }
 
 impl Volumes {
@@ -61,9 +68,9 @@ impl Volumes {
         let file = self.lock_file()?;
         let lock = tokio::task::spawn_blocking(move || {
             loop {
-                match fcntl(&file, FcntlArg::F_OFD_SETLKW(&range(i64::from(hash) + 1, 1))) {
+                match fcntl(&file, FcntlArg::F_OFD_SETLKW(&range(libc::F_WRLCK, i64::from(hash) + 1, 1))) {
                     Err(Errno::EINTR) => {}
-                    locked => return locked.map(|_| VolumeLock { _file: file }),
+                    locked => return locked.map(|_| VolumeLock { file }),
                 }
             }
         });
@@ -115,12 +122,6 @@ fn text(error: csi_core::Error) -> String {
 
 /// Bytes of the lock file; length 0 is all of it. The locks belong to the open file, so a killed process keeps
 /// none.
-fn range(start: i64, length: i64) -> libc::flock {
-    libc::flock {
-        l_type: libc::F_WRLCK as _,
-        l_whence: libc::SEEK_SET as _,
-        l_start: start,
-        l_len: length,
-        l_pid: 0,
-    }
+fn range(kind: libc::c_int, start: i64, length: i64) -> libc::flock {
+    libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start: start, l_len: length, l_pid: 0 }
 }

@@ -15,7 +15,7 @@ use crate::device::block_device::DeviceAccess;
 use crate::device::mount_places;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::paths;
-use crate::sys::descriptor::lock_within;
+use crate::sys::descriptor::Locked;
 use crate::sys::features::{self, Feature};
 use crate::sys::ioctl::{self, LoopInfo};
 
@@ -146,11 +146,11 @@ fn wait_for_node(path: &Path, access: DeviceAccess) -> Result<Node> {
     }
 }
 
-/// Holds the lock of a backing file until the returned file is closed.
-pub(super) fn lock(backing: &Path) -> Result<File> {
+/// Holds the lock of a backing file.
+pub(super) fn lock(backing: &Path) -> Result<Locked<File>> {
     let file = File::open(backing).map_err(|error| Error::os(ATTACH, backing, error))?;
-    match lock_within(&file, DETACH_TIME_LIMIT) {
-        Ok(()) => Ok(file),
+    match Locked::within(file, DETACH_TIME_LIMIT) {
+        Ok(locked) => Ok(locked),
         Err(Errno::WOULDBLOCK) => {
             let reason = "another program has locked the file";
             Err(Error::new(ErrorKind::Busy, ATTACH, reason).at(backing))

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::{Content, content};
 use crate::error::{Error, ErrorKind, Result};
 use crate::place::target::Target;
-use crate::sys::descriptor::{lock_within, reopen_directory};
+use crate::sys::descriptor::{Locked, reopen_directory};
 
 const WRITE: &str = "write the content of";
 /// The link to the current version, and the temporary name of its successor.
@@ -45,7 +45,7 @@ pub enum Change {
 pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Option<u32>) -> Result<Change> {
     let failed = |error: Errno| Error::os(WRITE, path, error);
     let root = reopen_directory(root).map_err(failed)?;
-    lock(&root, path)?;
+    let root = lock(root, path)?;
     let volume = Volume { root, path, content, group: group.map(Gid::from_raw) };
     let current = volume.current();
     // Removes versions older than the current one, and what a killed writer left.
@@ -68,9 +68,9 @@ pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Opti
 }
 
 /// Lets one writer run at a time. A workload can take this lock too, so the wait has a limit.
-fn lock(root: &OwnedFd, path: &Path) -> Result<()> {
-    match lock_within(root, LOCK_TIME_LIMIT) {
-        Ok(()) => Ok(()),
+fn lock(root: OwnedFd, path: &Path) -> Result<Locked<OwnedFd>> {
+    match Locked::within(root, LOCK_TIME_LIMIT) {
+        Ok(locked) => Ok(locked),
         Err(Errno::WOULDBLOCK) => {
             let reason =
                 format!("another process keeps its directory locked for more than {LOCK_TIME_LIMIT:?}");
@@ -81,7 +81,7 @@ fn lock(root: &OwnedFd, path: &Path) -> Result<()> {
 }
 
 struct Volume<'a> {
-    root: OwnedFd,
+    root: Locked<OwnedFd>,
     path: &'a Path,
     content: &'a Content,
     group: Option<Gid>,
@@ -256,7 +256,7 @@ impl Volume<'_> {
         if unlinkat(&self.root, version, AtFlags::empty()).is_ok() {
             return Ok(());
         }
-        let root = || self.root.try_clone();
+        let root = || self.root.as_fd().try_clone_to_owned();
         Target::below(self.path.join(version), |_| root())?.remove_tree().map(drop)
     }
 }
@@ -272,7 +272,7 @@ fn open_directory(at: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     openat(at, name, flags, Mode::empty())
 }
 
-fn names(directory: &OwnedFd) -> rustix::io::Result<Vec<OsString>> {
+fn names(directory: impl AsFd) -> rustix::io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
         let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::error::{Error, ErrorKind, Result};
 use crate::place::target::Target;
 use crate::place::target_lock::{Purpose, TargetLock};
-use crate::sys::descriptor::{byte_lock, lock_within, reopen_directory};
+use crate::sys::descriptor::{Locked, byte_lock, reopen_directory};
 
 /// How long to wait for another start of a daemon that is in progress.
 pub(super) const START_TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -37,7 +37,7 @@ pub(super) fn lock_threads(operation: &'static str, staging: &Target, limit: Dur
 /// each other while a daemon is started, but not until it is ready.
 pub(super) struct DaemonStartLock {
     /// None if the directory can't be locked: a filesystem such as NFS might not lock directories.
-    directory: Option<OwnedFd>,
+    directory: Option<Locked<OwnedFd>>,
 }
 
 impl DaemonStartLock {
@@ -48,8 +48,8 @@ impl DaemonStartLock {
         }
         let directory =
             reopen_directory(place.parent(operation)?).map_err(|error| place.error(operation, error))?;
-        match lock_within(&directory, limit) {
-            Ok(()) => Ok(Self { directory: Some(directory) }),
+        match Locked::within(directory, limit) {
+            Ok(directory) => Ok(Self { directory: Some(directory) }),
             Err(Errno::WOULDBLOCK) => {
                 let reason = format!("another process has kept its parent directory locked for {limit:?}");
                 let hint = "a daemon is being started there and does not run; find out why";
@@ -65,21 +65,22 @@ impl DaemonStartLock {
 
     /// Says that this process starts the daemon of the place from now on; none if another process does that.
     pub(super) fn begin_start(&self, place: &Target) -> Option<StartInProgress> {
-        let Some(directory) = &self.directory else { return Some(StartInProgress { _directory: None }) };
+        let nothing = || Some(StartInProgress(None));
+        let Some(directory) = &self.directory else { return nothing() };
         // An open file of its own, because this lock is held for longer.
-        let Ok(own) = reopen_directory(directory) else { return Some(StartInProgress { _directory: None }) };
-        let mut found = byte_lock(place.name().as_bytes(), libc::F_WRLCK);
+        let Ok(own) = reopen_directory(directory) else { return nothing() };
+        let lock = |kind| byte_lock(place.name().as_bytes(), kind);
+        let mut found = lock(libc::F_WRLCK);
         match fcntl(&own, FcntlArg::F_OFD_GETLK(&mut found)) {
             Ok(_) if found.l_type != libc::F_UNLCK as libc::c_short => return None,
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "the lock of a starting daemon could not be read"),
         }
-        if let Err(error) =
-            fcntl(&own, FcntlArg::F_OFD_SETLK(&byte_lock(place.name().as_bytes(), libc::F_RDLCK)))
-        {
+        if let Err(error) = fcntl(&own, FcntlArg::F_OFD_SETLK(&lock(libc::F_RDLCK))) {
             tracing::debug!(%error, "the start of a daemon could not be locked");
+            return nothing();
         }
-        Some(StartInProgress { _directory: Some(own) })
+        Some(StartInProgress(Some((own, lock(libc::F_UNLCK)))))
     }
 }
 
@@ -92,6 +93,14 @@ impl DaemonStartLock {
 /// It is a read lock on one byte of the parent directory (an open file description lock, `fcntl(2)`). A
 /// directory can't be locked for writing this way, so a start takes it while it holds the [`DaemonStartLock`].
 /// Where a filesystem has no such locks, nobody is waited for.
-pub(super) struct StartInProgress {
-    _directory: Option<OwnedFd>,
+///
+/// It holds the directory and what unlocks the byte: see [`Locked`] for why that is not left to the close.
+pub(super) struct StartInProgress(Option<(OwnedFd, libc::flock)>);
+
+impl Drop for StartInProgress {
+    fn drop(&mut self) {
+        if let Some((directory, unlock)) = &self.0 {
+            let _ = fcntl(directory, FcntlArg::F_OFD_SETLK(unlock));
+        }
+    }
 }

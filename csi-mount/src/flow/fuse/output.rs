@@ -8,15 +8,15 @@
 //!
 //! The file also proves whose daemon a process is: see [`is_proof_held_by`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::{
     FallocateFlags, FlockOperation, MemfdFlags, OFlags, SeekFrom, XattrFlags, fallocate, fcntl_setfl,
@@ -25,6 +25,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::credentials;
+use crate::sys::descriptor::reopen_file;
 
 const NAME: &str = "csi-mount-fuse-output";
 /// The attribute of the file that has the daemon's place. Only a process with CAP_SYS_ADMIN in the initial user
@@ -115,9 +116,15 @@ fn can_prove() -> bool {
     *CAN.get_or_init(|| Output::new(Path::new("/")).is_ok_and(is_set))
 }
 
-/// Copies the output of one daemon into the log.
+/// The outputs that this process copies, or waits to copy, by their inode numbers.
+static COPIED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// Copies the output of one daemon into the log, from the moment when no other process does.
 pub(super) struct Copier {
     file: File,
+    inode: u64,
+    /// Whether this process has the lock of the file.
+    has_turn: bool,
     /// Everything before it is copied.
     position: u64,
     /// The start of a line whose end is not written yet.
@@ -156,7 +163,7 @@ impl LastLines {
 }
 
 impl Copier {
-    /// None if another process, or another thread of this one, copies the output already.
+    /// None if another thread of this process has one for this output.
     pub(super) fn new(
         output: &Output,
         secrets: Secrets,
@@ -164,21 +171,39 @@ impl Copier {
         at: String,
     ) -> io::Result<Option<Self>> {
         // An open file of its own: the lock must not belong to the daemon.
-        let path = format!("/proc/self/fd/{}", output.file.as_raw_fd());
-        let file = File::options().read(true).write(true).open(path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Ok(None),
-            result => result?,
+        let file = File::from(reopen_file(&output.file, OFlags::RDWR)?);
+        let inode = file.metadata()?.ino();
+        if !copied().insert(inode) {
+            return Ok(None);
         }
+        Ok(Some(Self {
+            file,
+            inode,
+            has_turn: false,
+            position: 0,
+            partial: Vec::new(),
+            is_cut: false,
+            last: LastLines::default(),
+            hidden: secrets.clone(),
+            secrets,
+            credentials: Vec::new(),
+            place: place.to_owned(),
+            at,
+        }))
+    }
+
+    /// Takes the turn, if no other process has it.
+    fn take_turn(&mut self) -> io::Result<bool> {
+        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
+            locked => locked?,
+        }
+        self.has_turn = true;
         // What another process has copied is a hole, except for the last page. Without data all of it is.
-        let position = seek(&file, SeekFrom::Data(0)).or_else(|_| seek(&file, SeekFrom::End(0)))?;
-        let partial = Vec::new();
-        let last = LastLines::default();
-        let is_cut = position > 0;
-        let hidden = secrets.clone();
-        let credentials = Vec::new();
-        let place = place.to_owned();
-        Ok(Some(Self { file, position, partial, is_cut, last, secrets, credentials, hidden, place, at }))
+        let start = seek(&self.file, SeekFrom::Data(0)).or_else(|_| seek(&self.file, SeekFrom::End(0)))?;
+        self.position = start;
+        self.is_cut = start > 0;
+        Ok(true)
     }
 
     pub(super) fn last_lines(&self) -> LastLines {
@@ -201,6 +226,9 @@ impl Copier {
     }
 
     fn copy_new(&mut self) -> io::Result<()> {
+        if !self.has_turn && !self.take_turn()? {
+            return Ok(());
+        }
         let end = self.file.metadata()?.len();
         if end < self.position {
             self.position = 0;
@@ -272,6 +300,20 @@ impl Copier {
     }
 }
 
+impl Drop for Copier {
+    fn drop(&mut self) {
+        if self.has_turn {
+            // Closing the file is not enough: a child that another thread is forking has a copy of it for a moment.
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+        copied().remove(&self.inode);
+    }
+}
+
+fn copied() -> MutexGuard<'static, BTreeSet<u64>> {
+    COPIED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The words that must not be in a log line or an error.
 #[derive(Clone, Default)]
 pub(super) struct Secrets(Vec<String>);
@@ -313,7 +355,8 @@ impl Secrets {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::AsRawFd as _;
 
     use super::*;
 
@@ -343,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn one_process_at_a_time_copies_and_the_next_one_continues() {
+    fn one_thread_of_a_process_copies_and_the_next_one_continues() {
         let output = Output::new(Path::new("/staging")).unwrap();
         writeln!(&output.file, "{}", "early\n".repeat(2000)).unwrap();
         let mut first = copier(&output);
@@ -354,9 +397,29 @@ mod tests {
         drop(first);
         writeln!(&output.file, "late").unwrap();
         let mut next = copier(&output);
-        assert!(next.position > 0, "it does not start from the beginning");
+        assert!(next.take_turn().unwrap() && next.position > 0, "it does not start from the beginning");
         next.copy();
         assert!(next.last_lines().text().ends_with(" | late"));
+    }
+
+    /// As while a plugin is replaced: the old process ends when the new one watches the daemon already.
+    #[test]
+    fn a_process_copies_when_the_one_before_it_has_ended() {
+        let output = Output::new(Path::new("/staging")).unwrap();
+        let path = format!("/proc/{}/fd/{}", std::process::id(), output.file.as_raw_fd());
+        let mut flock = std::process::Command::new("flock");
+        let flock = flock.arg(path).args(["sh", "-c", "echo locked; exec cat"]);
+        let mut before = flock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        before.stdout.take().unwrap().read_exact(&mut [0; 6]).unwrap();
+        let mut copier = copier(&output);
+        writeln!(&output.file, "said").unwrap();
+        copier.copy();
+        assert_eq!(copier.last_lines().text(), "", "the other process copies it");
+        // What it holds ends with its standard input.
+        drop(before.stdin.take());
+        before.wait().unwrap();
+        copier.copy();
+        assert_eq!(copier.last_lines().text(), ": said");
     }
 
     /// The whole file is a hole then.

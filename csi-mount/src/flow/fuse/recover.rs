@@ -204,6 +204,13 @@ fn keep_trying(run: &DaemonRun, daemon: &FuseDaemon, lived: Duration) {
         });
         match recovered {
             Ok(recovered) => {
+                // Another process, which can end before this one, has started it.
+                if recovered == Recovered::NotLost
+                    && daemon.mounter.is_none()
+                    && let Ok(target) = target_at(staging, run.owner.as_ref())
+                {
+                    watch_existing(&target, daemon, after_end);
+                }
                 tracing::info!(?recovered, at = %staging.display(), "the FUSE daemon died; recovery has \
                     finished");
                 return;

@@ -72,7 +72,9 @@ pub(super) fn stage_locked(
             drop(lock);
             watched.and_then(|watched| {
                 let failure = || watched.failure(start.processes(), staging, daemon);
-                wait_until_ready(staging, daemon, failure, || watched.last_lines.text())
+                let outcome = wait_until_ready(staging, daemon, failure, || watched.last_lines.text())?;
+                watched.is_ready.store(true, Ordering::SeqCst);
+                Ok(outcome)
             })
         }
     });

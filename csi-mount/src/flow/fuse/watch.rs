@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(5
 pub(super) struct Watched {
     pub(super) ended: Receiver<ExitStatus>,
     pub(super) last_lines: LastLines,
+    /// Set when the mount answers: then there is a daemon, also if it dies before the thread that watches has seen it.
+    pub(super) is_ready: Arc<AtomicBool>,
 }
 
 /// One run of a daemon, as far as its successor has to know it.
@@ -87,11 +89,16 @@ pub(super) fn watch_started(
     let last_lines = copier.as_ref().map(Copier::last_lines).unwrap_or_default();
     let launched = if daemon.launcher.is_empty() { Duration::ZERO } else { daemon.ready_time_limit };
     let watch = Watch { place: processes.place().to_owned(), processes, copier, device };
-    spawn(move || watch.until_end(Some((child, sender)), launched, at_end));
-    Watched { ended, last_lines }
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let was_ready = Arc::clone(&is_ready);
+    spawn(move || watch.until_end(Some((child, sender)), launched, &was_ready, at_end));
+    Watched { ended, last_lines, is_ready }
 }
 
-/// Watches a daemon that an earlier process started, unless a process or thread already does.
+/// Watches a daemon that an earlier process started, unless a thread of this process already does.
+///
+/// That earlier process can still live, and watch it too, while a plugin is replaced. Its output is copied when that one
+/// has ended. Both act on the daemon's end: a start is safe to repeat, and who lives starts it again.
 pub(super) fn watch_existing(staging: &Target, daemon: &FuseDaemon, at_end: AtEnd) {
     let processes = Processes::for_place(staging.path());
     let Some(output) = processes.running().into_iter().find_map(Output::of_process) else { return };
@@ -100,7 +107,8 @@ pub(super) fn watch_existing(staging: &Target, daemon: &FuseDaemon, at_end: AtEn
         Ok(Some(copier)) => {
             let run = DaemonRun::new(staging, daemon, 0);
             let watch = Watch { place: run.staging.clone(), processes, copier: Some(copier), device: None };
-            spawn(move || watch.until_end(None, Duration::ZERO, |end| at_end(run, end)));
+            let is_ready = AtomicBool::new(true);
+            spawn(move || watch.until_end(None, Duration::ZERO, &is_ready, |end| at_end(run, end)));
         }
         Ok(None) => {}
         Err(error) => tracing::debug!(%error, "the output of a FUSE daemon can't be read"),
@@ -127,6 +135,7 @@ impl Watch {
         mut self,
         child: Option<(Child, Sender<ExitStatus>)>,
         launched: Duration,
+        is_ready: &AtomicBool,
         at_end: impl FnOnce(&DaemonEnd),
     ) {
         let start = Instant::now();
@@ -140,6 +149,7 @@ impl Watch {
         }
         let mut was_seen = false;
         loop {
+            was_seen |= is_ready.load(Ordering::SeqCst);
             let held = self.processes.held();
             if held.is_empty() && (was_seen || start.elapsed() >= launched) {
                 break;

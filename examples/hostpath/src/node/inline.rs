@@ -41,12 +41,23 @@ pub(super) fn directory(driver: &Driver) -> PathBuf {
 
 /// Locks a node's directory: shared by the processes that have this node id, such as the old and the new one of
 /// an update; exclusively by a process that takes a volume out of it. `None` if other processes hold it.
-pub(super) fn lock(directory: &Path, how: FlockOperation) -> Result<Option<File>> {
+pub(super) fn lock(directory: &Path, how: FlockOperation) -> Result<Option<NodeLock>> {
     let file = File::open(directory).at("open", directory)?;
     match flock(&file, how) {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) => Ok(Some(NodeLock(file))),
         Err(Errno::WOULDBLOCK) => Ok(None),
         Err(error) => Err(error).at("lock", directory),
+    }
+}
+
+/// The lock of a node's directory, until it is dropped.
+#[derive(Debug)]
+pub(super) struct NodeLock(File);
+
+impl Drop for NodeLock {
+    /// Closing the file is not enough: a child that another thread is forking has a copy of it for a moment.
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 

@@ -4,8 +4,6 @@ mod calls;
 mod inline;
 mod volumes;
 
-use std::fs::File;
-
 use csi_core::{Error, Result, VolumeCapability, VolumeId, blocking};
 use rustix::fs::FlockOperation;
 
@@ -28,7 +26,7 @@ pub(crate) struct HostNode {
     inline: Volumes,
     inline_store: Store<InlineRecord>,
     /// Shows that a process with this node id runs.
-    _lock: Option<File>,
+    _lock: Option<inline::NodeLock>,
 }
 
 impl HostNode {

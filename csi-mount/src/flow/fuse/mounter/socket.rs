@@ -212,7 +212,8 @@ mod tests {
         let location = Location::Pods { kubelet, logs, namespace, pods: Pods::OfPlace };
         let known = |pod| location.sockets(pod).unwrap().len();
         assert_eq!([known(Some("m-xyz")), known(Some("m")), known(None)], [1, 0, 0]);
-        drop(listener);
+        // Closing it is not enough: a child that another test is forking has a copy of it for a moment.
+        rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
         assert_eq!(socket.connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }
