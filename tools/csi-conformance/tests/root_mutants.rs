@@ -1,9 +1,9 @@
 //! Drivers with one fault each: the kit finds the fault with the test that is about it. Drivers without a
 //! fault pass. Needs root, for the mounts.
 //!
-//! By default a fault runs against the tests of its group. With `CSI_MUTANTS=whole` it runs against all
-//! tests, which takes minutes. With `CSI_MUTANTS=concurrency,modify` only those faults run whose expected
-//! test has one of these texts in its id.
+//! By default a fault runs against its test alone. With `CSI_MUTANTS=group` it runs against the tests of that test's
+//! group, and with `CSI_MUTANTS=whole` against all tests, which takes minutes. With `CSI_MUTANTS=concurrency,modify`
+//! only those faults run whose expected test has one of these texts in its id.
 #![cfg(target_os = "linux")]
 
 #[path = "support/faults/mod.rs"]
@@ -175,16 +175,20 @@ fn each_test_of_the_kit_finds_a_fault() {
     assert!(never.is_empty(), "tests without a fault that they find: {never:?}");
 }
 
+/// Which faults run, and against what.
+fn chosen() -> Option<String> {
+    std::env::var("CSI_MUTANTS").ok()
+}
+
 fn judged(mutant: &Mutant, deadline: Duration) -> Vec<String> {
     let name = mutant.name;
     let due = mutant.due;
-    let group = match mutant.due.split_inclusive('.').next() {
+    let only = match (chosen().as_deref(), due.split_inclusive('.').next()) {
         // The tests of all calls need the calls of the other tests.
-        Some("every-call.") => None,
-        group => group,
+        (Some("whole"), _) | (_, Some("every-call.")) => None,
+        (Some("group"), group) => group,
+        _ => Some(due),
     };
-    let is_whole = std::env::var("CSI_MUTANTS").is_ok_and(|all| all == "whole");
-    let only = group.filter(|_| !is_whole);
     let (report, left) = run(mutant.driver, mutant.fault.clone(), only, deadline);
     let caught: Vec<&str> = report.failed().map(|entry| entry.test.id.as_str()).collect();
     let by = if caught.contains(&due) { due } else { "NOT by its test" };
@@ -209,7 +213,7 @@ fn judged(mutant: &Mutant, deadline: Duration) -> Vec<String> {
 fn each_fault_is_caught_by_its_test() {
     let mut all = faults::all();
     // For work on a single test.
-    if let Some(text) = std::env::var("CSI_MUTANTS").ok().filter(|text| text != "whole") {
+    if let Some(text) = chosen().filter(|text| !matches!(text.as_str(), "whole" | "group")) {
         all.retain(|mutant| text.split(',').any(|part| mutant.due.contains(part)));
         assert!(!all.is_empty(), "no fault is due to be found by a test with {text} in its id");
     }
