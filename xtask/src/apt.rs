@@ -6,8 +6,13 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::Failure;
+
+/// The pause before the archive is tried again.
+const PAUSE: Duration = Duration::from_secs(30);
 
 /// The base addresses of Debian's archives in the machine's apt configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -46,18 +51,14 @@ fn codename() -> Option<String> {
 }
 
 /// Installs packages, and removes none. If parts of a package are already installed from backports, the
-/// package is taken from there too.
+/// package is taken from there too. An archive that can't be reached is tried again within the limit.
 ///
 /// # Errors
 /// apt's last lines, if the packages can't be installed.
-pub(crate) fn install(packages: &[&str]) -> Result<(), Failure> {
+pub(crate) fn install(packages: &[&str], limit: Duration) -> Result<(), Failure> {
     println!("    installing {}", packages.join(" "));
     let archive = Archives::of_this_machine().main;
-    let updated = apt_get(&[], &["update"])?;
-    // Without a network apt would try each package again and again: more than an hour for all of them.
-    if let Some(reason) = archive.as_deref().and_then(|archive| not_fetched(&updated, archive)) {
-        return Err(Failure::new(format!("apt-get update: {reason}")));
-    }
+    update(archive.as_deref(), Instant::now() + limit)?;
     let own_release = apt_get(&[], &[INSTALL, packages].concat());
     let Err(failure) = own_release else { return Ok(()) };
     let (Some(release), Some(archive)) = (codename(), archive) else { return Err(failure) };
@@ -71,6 +72,22 @@ pub(crate) fn install(packages: &[&str]) -> Result<(), Failure> {
     apt_get(&["-o", &sources], &["update"])?;
     apt_get(&["-o", &sources, "--target-release", &backports], &[INSTALL, packages].concat())?;
     Ok(())
+}
+
+/// Fetches the lists of packages.
+///
+/// Without a network apt would try each package again and again: more than an hour for all of them.
+fn update(archive: Option<&str>, end: Instant) -> Result<(), Failure> {
+    loop {
+        let warnings = apt_get(&[], &["update"])?;
+        let Some(reason) = archive.and_then(|archive| not_fetched(&warnings, archive)) else { return Ok(()) };
+        let failure = Failure::new(format!("apt-get update: {reason}"));
+        if Instant::now() + PAUSE > end {
+            return Err(failure);
+        }
+        println!("    {failure}; again in {PAUSE:?}");
+        sleep(PAUSE);
+    }
 }
 
 /// The first of apt's warnings that it has no list of this archive. For `apt-get update` that is no failure.

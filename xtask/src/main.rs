@@ -30,6 +30,7 @@ use std::process::ExitCode;
 use needs::Install;
 pub(crate) use step::Failure;
 use step::Step;
+use test_programs::Unsteady;
 
 const HELP: &str = "\
 The workspace's own commands.
@@ -38,27 +39,37 @@ Usage: cargo xtask <command>
 
   codegen             write csi-proto/src/generated from csi-proto/proto (no protoc needed)
   codegen --check     write nothing; fail and list the files that a new run would change
-  test                run all tests of the workspace, including doctests; install missing packages first (as
-                      root, on a system with apt). A test program that takes longer than an hour is killed
-                      with all that it started, after a report of what its threads wait for; at the end the
-                      ten slowest programs are listed
+  test                run all tests of the workspace, each in a process of its own, and doctests; install
+                      missing packages first (as root, on a system with apt). A test that fails runs again,
+                      alone; if it passes then, it is named as unsteady, and both outputs are kept in the target
+                      folder. A test that takes longer than an hour is killed with all that it started, after a
+                      report of what its threads wait for; at the end the slowest tests are listed
+  test --strict       an unsteady test fails
   test --no-install   install nothing; print the install command
+  test --rounds N [--busy M]
+                      run all tests N times, beside M threads that compute all the time, and list the tests
+                      that failed in a round
   test --kernels      run the tests of csi-mount and the examples that depend on the kernel in an emulated
                       machine, on other kernels: 5.10, 6.1, 6.12 and the newest, from Debian's packages; no
                       root needed
   test --kernels 6.1 [SUITE]
                       run them on one kernel, on `newest` or `all`, or on `ends`: the oldest and the newest,
                       without long tests, as in `ci`; only suites with SUITE in `package/program`, several
-                      separated by commas
+                      separated by commas; `short`: some tests of the newest kernel, those of the first ring
   test --systems NAME run tests with other people's programs and servers, which no other command runs; without
                       a name it lists the names. As root on this machine's kernel; a missing program is
                       installed (openssh-server among them, whose service Debian starts)
-  ci                  all checks: missing packages as for `test`, format, generated code, clippy, tests,
-                      docs, each feature alone, the archives of the published crates, a static build, the
-                      templates, csi-sanity and the charts in Helm (if there is a Go toolchain), the tests on the
-                      oldest and the newest kernel available; print the time of each step
-  sanity              run csi-sanity, Kubernetes' test suite for CSI drivers, against the examples; it is
-                      built by `go`, into the target folder
+  ci                  the first ring of checks, as before each merge: missing packages, format, generated code,
+                      clippy, docs, all tests, csi-sanity on hostpath (if there is a Go toolchain), some tests on
+                      the newest kernel. All of them run; the last lines name what failed, and how it is repeated
+  ci --all            both rings: also each feature alone, the archives of the published crates, a static
+                      build, containers, templates, Helm, csi-sanity on every example, instruction counts, kills
+                      at every system call, and the oldest and the newest kernel
+  ci --since COMMIT   the first ring, and what the folders that have changed since then ask for in the second one
+  ci --only TEXT      the checks with this text in their name
+  ci … --strict       an unsteady test fails
+  sanity [EXAMPLE]    run csi-sanity, Kubernetes' test suite for CSI drivers, against the examples, or against
+                      one; it is built by `go`, into the target folder
   helm                check the charts of csi-deploy with Helm, which is built by `go`, into the target folder
   image PACKAGE [--tools]
                       write a container image of a driver as an OCI layout, in the target folder; see
@@ -130,6 +141,20 @@ fn print_left_out(result: Result<Vec<String>, Failure>) -> Result<(), Failure> {
     Ok(())
 }
 
+fn ci_choice<'a>(options: &[&'a str]) -> Result<ci::Choice<'a>, Failure> {
+    match options {
+        [] => Ok(ci::Choice::FirstRing),
+        ["--all"] => Ok(ci::Choice::All),
+        ["--since", commit] => Ok(ci::Choice::Since(commit)),
+        ["--only", part] => Ok(ci::Choice::Only(part)),
+        other => Err(Failure::usage(format!("unknown options: {}\n\n{HELP}", other.join(" ")))),
+    }
+}
+
+fn number(text: &str) -> Result<usize, Failure> {
+    text.parse().map_err(|error| Failure::usage(format!("{text}: {error}")))
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -137,12 +162,18 @@ fn main() -> ExitCode {
     let result = match args.as_slice() {
         ["codegen"] => codegen::run(&root, codegen::Mode::Write),
         ["codegen", "--check"] => codegen::run(&root, codegen::Mode::Check),
-        ["test"] => test::run(&root, Install::Missing),
-        ["test", "--no-install"] => test::run(&root, Install::Nothing),
+        ["test"] => test::run(&root, Install::Missing, Unsteady::IsNamed),
+        ["test", "--no-install"] => test::run(&root, Install::Nothing, Unsteady::IsNamed),
+        ["test", "--strict"] => test::run(&root, Install::Missing, Unsteady::Fails),
+        ["test", "--rounds", rounds] => number(rounds).and_then(|rounds| test::rounds(&root, rounds, 0)),
+        ["test", "--rounds", rounds, "--busy", busy] => {
+            number(rounds).and_then(|rounds| test::rounds(&root, rounds, number(busy)?))
+        }
         ["test", "--kernels", rest @ ..] if rest.len() < 3 => {
             let choice = match rest.first() {
                 None | Some(&"all") => kernels::Choice::All,
                 Some(&"ends") => kernels::Choice::Ends,
+                Some(&"short") => kernels::Choice::Short,
                 Some(name) => kernels::Choice::Named(name),
             };
             kernels::run(&root, &choice, rest.get(1).unwrap_or(&""), Install::Missing).map(drop)
@@ -156,8 +187,14 @@ fn main() -> ExitCode {
         ),
         ["templates"] => print_left_out(templates::run(&root)),
         ["helm"] => whole(ci::helm(&root)),
-        ["sanity"] => whole(sanity::run(&root)),
-        ["ci"] => ci::run(&root),
+        ["sanity"] => whole(sanity::run(&root, None)),
+        ["sanity", driver] => whole(sanity::run(&root, Some(driver))),
+        ["ci", options @ ..] => match options.split_last() {
+            Some((&"--strict", options)) => {
+                ci_choice(options).and_then(|choice| ci::run(&root, choice, Unsteady::Fails))
+            }
+            _ => ci_choice(options).and_then(|choice| ci::run(&root, choice, Unsteady::IsNamed)),
+        },
         ["bench", options @ ..] => bench::run(&root, options),
         ["abuse", options @ ..] => abuse(&root, options),
         ["coverage"] => print_coverage(&root),

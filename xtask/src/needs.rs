@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -160,6 +161,8 @@ fn each(list: &'static [(&str, &str)]) -> impl Iterator<Item = (&'static str, &'
 pub(crate) enum Install {
     /// Install if this user and this system can do it.
     Missing,
+    /// The same, and try again for so long while the archive of the packages can't be reached.
+    Within(Duration),
     /// Install nothing; print the command that would.
     Nothing,
 }
@@ -181,7 +184,8 @@ pub(crate) fn provide(work: &[Work], install: Install) -> Result<(), Failure> {
         println!("    to install them: {}\n", install_command(&packages));
         return Ok(());
     }
-    match apt::install(&packages) {
+    let limit = if let Install::Within(limit) = install { limit } else { Duration::ZERO };
+    match apt::install(&packages, limit) {
         Ok(()) => println!("    installed\n"),
         Err(failure) => println!("    {failure}\n"),
     }

@@ -3,10 +3,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use crate::artifacts::Artifact;
 use crate::needs::{self, Install, Privilege, Work};
 use crate::step::timed;
+use crate::test_programs::Unsteady;
 use crate::{Failure, print_left_out, test_programs, whole};
 
 /// Packages in which all integration tests mount or attach devices.
@@ -26,25 +29,88 @@ const ROOT_MODULE: &str = "needs_root";
 ///
 /// # Errors
 /// When a test failed, or when root, who should run all tests, could not run all of them.
-pub(crate) fn run(root: &Path, install: Install) -> Result<(), Failure> {
+pub(crate) fn run(root: &Path, install: Install, unsteady: Unsteady) -> Result<(), Failure> {
     needs::provide(&[Work::Tests], install)?;
+    let runnable = Runnable::build(root)?;
     let is_ordinary = Privilege::of_this_process()? == Privilege::Ordinary;
-    let left_out = run_all(root);
-    if is_ordinary { print_left_out(left_out) } else { whole(left_out) }
+    let said = runnable.run(root, unsteady)?;
+    said.iter().for_each(|line| println!("{line}"));
+    if is_ordinary { print_left_out(Ok(runnable.left_out)) } else { whole(Ok(runnable.left_out)) }
 }
 
-/// Runs the tests, and returns the counts of what was not run, and why.
-pub(crate) fn run_all(root: &Path) -> Result<Vec<String>, Failure> {
-    let missing = needs::missing()?;
-    if missing.is_empty() {
-        timed("tests and doctests", || test_programs::run(root, &test_programs::build(root)?, &[]))?;
-        return Ok(Vec::new());
+/// Runs the tests, and returns what is to be said at the end: what was not run, and why, and what is unsteady.
+pub(crate) fn run_all(root: &Path, unsteady: Unsteady) -> Result<Vec<String>, Failure> {
+    let runnable = Runnable::build(root)?;
+    let said = runnable.run(root, unsteady)?;
+    Ok(runnable.left_out.into_iter().chain(said).collect())
+}
+
+/// Runs all tests this many times beside busy loops, and lists those that were red in a round.
+///
+/// # Errors
+/// When one was.
+pub(crate) fn rounds(root: &Path, rounds: usize, busy: usize) -> Result<(), Failure> {
+    needs::provide(&[Work::Tests], Install::Missing)?;
+    let runnable = Runnable::build(root)?;
+    let mut red: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for round in 1..=rounds {
+        println!("==> round {round} of {rounds}, beside {busy} busy loops");
+        let failed = beside(busy, || test_programs::failed(root, &runnable.programs, &runnable.args))?;
+        println!("==> round {round}: {} red: {}", failed.len(), failed.join(", "));
+        failed.into_iter().for_each(|test| red.entry(test).or_default().push(round));
     }
-    let (left_out, programs): (Vec<Artifact>, Vec<Artifact>) =
-        test_programs::build(root)?.into_iter().partition(needs_root);
-    let skip = ["--skip".to_owned(), format!("{ROOT_MODULE}::")];
-    timed("tests that need no root, and doctests", || test_programs::run(root, &programs, &skip))?;
-    Ok(vec![left_out_because(&left_out, &missing)])
+    if red.is_empty() {
+        println!("no test was red in {rounds} rounds");
+        return Ok(());
+    }
+    let lines: Vec<String> = red.iter().map(|(test, rounds)| format!("  {test}: in {rounds:?}")).collect();
+    Err(Failure::new(format!("red in a round:\n{}", lines.join("\n"))))
+}
+
+/// Does work beside threads that compute all the time.
+fn beside<T>(busy: usize, work: impl FnOnce() -> T) -> T {
+    let has_ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..busy {
+            scope.spawn(|| {
+                while !has_ended.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let done = work();
+        has_ended.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+/// What this user and machine can run.
+struct Runnable {
+    programs: Vec<Artifact>,
+    args: Vec<String>,
+    left_out: Vec<String>,
+}
+
+impl Runnable {
+    fn build(root: &Path) -> Result<Self, Failure> {
+        let missing = needs::missing()?;
+        let programs = test_programs::build(root)?;
+        if missing.is_empty() {
+            return Ok(Self { programs, args: Vec::new(), left_out: Vec::new() });
+        }
+        let (left_out, programs): (Vec<Artifact>, Vec<Artifact>) = programs.into_iter().partition(needs_root);
+        let args = vec!["--skip".to_owned(), format!("{ROOT_MODULE}::")];
+        Ok(Self { programs, args, left_out: vec![left_out_because(&left_out, &missing)] })
+    }
+
+    fn run(&self, root: &Path, unsteady: Unsteady) -> Result<Vec<String>, Failure> {
+        let mut said = Vec::new();
+        timed("tests and doctests", || {
+            said = test_programs::run(root, &self.programs, &self.args, unsteady)?;
+            Ok(())
+        })?;
+        Ok(said)
+    }
 }
 
 /// Whether a test program is for root, with all that [`needs::missing`] asks for.

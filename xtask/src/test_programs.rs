@@ -1,6 +1,7 @@
-//! The workspace's test programs, several at once: most of them wait more than they compute.
+//! The workspace's tests, each in a process of its own.
 //!
-//! `cargo test` runs them one after the other.
+//! `cargo test` runs the tests of a program as threads of one process, and one program after the other. A process of its
+//! own has no other test's open files, forks and working directory, and tests of many programs run at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -18,15 +19,42 @@ use crate::{Failure, hung, target};
 
 /// The file with the seconds of each part's last run, in cargo's target folder.
 const TIMES: &str = "test-times";
-/// How long a test program can take, also on a machine that has other work.
+/// The folder with what unsteady tests printed, in cargo's target folder.
+const UNSTEADY: &str = "unsteady-tests";
+/// How long a part can take, also on a machine that has other work.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
-/// How many of the slowest programs are listed at the end.
-const SLOWEST: usize = 10;
+/// How many of the slowest parts are listed at the end.
+const SLOWEST: usize = 20;
+/// With more failures than this, the code is wrong, and none is run again.
+const MAX_AGAIN: usize = 20;
 
-/// A test program, or all documentation tests.
+/// Programs that wait for most of their time, so several run beside those that compute.
+const WAITING: &[&str] = &[
+    "abuse/quick",
+    "csi-mount/crash_fuse",
+    "csi-mount/flow_fuse",
+    "csi-mount/fuse_memory",
+    "csi-mount/fuse_mounter",
+    "csi-mount/hang",
+    "csi-mount/machine_kernel",
+];
+/// How many of their tests run at once.
+const WAITING_AT_ONCE: usize = 6;
+/// Programs whose tests must not run at the same time, which they see to in one process.
+const WHOLE: &[&str] = &["block/root_chroot"];
+
+/// What a test counts for that fails and then passes when it runs alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unsteady {
+    /// It is named at the end.
+    IsNamed,
+    Fails,
+}
+
+/// A test, all tests of a program, or all documentation tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Part {
-    /// `package/program`.
+    /// `package/program`, and the test.
     name: String,
     /// None: cargo.
     program: Option<PathBuf>,
@@ -36,24 +64,44 @@ struct Part {
     repeat: String,
     /// After this time it is killed.
     limit: Duration,
+    waits: bool,
 }
 
 impl Part {
-    fn of(artifact: &Artifact, test_args: &[String]) -> Self {
+    /// The tests of a program.
+    fn of(artifact: &Artifact, test_args: &[String]) -> Result<Vec<Self>, Failure> {
         let package = artifact.package();
         let which = match artifact.kind.as_str() {
             "test" => format!("--test {}", artifact.name),
             "bin" => format!("--bin {}", artifact.name),
             _ => "--lib".to_owned(),
         };
-        let is_lib = which == "--lib";
-        Self {
-            name: format!("{package}/{}", if is_lib { "lib" } else { &artifact.name }),
+        let name = format!("{package}/{}", if which == "--lib" { "lib" } else { &artifact.name });
+        let whole = Self {
             program: Some(artifact.executable.clone()),
             args: test_args.to_vec(),
             folder: artifact.folder.clone(),
             repeat: format!("cargo test --package {package} --all-features {which}"),
             limit: LIMIT,
+            waits: WAITING.contains(&&*name),
+            name,
+        };
+        if WHOLE.contains(&&*whole.name) {
+            return Ok(vec![whole]);
+        }
+        let list = ["--list", "--format", "terse"].map(str::to_owned);
+        let list = step::output(whole.command().args(list).args(test_args).current_dir(&whole.folder))?;
+        let list = String::from_utf8_lossy(&list).into_owned();
+        Ok(list.lines().filter_map(|line| line.strip_suffix(": test")).map(|test| whole.only(test)).collect())
+    }
+
+    /// One test of these.
+    fn only(&self, test: &str) -> Self {
+        Self {
+            name: format!("{} {test}", self.name),
+            args: vec!["--exact".to_owned(), test.to_owned()],
+            repeat: format!("{} -- --exact {test}", self.repeat),
+            ..self.clone()
         }
     }
 
@@ -66,6 +114,7 @@ impl Part {
             folder: root.to_owned(),
             repeat: format!("cargo {}", args.join(" ")),
             limit: LIMIT,
+            waits: false,
         }
     }
 
@@ -111,31 +160,98 @@ pub(crate) fn build(root: &Path) -> Result<Vec<Artifact>, Failure> {
     Ok(built.into_iter().filter(|artifact| artifact.is_test).collect())
 }
 
-/// Runs each program with `test_args`, and all documentation tests.
+/// Runs the tests of each program, with `test_args`, and all documentation tests. Those that fail run again, alone.
+/// Returns a line for each that was unsteady.
 ///
-/// Prints what a program printed when it has ended, and at the end the slowest programs.
+/// Prints what a test printed if it failed, and at the end the slowest ones.
 ///
 /// # Errors
-/// When a part failed, after all have run, with the commands that repeat those.
-pub(crate) fn run(root: &Path, programs: &[Artifact], test_args: &[String]) -> Result<(), Failure> {
-    let mut parts: Vec<Part> = programs.iter().map(|artifact| Part::of(artifact, test_args)).collect();
-    parts.push(Part::doctests(root));
+/// When a test failed, after all have run, with the commands that repeat those.
+pub(crate) fn run(
+    root: &Path,
+    programs: &[Artifact],
+    test_args: &[String],
+    unsteady: Unsteady,
+) -> Result<Vec<String>, Failure> {
+    let ended = run_parts(root, programs, test_args)?;
+    let count = ended.len();
+    let failed: Vec<Ended> = ended.into_iter().filter(|ended| !ended.is_well).collect();
+    let (passed, failed) = if failed.len() > MAX_AGAIN {
+        (Vec::new(), failed.into_iter().map(|ended| ended.part).collect())
+    } else {
+        again(failed)?
+    };
+    println!("{} passed, {} failed\n", count - failed.len(), failed.len());
+    let folder = target::dir()?.join(UNSTEADY);
+    let lines: Vec<String> = passed
+        .iter()
+        .map(|test| format!("UNSTEADY: {}: it failed, and passed alone: {}", test.name, folder.display()))
+        .collect();
+    let mut repeats: Vec<String> = failed.iter().map(|test| format!("  {}", test.repeat)).collect();
+    if unsteady == Unsteady::Fails {
+        repeats.extend(passed.iter().map(|test| format!("  {}    (unsteady: it passed alone)", test.repeat)));
+    }
+    if repeats.is_empty() {
+        return Ok(lines);
+    }
+    lines.iter().for_each(|line| println!("{line}"));
+    Err(Failure::new(repeats.join("\n")).within("failed; each is repeated with:"))
+}
+
+/// Runs all once. Returns the names of those that failed.
+pub(crate) fn failed(
+    root: &Path,
+    programs: &[Artifact],
+    test_args: &[String],
+) -> Result<Vec<String>, Failure> {
+    let ended = run_parts(root, programs, test_args)?;
+    Ok(ended.into_iter().filter(|ended| !ended.is_well).map(|ended| ended.part.name).collect())
+}
+
+/// Runs each of these alone. Returns those that pass now, whose outputs are kept, and those that fail again.
+fn again(failed: Vec<Ended>) -> Result<(Vec<Part>, Vec<Part>), Failure> {
+    let folder = target::dir()?.join(UNSTEADY);
+    let mut both = (Vec::new(), Vec::new());
+    for first in failed {
+        println!("==> again, alone: {}", first.part.name);
+        let second = run_one(&first.part)?;
+        if !second.is_well {
+            both.1.push(first.part);
+            continue;
+        }
+        let file = first.part.name.replace(['/', ' ', ':'], "-");
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(format!("{file}.failed")), first.output)?;
+        fs::write(folder.join(format!("{file}.passed")), second.output)?;
+        both.0.push(first.part);
+    }
+    Ok(both)
+}
+
+fn run_parts(root: &Path, programs: &[Artifact], test_args: &[String]) -> Result<Vec<Ended>, Failure> {
+    let mut parts = vec![Part::doctests(root)];
+    for artifact in programs {
+        parts.extend(Part::of(artifact, test_args)?);
+    }
+    println!(
+        "{} tests of {} programs, each in a process of its own, and the doctests",
+        parts.len() - 1,
+        programs.len()
+    );
     let file = target::dir()?.join(TIMES);
     let mut times = read_times(&file);
     // The longest first: at the end no processor waits for one long part.
     parts.sort_by_key(|part| std::cmp::Reverse(times.get(&part.name).copied().unwrap_or(Duration::MAX)));
+    let (waiting, computing): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(|part| part.waits);
     let at_once = thread::available_parallelism().map_or(1, usize::from);
-    let mut ended = run_all(parts, at_once)?;
-    times.extend(ended.iter().map(|part| (part.name.clone(), part.took)));
+    let queues = [(computing, at_once), (waiting, WAITING_AT_ONCE)];
+    let mut ended = run_queues(queues)?;
+    times.extend(ended.iter().map(|ended| (ended.part.name.clone(), ended.took)));
     write_times(&file, &times)?;
-    ended.sort_by_key(|part| std::cmp::Reverse(part.took));
-    let slowest: String = ended.iter().take(SLOWEST).map(|part| time_line(&part.name, part.took)).collect();
-    println!("The slowest test programs:\n{slowest}");
-    let failed: Vec<String> = ended.into_iter().filter_map(|part| part.repeat).collect();
-    if failed.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::new(failed.join("\n")).within("failed; each is repeated with:"))
+    ended.sort_by_key(|ended| std::cmp::Reverse(ended.took));
+    let slowest = ended.iter().take(SLOWEST).map(|ended| time_line(&ended.part.name, ended.took));
+    println!("The slowest tests:\n{}", slowest.collect::<String>());
+    Ok(ended)
 }
 
 /// How long each part took the last time, in a file; nothing if there is none.
@@ -155,18 +271,22 @@ fn write_times(file: &Path, times: &BTreeMap<String, Duration>) -> Result<(), Fa
 
 /// How a part ended.
 struct Ended {
-    name: String,
+    part: Part,
     took: Duration,
-    /// What repeats it, if it failed.
-    repeat: Option<String>,
+    is_well: bool,
+    output: Vec<u8>,
 }
 
-fn run_all(parts: Vec<Part>, at_once: usize) -> Result<Vec<Ended>, Failure> {
-    let parts = Mutex::new(VecDeque::from(parts));
-    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    let work = || iter::from_fn(next).map(|part| run_one(&part)).collect::<Result<Vec<_>, _>>();
+/// Runs the parts of each queue, so many at once.
+fn run_queues<const N: usize>(queues: [(Vec<Part>, usize); N]) -> Result<Vec<Ended>, Failure> {
+    let queues = queues.map(|(parts, at_once)| (Mutex::new(VecDeque::from(parts)), at_once));
+    let work = |queue: &Mutex<VecDeque<Part>>| {
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        iter::from_fn(next).map(|part| run_one(&part)).collect::<Result<Vec<_>, _>>()
+    };
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        let all = queues.iter().flat_map(|(queue, at_once)| iter::repeat_n(queue, *at_once));
+        let workers: Vec<_> = all.map(|queue| scope.spawn(move || work(queue))).collect();
         let mut all = Vec::new();
         for worker in workers {
             let panicked = |_| Err(Failure::new("a thread that runs tests panicked"));
@@ -177,20 +297,22 @@ fn run_all(parts: Vec<Part>, at_once: usize) -> Result<Vec<Ended>, Failure> {
 }
 
 fn run_one(part: &Part) -> Result<Ended, Failure> {
-    println!("    {}", part.name);
     let begun = Instant::now();
     let (status, output) = part.run()?;
     let took = begun.elapsed();
+    let is_well = status.is_some_and(|status| status.success());
     let how = match status {
-        Some(status) => status.to_string(),
-        None => "killed, because it did not end in time".to_owned(),
+        Some(_) if is_well => "ok".to_owned(),
+        Some(status) => format!("FAILED ({status})"),
+        None => "FAILED (killed, because it did not end in time)".to_owned(),
     };
     // In one piece, though other threads print too.
-    let mut text = format!("==> {}: {how}, {:.1} s\n", part.name, took.as_secs_f64()).into_bytes();
-    text.extend(output);
+    let mut text = format!("{:>7.1} s  {} ... {how}\n", took.as_secs_f64(), part.name).into_bytes();
+    if !is_well {
+        text.extend(&output);
+    }
     io::stdout().write_all(&text)?;
-    let is_well = status.is_some_and(|status| status.success());
-    Ok(Ended { name: part.name.clone(), took, repeat: (!is_well).then(|| format!("  {}", part.repeat)) })
+    Ok(Ended { part: part.clone(), took, is_well, output })
 }
 
 #[cfg(test)]
@@ -205,16 +327,35 @@ mod tests {
             folder: "/".into(),
             repeat: format!("repeat {name}"),
             limit: Duration::from_secs(60),
+            waits: false,
         }
     }
 
     #[test]
-    fn all_parts_run_and_those_that_failed_are_named() {
-        let parts = vec![shell("bad", "exit 3"), shell("good", "true"), shell("worse", "kill -9 $$")];
-        let ended = run_all(parts, 2).expect("all were started");
-        let mut failed: Vec<_> = ended.into_iter().filter_map(|part| part.repeat).collect();
+    fn all_parts_run_and_those_that_failed_are_known() {
+        let computing = vec![shell("bad", "exit 3"), shell("good", "true")];
+        let ended =
+            run_queues([(computing, 2), (vec![shell("worse", "kill -9 $$")], 1)]).expect("all were started");
+        let mut failed: Vec<_> = ended.into_iter().filter(|it| !it.is_well).map(|it| it.part.name).collect();
         failed.sort();
-        assert_eq!(failed, ["  repeat bad", "  repeat worse"]);
+        assert_eq!(failed, ["bad", "worse"]);
+    }
+
+    #[test]
+    fn what_passes_alone_is_unsteady() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("ran");
+        let once = format!("test -e '{0}' || {{ touch '{0}'; echo first; exit 1; }}", file.display());
+        let parts = vec![shell("a test/that fails once", &once), shell("always", "exit 1")];
+        let ended = run_queues([(parts, 1)]).expect("all were started");
+        let (passed, failed) = again(ended).expect("all were started");
+        let names = |parts: Vec<Part>| parts.into_iter().map(|part| part.name).collect::<Vec<_>>();
+        assert_eq!(
+            (names(passed), names(failed)),
+            (vec!["a test/that fails once".into()], vec!["always".into()])
+        );
+        let kept = target::dir().expect("a folder").join(UNSTEADY).join("a-test-that-fails-once.failed");
+        assert_eq!(fs::read_to_string(&kept).expect("its output"), "first\n");
     }
 
     #[test]
@@ -231,23 +372,29 @@ mod tests {
         let text = String::from_utf8_lossy(&output);
         assert_eq!(status, None, "{text}");
         assert!(text.contains("process ") && text.contains("  thread "), "{text}");
-        assert_eq!(run_one(&part).expect("it was started").repeat.as_deref(), Some("  repeat hung"));
+        assert!(!run_one(&part).expect("it was started").is_well);
     }
 
     #[test]
-    fn a_part_is_named_by_its_package_and_repeated_by_cargo() {
-        let artifact = |kind: &str, name: &str| Artifact {
-            folder: "/w/examples/dirs".into(),
+    fn each_test_of_a_program_is_a_part_that_cargo_repeats() {
+        let artifact = |kind: &str, folder: &str, name: &str| Artifact {
+            folder: folder.into(),
             kind: kind.to_owned(),
             name: name.to_owned(),
             is_test: true,
-            executable: "/t/x".into(),
+            executable: std::env::current_exe().expect("this program"),
         };
-        let part = Part::of(&artifact("test", "kit"), &[]);
-        assert_eq!(part.name, "dirs/kit");
-        assert_eq!(part.repeat, "cargo test --package dirs --all-features --test kit");
-        let part = Part::of(&artifact("lib", "dirs"), &[]);
-        assert_eq!((part.name.as_str(), part.repeat.ends_with(" --lib")), ("dirs/lib", true));
+        let this = env!("CARGO_MANIFEST_DIR");
+        let parts = Part::of(&artifact("bin", this, "xtask"), &[]).expect("a list");
+        let own = "test_programs::tests::each_test_of_a_program_is_a_part_that_cargo_repeats";
+        let part = parts.iter().find(|part| part.name == format!("xtask/xtask {own}")).expect("this test");
+        assert_eq!(
+            part.repeat,
+            format!("cargo test --package xtask --all-features --bin xtask -- --exact {own}")
+        );
+        assert_eq!(part.args, ["--exact", own]);
+        let whole = Part::of(&artifact("test", "/w/examples/block", "root_chroot"), &[]).expect("no list");
+        assert_eq!(whole[0].repeat, "cargo test --package block --all-features --test root_chroot");
     }
 
     #[test]

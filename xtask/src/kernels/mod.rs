@@ -50,6 +50,8 @@ pub(crate) enum Choice<'a> {
     Ends,
     /// The same in the gate, which does not boot a machine again that passed.
     Gate,
+    /// Some tests on the newest available kernel, in the first ring of the gate, which boots as little again.
+    Short,
     /// One kernel, for example `6.1` or `newest`.
     Named(&'a str),
 }
@@ -77,6 +79,9 @@ pub(crate) fn run(
     if is_gate {
         chosen = chosen.iter().filter_map(Suite::in_gate).collect();
     }
+    if matches!(choice, Choice::Short) {
+        chosen = chosen.iter().filter_map(Suite::in_short).collect();
+    }
     if chosen.is_empty() {
         return Err(Failure::usage(format!("no suite's name contains {only}")));
     }
@@ -100,7 +105,7 @@ pub(crate) fn run(
         newest(machines.iter().filter(|(kernels, _)| !kernels.is_empty()).flat_map(|(_, suites)| suites))?;
     println!("==> static test programs");
     let programs = build::build(root, &chosen)?;
-    let limit = match (is_gate, image::sample().is_empty()) {
+    let limit = match (is_gate || matches!(choice, Choice::Short), image::sample().is_empty()) {
         (true, _) => GATE_LIMIT,
         (false, true) => LIMIT,
         (false, false) => LIMIT * image::SAMPLE_FACTOR,
@@ -167,7 +172,7 @@ fn run_machines(
             let ceph = programs.ceph.as_deref().filter(|_| has_ceph);
             let boot = Boot { options, initrd: &initrd.0, processors, ceph };
             all.join(match choice {
-                Choice::Gate => once(kernel, &boot, &folder, limit)?,
+                Choice::Gate | Choice::Short => once(kernel, &boot, &folder, limit)?,
                 _ => machine::run(kernel, &boot, &folder, limit)?,
             });
         }
@@ -228,7 +233,7 @@ fn kernels(choice: &Choice<'_>, flavour: Flavour) -> Result<(Vec<Kernel>, Vec<St
         Choice::Ends | Choice::Gate => ends(&wanted, |kernel| had(&archive, kernel, &mut not_run))?,
         _ => all(&wanted, |kernel| had(&archive, kernel, &mut not_run))?,
     };
-    if matches!(choice, Choice::Named(_)) && kernels.is_empty() {
+    if matches!(choice, Choice::Named(_) | Choice::Short) && kernels.is_empty() {
         return Err(Failure::new(not_run.join("\n")));
     }
     Ok((kernels, not_run))
@@ -269,7 +274,7 @@ fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<S
         WANTED.into_iter().chain(newest.filter(|newest| WANTED.iter().all(|w| w < newest))).collect();
     let asked = match choice {
         Choice::All | Choice::Ends | Choice::Gate => all,
-        Choice::Named(NEWEST) => newest.into_iter().collect(),
+        Choice::Named(NEWEST) | Choice::Short => newest.into_iter().collect(),
         Choice::Named(name) => {
             let version = Version::parse(name);
             let names = all.iter().map(Version::to_string).collect::<Vec<_>>().join(", ");
@@ -286,7 +291,9 @@ fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<S
             None => not_run.push(format!("{version}: NOT RUN: not in the package indices")),
         }
     }
-    if newest.is_none_or(|newest| WANTED.contains(&newest)) && !matches!(choice, Choice::Named(_)) {
+    if newest.is_none_or(|newest| WANTED.contains(&newest))
+        && !matches!(choice, Choice::Named(_) | Choice::Short)
+    {
         not_run.push(format!("{NEWEST}: NOT RUN: the package indices have no newer kernel"));
     }
     Ok((found, not_run))

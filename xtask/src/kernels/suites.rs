@@ -46,6 +46,8 @@ pub(crate) struct Suite {
     pub(crate) prints_output: bool,
     /// What the gate runs of it. The gate lists the rest as left out.
     pub(crate) in_gate: InGate,
+    /// The tests that the first ring of the gate runs of it, by a part of their path.
+    pub(crate) in_short: Option<&'static str>,
     /// Tests that do not run on some kernels. They are listed at the end of each run.
     pub(crate) skip: &'static [Skip],
 }
@@ -106,6 +108,11 @@ impl Suite {
         }
     }
 
+    /// What the first ring of the gate runs of it, if anything.
+    pub(crate) fn in_short(&self) -> Option<Self> {
+        self.in_short.map(|part| Self { only: part, ..*self })
+    }
+
     /// The tests that are left out on a kernel.
     pub(crate) fn skipped(&self, on: Version) -> impl Iterator<Item = &'static Skip> {
         self.skip.iter().filter(move |skip| (skip.from..skip.before).contains(&on))
@@ -154,6 +161,7 @@ pub(crate) const SUITE: Suite = Suite {
     only: "",
     prints_output: false,
     in_gate: InGate::All,
+    in_short: None,
     skip: &[],
 };
 
@@ -541,7 +549,7 @@ pub(crate) const SUITES: &[Suite] = &[
         )],
         ..DEVICES
     },
-    Suite { test: "quotas", ..QUOTAS },
+    Suite { test: "quotas", in_short: Some("two_tenants"), ..QUOTAS },
     Suite { test: "quotas_refused", ..QUOTAS },
     Suite {
         test: "quotas_btrfs",
@@ -567,9 +575,9 @@ pub(crate) const SUITES: &[Suite] = &[
         in_gate: InGate::Nothing,
         ..QUOTAS
     },
-    Suite { test: "luks_flow", ..LUKS },
+    Suite { test: "luks_flow", in_short: Some("a_volume_lives"), ..LUKS },
     Suite { test: "luks_raw", ..LUKS },
-    Suite { test: "luks_mapping", ..LUKS },
+    Suite { test: "luks_mapping", in_short: Some(""), ..LUKS },
     Suite { test: "luks_crash", seconds: 300, env: &[("CSI_CRASH_POINTS", "5")], ..LUKS },
     Suite { test: "erase", ..DEVICES },
     Suite {
@@ -593,7 +601,13 @@ pub(crate) const SUITES: &[Suite] = &[
         ..LVM
     },
     // All of it takes two minutes in emulation.
-    Suite { test: "lvm", env: &[("CSI_TEST_ROUNDS", "2")], in_gate: InGate::Only("erase"), ..LVM },
+    Suite {
+        test: "lvm",
+        env: &[("CSI_TEST_ROUNDS", "2")],
+        in_gate: InGate::Only("erase"),
+        in_short: Some("the_life"),
+        ..LVM
+    },
     Suite {
         test: "crash_lvm",
         env: &[("CSI_CRASH_STRIDE", "7")],
@@ -666,6 +680,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         test: "real_disks",
+        in_short: Some(""),
         modules: &["loop sd_mod scsi_debug dm_multipath dm_round_robin configfs nvme_loop"],
         files: &[EXT4, "dmsetup"],
         skip: &[Skip::between(
@@ -678,6 +693,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         test: "remote_nvme",
+        in_short: Some("a_volume_lives"),
         skip: &[
             NO_KEYS,
             Skip::between(
@@ -691,7 +707,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { test: "remote_nvme_crash", env: &[("CSI_CRASH_POINTS", "24")], seconds: 300, ..REMOTE },
     Suite { package: "nvme-tcp", test: "on_nvmet", seconds: 900, ..REMOTE },
-    Suite { test: "remote_iscsi", ..REMOTE_ISCSI },
+    Suite { test: "remote_iscsi", in_short: Some("a_volume_lives"), ..REMOTE_ISCSI },
     // Since 6.7 errors can be set for one disk of `scsi_debug`.
     Suite {
         test: "remote_iscsi_odd",

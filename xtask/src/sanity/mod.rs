@@ -34,24 +34,46 @@ const TIME_LIMIT: &str = "--ginkgo.timeout=10m";
 /// The mutable parameter with which the suite modifies volumes, as the suite's file: hostpath has it.
 const MUTABLE: &str = "description: changed\n";
 
-/// Runs the suite against every mode of the examples. Returns why nothing was run, if so.
+/// Runs the suite against every mode of the examples, and the kit against a driver in Go; or the newest suite against
+/// the example that is named. Returns why nothing was run, if so.
 ///
 /// # Errors
 /// A spec failed, or was skipped without a reason, or a driver left something behind.
-pub(crate) fn run(root: &Path) -> Result<Vec<String>, Failure> {
+pub(crate) fn run(root: &Path, only: Option<&str>) -> Result<Vec<String>, Failure> {
+    let modes: Vec<Mode> =
+        MODES.iter().filter(|mode| only.is_none_or(|only| mode.driver == only)).copied().collect();
+    if modes.is_empty() {
+        return Err(Failure::usage("csi-sanity knows no example of this name"));
+    }
     if let Some(reason) = unavailable()? {
         return Ok(vec![format!(
             "NOT RUN: csi-sanity on {} modes of the examples, and the test kit on a driver in Go: {reason}",
-            MODES.len()
+            modes.len()
         )]);
     }
+    if only.is_some() {
+        return run_on_newest(root, &modes);
+    }
     timed("csi-sanity: build", || RELEASES.iter().try_for_each(|release| program(release).map(drop)))?;
-    // With the features of the tests' step, which built them.
-    Step::cargo("programs", ["build", "--workspace", "--all-features", "--bins", "--examples"]).run(root)?;
+    programs(root)?;
     let logs = logs()?;
-    timed("csi-sanity on the examples", || run_all(&RELEASES, MODES, Specs::EachPasses, &logs))?;
+    timed("csi-sanity on the examples", || run_all(&RELEASES, &modes, Specs::EachPasses, &logs))?;
     timed("the test kit on Kubernetes' mock driver", || kit::run(root, &logs))?;
     Ok(Vec::new())
+}
+
+fn run_on_newest(root: &Path, modes: &[Mode]) -> Result<Vec<String>, Failure> {
+    timed("csi-sanity: build", || newest().map(drop))?;
+    programs(root)?;
+    let logs = logs()?;
+    let release = &RELEASES[RELEASES.len() - 1..];
+    timed("csi-sanity", || run_all(release, modes, Specs::Some, &logs))?;
+    Ok(Vec::new())
+}
+
+/// Builds the examples, with the features of the tests' step, which built them too.
+fn programs(root: &Path) -> Result<(), Failure> {
+    Step::cargo("programs", ["build", "--workspace", "--all-features", "--bins", "--examples"]).run(root)
 }
 
 /// Runs the newest suite against the drivers that `cargo xtask templates` has built. Returns why not, if so.

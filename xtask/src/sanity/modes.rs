@@ -45,7 +45,7 @@ pub(crate) const RELEASES: [Release; 2] = [
 ];
 
 /// One way to use an example.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Mode {
     /// The package, which is also the name of its program.
     pub(crate) driver: &'static str,
