@@ -187,6 +187,8 @@ fn judged(mutant: &Mutant, deadline: Duration) -> Vec<String> {
         // The tests of all calls need the calls of the other tests.
         (Some("whole"), _) | (_, Some("every-call.")) => None,
         (Some("group"), group) => group,
+        // Its pages need the volumes of the other tests.
+        _ if due == "list-volumes.pages-under-change" => Some("list-volumes."),
         _ => Some(due),
     };
     let (report, left) = run(mutant.driver, mutant.fault.clone(), only, deadline);
