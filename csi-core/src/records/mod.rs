@@ -1,10 +1,11 @@
 //! A driver's records, kept durably: one file for each, in one directory.
 //!
-//! `file_name.rs` is how an id becomes a file's name, `lock.rs` keeps a second process away. It imports
-//! errors, and the encoding of ids.
+//! `file_name.rs` is how an id becomes a file's name, `lock.rs` keeps a second process away, `spare.rs` is a change on
+//! a full disk. It imports errors, and the encoding of ids.
 
 mod file_name;
 mod lock;
+mod spare;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -71,6 +72,12 @@ const NEW: &str = ".new-";
 /// luns.remove(&id)?;
 /// # Ok(()) }
 /// ```
+///
+/// # On a full disk
+/// What gives space back needs none: a record is removed, and a record that exists is replaced by one of at most 4 KiB.
+/// For that the directory has a spare file of this size, `.spare`, from its first record on. A new record needs space,
+/// and so does every change on a filesystem that writes nothing in place (btrfs). A record that does not change is not
+/// written.
 ///
 /// # Ids and file names
 /// An id is any text of 1 to 186 bytes, such as every id and name of the spec but long [node
@@ -245,12 +252,23 @@ impl<T: Serialize> Records<T> {
     ///
     /// # Errors
     /// - [`Error::InvalidArgument`]: the id is empty or too long.
-    /// - [`Error::NoSpace`]: the disk is full. The old record stays.
+    /// - [`Error::NoSpace`]: the disk is full, and the record is new or has more than 4 KiB. The old record stays.
     /// - [`Error::Internal`]: another failure of the disk, or a record of more than
     ///   1 MiB. Usually the old record stays; after a failed sync of the directory the
     ///   new one can be visible.
     pub fn put(&self, id: impl AsRef<str>, record: &T) -> Result<()> {
-        self.write(id.as_ref(), record, Directory::rename)
+        let (name, content) = Self::encoded(id.as_ref(), record)?;
+        let directory = &*self.directory;
+        if directory.has(&name, &content) {
+            return directory.sync();
+        }
+        match directory.write(&name, &content, Directory::rename) {
+            Err(full @ Error::NoSpace(_)) => {
+                directory.replace_in_spare(&name, &content)?.ok_or(full)?;
+            }
+            written => written?,
+        }
+        directory.sync()
     }
 
     /// Creates the record of this id, if none exists, and returns whether it did. Of several processes that
@@ -259,15 +277,14 @@ impl<T: Serialize> Records<T> {
     /// # Errors
     /// Those of [`put`](Self::put).
     pub fn create(&self, id: impl AsRef<str>, record: &T) -> Result<bool> {
-        self.write(id.as_ref(), record, Directory::link)
+        let (name, content) = Self::encoded(id.as_ref(), record)?;
+        let created = self.directory.write(&name, &content, Directory::link)?;
+        self.directory.sync()?;
+        Ok(created)
     }
 
-    fn write<R>(
-        &self,
-        id: &str,
-        record: &T,
-        place: impl FnOnce(&Directory, &str, &str) -> Result<R>,
-    ) -> Result<R> {
+    /// The name and the content of a record's file.
+    fn encoded(id: &str, record: &T) -> Result<(String, Vec<u8>)> {
         let name = file_name::encode(id)?;
         let stored = Stored { id: Cow::Borrowed(id), record };
         let content = serde_json::to_vec_pretty(&stored).map_err(Error::internal)?;
@@ -277,21 +294,34 @@ impl<T: Serialize> Records<T> {
             let text = format!("the record of {id} has {size} bytes, and the limit is {limit}");
             return Err(Error::Internal(text.into()));
         }
-        let directory = &*self.directory;
-        let (new, file) = directory.create_new()?;
-        let placed = directory.fill(&new, &file, &content).and_then(|()| place(directory, &new, &name));
-        if placed.is_err() {
-            // On a full disk, the unfinished file would keep space that is needed.
-            let _ = directory.unlink(&new);
-        }
-        let placed = placed?;
-        directory.sync()?;
-        Ok(placed)
+        Ok((name, content))
     }
 }
 
 /// The steps of a change. A process can be killed between any two of them.
 impl Directory {
+    /// Whether the file is there with this content.
+    fn has(&self, name: &str, content: &[u8]) -> bool {
+        self.read(name, content.len()).is_ok_and(|found| found.is_some_and(|found| found == content))
+    }
+
+    /// Writes a new file, and gives it its place.
+    fn write<R>(
+        &self,
+        name: &str,
+        content: &[u8],
+        place: impl FnOnce(&Self, &str, &str) -> Result<R>,
+    ) -> Result<R> {
+        self.reserve();
+        let (new, file) = self.create_new()?;
+        let placed = self.fill(&new, &file, content).and_then(|()| place(self, &new, name));
+        if placed.is_err() {
+            // On a full disk, the unfinished file would keep space that is needed.
+            let _ = self.unlink(&new);
+        }
+        placed
+    }
+
     /// Creates a file with a name that nobody else uses.
     fn create_new(&self) -> Result<(String, File)> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -330,7 +360,7 @@ impl Directory {
     }
 
     /// Whether this open file has this name now.
-    fn is_at(&self, file: &OwnedFd, name: &str) -> Result<bool> {
+    fn is_at(&self, file: &impl AsFd, name: &str) -> Result<bool> {
         let path = self.path.join(name);
         let own = rustix::fs::fstat(file).at("look at", &path)?;
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -396,8 +426,13 @@ impl Directory {
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return refuse("it is not a file");
         }
+        let file = File::from(file);
         let mut content = Vec::new();
-        File::from(file).take(limit as u64 + 1).read_to_end(&mut content).at("read", &path)?;
+        (&file).take(limit as u64 + 1).read_to_end(&mut content).at("read", &path)?;
+        // It was replaced meanwhile, and can be the spare file that somebody writes into.
+        if !self.is_at(&file, name)? {
+            return self.read(name, limit);
+        }
         if content.len() > limit {
             return refuse(&format!("it has more than {limit} bytes"));
         }

@@ -28,7 +28,8 @@ impl RemoteDisks {
     /// whose paths are dead is detached too: the flush ends after 30 seconds, and
     /// [`not_flushed`](Detached::not_flushed) says so, also if an earlier call failed after that flush.
     ///
-    /// An attachment of an earlier boot is only forgotten.
+    /// An attachment of an earlier boot is only forgotten. While the disk with the records is full, that a flush
+    /// failed is in the log, and a repeated call does not know it.
     ///
     /// # Errors
     ///
@@ -54,11 +55,11 @@ impl RemoteDisks {
         if let Some(error) = &not_flushed {
             // What follows can fail, and the kernel does not report it again.
             record.not_flushed = Some(error.to_string());
-            self.records.put(name, &record)?;
+            self.note(name, &record)?;
         } else if is_last && record.wwid.is_some() {
             // Nothing is lost if the disk is not found from here on: see `gone`.
             record.wwid = None;
-            self.records.put(name, &record)?;
+            self.note(name, &record)?;
         }
         if is_last {
             record.attached(&self.sys).remove_paths(not_flushed.as_ref())?;
@@ -85,6 +86,18 @@ impl RemoteDisks {
             tracing::warn!(name, "the last writes to a remote disk are possibly lost: {error}");
         }
         Ok(done)
+    }
+
+    /// Writes what a repeated call must know. On a full disk the detachment goes on without: it gives space back.
+    fn note(&self, name: &str, record: &Record) -> Result<()> {
+        match self.records.put(name, record) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                let lost = record.not_flushed.as_deref();
+                tracing::warn!(name, %error, lost, "a repeated detachment can report the last writes wrongly");
+                Ok(())
+            }
+            put => put,
+        }
     }
 
     /// Refuses a disk with users, flushes it, and removes its map if this attachment is its last. Returns why
@@ -198,12 +211,16 @@ pub(super) fn claim(number: DeviceNumber) -> Result<Option<OwnedFd>> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
     use crate::remote::disk::Disk;
     use crate::remote::iscsi::target::IscsiDisk;
     use crate::remote::nvme::target::{NvmeDisk, Transport};
     use crate::remote::record::boot;
     use crate::remote::{FcTarget, LunId, NamespaceId, RemoteDisks};
+    use crate::testing::private_mount_namespace;
+    use crate::{Mount, MountOptions, Target, unmount};
 
     #[test]
     fn a_disk_that_the_kernel_removed_is_reported_once_it_was_attached() {
@@ -229,6 +246,32 @@ mod tests {
             assert_eq!(detached.not_flushed.is_some(), record.wwid.is_some(), "{detached}");
             assert!(disks.records.get("pvc").unwrap().is_none());
         }
+    }
+
+    /// Needs root.
+    #[test]
+    fn on_a_full_disk_a_disk_is_detached() {
+        private_mount_namespace(|| {
+            let directory = tempfile::tempdir().unwrap();
+            let place = Target::new(directory.path()).unwrap();
+            let options = MountOptions::parse(["size=64k"]).unwrap();
+            Mount::new("tmpfs", "disk").options(&options).at(&place).unwrap();
+            let sys = directory.path().join("sys");
+            std::fs::create_dir_all(sys.join("block")).unwrap();
+            let disks = RemoteDisks { sys, ..RemoteDisks::new(directory.path()) };
+            let disk = Disk::Fc(FcTarget::new(3, "naa.6001405").unwrap().disk);
+            let wwid = Some("naa.6001405".to_owned());
+            let record = Record { wwid, ..Record::new(boot().unwrap(), disk, Vec::new()) };
+            disks.records.put("pvc", &record).unwrap();
+            drop(disks.records.lock(record.disk.lock_name()).unwrap());
+            let mut filler = std::fs::File::create(directory.path().join("filler")).unwrap();
+            while filler.write_all(&[1; 4096]).is_ok() {}
+            drop(filler);
+            assert_eq!(disks.records.put("pvc", &record).unwrap_err().kind(), ErrorKind::NoSpace);
+            assert!(disks.detach("pvc").unwrap().not_flushed.is_some());
+            assert!(disks.records.get("pvc").unwrap().is_none());
+            unmount(&place).unwrap();
+        });
     }
 
     #[test]

@@ -165,8 +165,11 @@ impl Records {
     pub(super) fn put(&self, name: &str, record: &Record) -> Result<()> {
         let path = self.path(name)?;
         let new = self.0.join(format!("{NEW}{}", file_name(name)?));
-        write_durably(&path, &new, record.to_text().as_bytes())
-            .map_err(|error| Error::os("write the record of an attachment", &path, error))
+        write_durably(&path, &new, record.to_text().as_bytes()).map_err(|error| {
+            // On a full disk, the unfinished file would keep space that is needed.
+            let _ = fs::remove_file(&new);
+            Error::os("write the record of an attachment", &path, error)
+        })
     }
 
     /// Removes a record and the unfinished file of a killed process. Succeeds if neither exists.

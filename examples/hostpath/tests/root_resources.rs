@@ -121,6 +121,10 @@ fn after_an_expansion_on_a_full_disk_the_driver_starts_and_deletes() {
         async |run, mut driver| {
             let client = run.client();
             let volume = client.call(wanted("grown", Some(""), MIB)).await.unwrap().volume.unwrap();
+            // The disk was full before the records had their reserve.
+            for reserve in below(&run.of("data")).iter().filter(|path| path.ends_with(".spare")) {
+                fs::remove_file(reserve).unwrap();
+            }
             let filler = fill(run, 0);
             let growing = VolumeUse::new(&volume.volume_id, capability(None, 1));
             let status = client.call(growing.controller_expand_volume(2 * MIB as i64)).await.unwrap_err();
@@ -128,6 +132,41 @@ fn after_an_expansion_on_a_full_disk_the_driver_starts_and_deletes() {
             driver.restart().await;
             delete(&client, &volume.volume_id).await.unwrap();
             fs::remove_file(filler).unwrap();
+            nothing_is_half_made(run);
+        },
+    );
+}
+
+/// A pod has filled the disk. What gives its space back needs none.
+#[test]
+fn on_a_full_disk_volumes_are_detached_and_deleted() {
+    with_driver_on(
+        || Run::on_tmpfs(16 * MIB),
+        &[],
+        async |run, _driver| {
+            let mut lives = Vec::new();
+            for number in 0..5 {
+                let mut life = Life::new(run, wanted(&format!("v{number}"), Some(""), MIB)).await.unwrap();
+                life.start().await.unwrap();
+                lives.push(life);
+            }
+            let client = run.client();
+            let cut = snapshot(&client, &lives[0].id, "cut").await.unwrap();
+            fill(run, 0);
+            for life in &lives {
+                // Twice: the orchestrator repeats each call.
+                for _ in 0..2 {
+                    life.stop().await.unwrap();
+                }
+            }
+            client.call(delete_snapshot(cut)).await.unwrap();
+            for life in &lives {
+                life.delete().await.unwrap();
+                // The space that came free is taken at once.
+                fill(run, 0);
+                life.delete().await.unwrap();
+            }
+            assert!(volumes(&client).await.is_empty());
             nothing_is_half_made(run);
         },
     );

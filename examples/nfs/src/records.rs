@@ -48,10 +48,10 @@ impl Part {
     }
 
     /// An entry to create. Creates the directory above it.
-    pub(crate) fn place(self, root: &Root, key: &str) -> Result<Target> {
+    pub(crate) fn place(self, root: &Root, key: &str) -> csi_core::mount::Result<Target> {
         // Mode 0700: users who mount the whole share must not read it.
         root.create_dirs(format!("{OWN}/{}", self.name()), 0o700)?;
-        self.at(root, key)
+        root.target(self.path(key))
     }
 
     /// The records of this part; `None` before the first.

@@ -45,9 +45,9 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
     Part::Snapshots.write(root, key, &cut)?;
     let made = Part::Contents.place(root, key).and_then(|content| {
         content.remove_tree()?;
-        Ok(root.target(&volume.sub_dir)?.copy_tree(&content)?)
+        root.target(&volume.sub_dir)?.copy_tree(&content)
     });
-    match made {
+    match made.map_err(Error::from) {
         Ok(copied) => snapshot.size_bytes = copied.bytes,
         // Part of it can exist, and the server does not answer. UNAVAILABLE makes the caller retry.
         Err(Error::Unavailable(text)) => return Err(Error::OutcomeUnknown(text)),

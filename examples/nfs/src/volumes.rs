@@ -265,31 +265,30 @@ pub(crate) fn delete_unrecorded(
         return Err(Error::InUse(format!("volume_id: {sub_dir} is another volume's directory").into()));
     }
     places::refuse_nested("volume_id", root, sub_dir)?;
-    let trash = Part::Trash.place(root, &records::key(sub_dir))?;
-    trash.remove_tree()?;
+    let key = records::key(sub_dir);
+    Part::Trash.at(root, &key)?.remove_tree()?;
     let directory = root.target(sub_dir)?;
     if directory.is_directory()? {
-        dispose(root, sub_dir, &directory, on_delete, &trash)?;
+        dispose(root, sub_dir, &key, &directory, on_delete)?;
     }
-    trash.remove_tree()?;
+    Part::Trash.at(root, &key)?.remove_tree()?;
     Ok(())
 }
 
 /// Completes the deletion of a volume that is going or undone.
 fn end(root: &Root, places: &Mutex<()>, key: &str, record: &VolumeRecord) -> Result<()> {
-    let trash = Part::Trash.place(root, key)?;
-    trash.remove_tree()?;
+    Part::Trash.at(root, key)?.remove_tree()?;
     {
         let _places = locked(places);
-        places::leave(root, &record.sub_dir, key, || let_go(root, record, &trash))?;
+        places::leave(root, &record.sub_dir, key, || let_go(root, record, key))?;
     }
     Part::Unfinished.at(root, key)?.remove_tree()?;
-    trash.remove_tree()?;
+    Part::Trash.at(root, key)?.remove_tree()?;
     Part::Volumes.remove(root, key)
 }
 
 /// Retains, archives or deletes a directory that belonged to this volume alone.
-fn let_go(root: &Root, record: &VolumeRecord, trash: &Target) -> Result<()> {
+fn let_go(root: &Root, record: &VolumeRecord, key: &str) -> Result<()> {
     let directory = root.target(&record.sub_dir)?;
     if !directory.is_directory()? {
         return Ok(());
@@ -297,24 +296,20 @@ fn let_go(root: &Root, record: &VolumeRecord, trash: &Target) -> Result<()> {
     if record.state == State::Undone {
         return if record.is_copy { Ok(()) } else { remove_empty(&directory) };
     }
-    dispose(root, &record.sub_dir, &directory, record.on_delete, trash)
+    dispose(root, &record.sub_dir, key, &directory, record.on_delete)
 }
 
-fn dispose(
-    root: &Root,
-    sub_dir: &str,
-    directory: &Target,
-    on_delete: OnDelete,
-    trash: &Target,
-) -> Result<()> {
+fn dispose(root: &Root, sub_dir: &str, key: &str, directory: &Target, on_delete: OnDelete) -> Result<()> {
     match on_delete {
         OnDelete::Retain => Ok(()),
         OnDelete::Archive => archive(root, sub_dir, directory),
-        OnDelete::Delete => match directory.rename_to(trash) {
-            // EXDEV: the trash is on another filesystem of the server, or in another project quota.
-            Err(error) if crosses(&error) => Ok(directory.remove_tree().map(drop)?),
-            renamed => Ok(renamed?),
-        },
+        OnDelete::Delete => {
+            let moved = Part::Trash.place(root, key).and_then(|trash| directory.rename_to(&trash));
+            match moved {
+                Err(error) if has_no_trash(&error) => Ok(directory.remove_tree().map(drop)?),
+                moved => Ok(moved?),
+            }
+        }
     }
 }
 
@@ -326,9 +321,14 @@ fn remove_empty(directory: &Target) -> Result<()> {
     }
 }
 
-fn crosses(error: &csi_core::mount::Error) -> bool {
+/// EXDEV: the trash is on another filesystem of the server, or in another project quota. On a full share its directory
+/// can't be made, or gets no entry.
+fn has_no_trash(error: &csi_core::mount::Error) -> bool {
+    use io::ErrorKind::{CrossesDevices, QuotaExceeded, StorageFull};
     let number = error.raw_os_error();
-    number.is_some_and(|number| io::Error::from_raw_os_error(number).kind() == io::ErrorKind::CrossesDevices)
+    number
+        .map(|number| io::Error::from_raw_os_error(number).kind())
+        .is_some_and(|kind| matches!(kind, CrossesDevices | StorageFull | QuotaExceeded))
 }
 
 fn archive(root: &Root, sub_dir: &str, directory: &Target) -> Result<()> {

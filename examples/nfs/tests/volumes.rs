@@ -2,12 +2,15 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use csi_core::client::Client;
+use csi_core::mount::{Mount, MountOptions, Target, unmount};
 use csi_core::proto::v1;
+use csi_mount::testing::private_mount_namespace;
 use nfs::VolumeArgs;
 use support::calls::*;
 use support::*;
@@ -30,7 +33,9 @@ fn entries(share: &Path) -> Vec<String> {
 /// The driver's own files, without the empty directories that contain them.
 fn own(share: &Path) -> Vec<PathBuf> {
     let parts = fs::read_dir(share.join(".csi-nfs")).unwrap().map(|part| part.unwrap().path());
-    parts.flat_map(|part| fs::read_dir(part).unwrap().map(|entry| entry.unwrap().path())).collect()
+    let all = parts.flat_map(|part| fs::read_dir(part).unwrap().map(|entry| entry.unwrap().path()));
+    // The reserve of the records stays.
+    all.filter(|path| !path.ends_with(".spare")).collect()
 }
 
 fn mode(path: &Path) -> u32 {
@@ -91,6 +96,34 @@ fn what_becomes_of_a_directory_is_as_its_class_says() {
         delete(&client, &volume).await.unwrap();
         assert_eq!(read("retain/data/file").as_deref(), Some("1"));
         assert_eq!(own(share), Vec::<PathBuf>::new());
+    });
+}
+
+/// Also where two volumes have one directory, and the first deletion of all. Needs root.
+#[test]
+fn on_a_full_share_volumes_are_deleted() {
+    private_mount_namespace(|| {
+        on_share(async |client, share| {
+            let disk = Target::new(share).unwrap();
+            let options = MountOptions::parse(["size=256k"]).unwrap();
+            Mount::new("tmpfs", "share").options(&options).at(&disk).unwrap();
+            let mut volumes = Vec::new();
+            for (number, sub_dir) in ["common", "common", "own", "archived"].into_iter().enumerate() {
+                let policy = if sub_dir == "archived" { "archive" } else { "delete" };
+                let ask = Ask::new(&format!("pvc-{number}")).with("subDir", sub_dir);
+                volumes.push(ask.with("onDelete", policy).create(&client).await.unwrap());
+            }
+            for volume in &volumes {
+                let mut filler =
+                    File::options().append(true).create(true).open(share.join("filler")).unwrap();
+                while filler.write_all(&[1; 4096]).is_ok() {}
+                delete(&client, volume).await.unwrap();
+                delete(&client, volume).await.unwrap();
+            }
+            assert_eq!(entries(share), ["archived-archived", "filler"]);
+            assert_eq!(own(share), Vec::<PathBuf>::new());
+            unmount(&disk).unwrap();
+        });
     });
 }
 

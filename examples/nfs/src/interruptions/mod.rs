@@ -100,6 +100,8 @@ impl Share {
         for part in fs::read_dir(self.0.join(".csi-nfs")).unwrap() {
             own.extend(fs::read_dir(part.unwrap().path()).unwrap().map(|entry| entry.unwrap().path()));
         }
+        // The reserve of the records stays.
+        own.retain(|path: &PathBuf| !path.ends_with(".spare"));
         assert_eq!(own, Vec::<PathBuf>::new());
         let deep = fs::read_dir(self.0.join("deep")).into_iter().flatten();
         let deep: Vec<_> = deep.map(|entry| entry.unwrap().file_name()).collect();

@@ -165,7 +165,7 @@ impl Kubelet {
         let list = |name: &str| {
             let entries = std::fs::read_dir(self.path(name)).into_iter().flatten();
             let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-            names.filter(|name| !name.ends_with("lock")).collect::<Vec<_>>()
+            names.filter(|name| !name.starts_with('.')).collect::<Vec<_>>()
         };
         assert_eq!((list("records"), list("root/plugins/staging"), self.mounts()), (vec![], vec![], 0));
     }

@@ -7,6 +7,7 @@ mod kubelet;
 mod server;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use csi_core::Rpc;
 use csi_mount::testing::private_mount_namespace;
+use csi_mount::{Mount, MountOptions, Target, unmount};
 use csi_proto::v1;
 use kubelet::{Driver, Kubelet, NODE};
 use prost::Message as _;
@@ -201,6 +203,35 @@ fn a_killed_command_is_repeated_or_undone() {
                 }
             }
         }
+        driver.delete(&id);
+    });
+}
+
+/// A pod has filled the disk that also has the records.
+#[test]
+fn on_a_full_disk_volumes_are_unmounted() {
+    private_mount_namespace(|| {
+        let driver = Driver::new(dirs::plugin);
+        let id = driver.create("pv-1", "", SIZE);
+        let kubelet = Kubelet::new(&driver.socket(), "", Kubelet::options(&id, ""));
+        let records = kubelet.path("records");
+        std::fs::create_dir(&records).unwrap();
+        let disk = Target::new(&records).unwrap();
+        let options = MountOptions::parse(["size=64k"]).unwrap();
+        Mount::new("tmpfs", "disk").options(&options).at(&disk).unwrap();
+        kubelet.succeeds("mount");
+        kubelet.succeeds("mount-read-only");
+        let mut filler = std::fs::File::create(records.join(".filler")).unwrap();
+        while filler.write_all(&[1; 4096]).is_ok() {}
+        drop(filler);
+        for vector in ["unmount", "unmount", "unmount-read-only", "unmount-read-only", "unmountdevice"] {
+            kubelet.succeeds(vector);
+        }
+        let left = std::fs::read_dir(&records).unwrap().map(|entry| entry.unwrap().file_name());
+        let left: Vec<_> = left.filter(|name| !name.to_str().unwrap().starts_with('.')).collect();
+        assert!(left.is_empty(), "{left:?}");
+        unmount(&disk).unwrap();
+        kubelet.assert_clean();
         driver.delete(&id);
     });
 }
