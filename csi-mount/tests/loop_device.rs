@@ -70,6 +70,28 @@ fn a_file_with_the_text_of_a_deleted_one_is_another_file() {
     assert!(LoopDevice::find(named("no-such-directory/gone")).unwrap().is_empty());
 }
 
+/// The kernel still shows the whole path.
+#[test]
+fn a_file_that_was_deleted_with_its_directories_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let way = directory.path().join("way");
+    std::os::unix::fs::symlink(directory.path(), &way).unwrap();
+    let above = directory.path().join("pool/volume");
+    fs::create_dir_all(&above).unwrap();
+    let image = above.join("image");
+    File::create(&image).unwrap().set_len(MIB).unwrap();
+    let attached = LoopDevice::attach(&image, &LoopOptions::new()).unwrap();
+    fs::remove_dir_all(directory.path().join("pool")).unwrap();
+    let found = LoopDevice::find(&image);
+    let found_otherwise = LoopDevice::find(way.join("pool/volume/image"));
+    let of_another = LoopDevice::find(above.join("other"));
+    let due = [attached.path().display().to_string()];
+    assert_eq!(LoopDevice::detach_all(&image).unwrap(), 1);
+    assert_eq!(names(&found.unwrap()), due);
+    assert_eq!(names(&found_otherwise.unwrap()), due);
+    assert!(of_another.unwrap().is_empty());
+}
+
 /// The same path in another mount namespace, on another filesystem. The kernel shows the same text for it.
 #[test]
 fn a_deleted_file_is_found_only_on_its_own_filesystem() {

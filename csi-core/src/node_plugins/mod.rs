@@ -46,6 +46,6 @@ pub use logical_volumes::LogicalVolumes;
 pub use mount_group::MountGroup;
 #[cfg(feature = "remote")]
 pub use remote::RemoteDisks;
-pub use remove_tree::{mounted_from, remove_tree};
+pub use remove_tree::{is_mounted_from, mounted_besides, mounted_from, remove_tree};
 pub use root_permissions::RootPermissions;
 pub use shared::{SharedFilesystems, SharedNode};

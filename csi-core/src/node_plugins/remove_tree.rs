@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use csi_mount::Host;
+use csi_mount::{DeviceNumber, Host};
 
 use super::targets::MountTable;
 use crate::blocking::blocking;
@@ -51,4 +51,23 @@ pub async fn remove_tree(host: &Host, directory: impl Into<PathBuf>) -> Result<(
 /// Any failure to read the mount table.
 pub fn mounted_from(host: &Host, directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(MountTable::read(host)?.mounted_from(directory))
+}
+
+/// Whether a directory, or something inside it, is mounted at this path, by whatever way the path leads there. Blocks; see
+/// [`blocking`].
+///
+/// # Errors
+/// Any failure to read the mount table.
+pub fn is_mounted_from(host: &Host, directory: &Path, path: &Path) -> Result<bool> {
+    Ok(MountTable::read(host)?.is_mounted_from(directory, path))
+}
+
+/// Returns where the filesystem on a device is mounted on this node besides its staging path: the targets at which a
+/// volume that is a device is published. Copies that mount propagation makes of the staging mount are not among them:
+/// they end with it. Blocks; see [`blocking`].
+///
+/// # Errors
+/// Any failure to read the mount table.
+pub fn mounted_besides(host: &Host, device: DeviceNumber, staging: &Path) -> Result<Vec<PathBuf>> {
+    Ok(MountTable::read(host)?.mounted_besides(device, staging))
 }

@@ -58,6 +58,14 @@ impl MountTable {
         self.0.iter().filter(is_from).map(|entry| entry.mount_point.clone()).collect()
     }
 
+    /// Where the filesystem on this device is mounted besides this path.
+    pub(super) fn mounted_besides(&self, device: DeviceNumber, path: &Path) -> Vec<PathBuf> {
+        let own = self.mount_place(&resolved(path));
+        let is_besides =
+            |entry: &&MountEntry| entry.is_on(device) && self.mount_place(&entry.mount_point) != own;
+        self.0.iter().filter(is_besides).map(|entry| entry.mount_point.clone()).collect()
+    }
+
     /// Whether the directory `source`, or something inside it, is mounted at this path.
     pub(super) fn is_mounted_from(&self, source: &Path, target: &Path) -> bool {
         self.mounted_from(source).contains(&resolved(target))

@@ -399,6 +399,15 @@ steps! {
         block::unstage(&staging.target()?, device, copies)
     }
 
+    /// As [`unstage`](Self::unstage), for a volume whose device the caller looked for and did not find: its file was moved
+    /// or removed. A loop device that was mounted there is detached, because nobody could do this later.
+    ///
+    /// # Errors
+    /// Those of [`unstage`](Self::unstage) and [`Devices::loop_detach`].
+    pub fn unstage_lost(staging: &OwnedPath, copies: MountCopies) -> Result<Unmounted> {
+        block::unstage_lost(&staging.target()?, copies)
+    }
+
     /// Binds the staged filesystem to the target directory, with these attributes added to those of the staged
     /// mount, and file owners as the id map shows them ([`Bind::id_map`](crate::Bind::id_map)).
     ///
@@ -482,6 +491,7 @@ steps! {
     ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted there.
+    /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the filesystem is dead, or does not answer.
     /// [`Unsupported`](crate::ErrorKind::Unsupported) for a filesystem other than ext4, XFS and btrfs. [`PermissionDenied`](crate::ErrorKind::PermissionDenied) for
     /// ext4 without `CAP_SYS_RESOURCE`: the filesystem grows the next time it is staged.
     /// [`ReadOnly`](crate::ErrorKind::ReadOnly) if the mount is read-only.

@@ -11,7 +11,7 @@ use nix::libc;
 use rustix::fs::OFlags;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::mounted::freeze;
+use crate::mounted::frozen;
 use crate::mounted::stats::{self, STATS_TIME_LIMIT};
 use crate::path::{lookup, paths};
 use crate::place::target::{OpenTarget, Target};
@@ -95,7 +95,7 @@ pub fn health_within(path: impl AsRef<Path>, limit: Duration) -> Result<MountHea
 
 pub(crate) fn is_frozen_at(target: &Target) -> Result<bool> {
     let mounted = target.open_mounted(OPERATION)?;
-    Ok(mounted.is_some_and(|(opened, details)| freeze::is_frozen(opened.fd.as_fd(), &details)))
+    Ok(mounted.is_some_and(|(opened, details)| frozen::is_frozen(opened.fd.as_fd(), &details)))
 }
 
 /// See [`Mounts::health_of_filesystem`](crate::Mounts::health_of_filesystem).
@@ -128,23 +128,22 @@ pub(crate) fn require(
     if !details.is_remote() && !details.is_shut_down && !opened.facts.is_broken() {
         return Ok(());
     }
-    refuse_unresponsive(
-        operation,
-        target,
-        health_of_mount(&opened.fd, details, target.path(), STATS_TIME_LIMIT)?,
-    )
+    let health = health_of_mount(&opened.fd, details, target.path(), STATS_TIME_LIMIT)?;
+    refuse_unresponsive(operation, target.path(), health)
+}
+
+/// Refuses the filesystem at this path if it is dead or does not answer: each step would fail with an error of its own
+/// that does not say so.
+pub(crate) fn require_answer(operation: &'static str, path: &Path) -> Result<()> {
+    refuse_unresponsive(operation, path, health_of_filesystem(path)?)
 }
 
 /// Refuses an existing mount with this health if it is dead or does not answer.
-pub(crate) fn refuse_unresponsive(
-    operation: &'static str,
-    target: &Target,
-    health: MountHealth,
-) -> Result<()> {
+pub(crate) fn refuse_unresponsive(operation: &'static str, path: &Path, health: MountHealth) -> Result<()> {
     match health {
         health @ (MountHealth::Unresponsive | MountHealth::Dead(_)) => {
             let reason = format!("the mount exists, but {health}");
-            Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()).hint(
+            Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(path).hint(
                 "restore its device, server or daemon; if that is not possible, unmount it and mount it \
                  again",
             ))

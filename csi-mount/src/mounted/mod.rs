@@ -3,6 +3,7 @@
 //! Imports from `place` and what is below it.
 
 pub(crate) mod freeze;
+pub(crate) mod frozen;
 pub(crate) mod health;
 pub(crate) mod stats;
 pub(crate) mod users;

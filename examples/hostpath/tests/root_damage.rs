@@ -14,7 +14,8 @@ use csi_proto::v1;
 use nix::mount::{MsFlags, mount};
 use support::life::Life;
 use support::requests::*;
-use support::{MIB, Run, with_driver, with_driver_on};
+use support::{MIB, Run, loops_below, with_driver, with_driver_on};
+use tonic::Code;
 
 fn image(run: &Run, life: &Life<'_>) -> std::path::PathBuf {
     run.stored("volumes", &life.id, "image")
@@ -49,6 +50,39 @@ fn none() -> Vec<String> {
     Vec::new()
 }
 
+/// Its blocks would be in use until the next boot.
+#[test]
+fn a_volume_whose_directory_is_gone_leaves_no_device() {
+    with_driver(&[], async |run, mut driver| {
+        // A raw device is mounted nowhere that would show it.
+        let cases = [
+            ("removed", None),
+            ("removed", Some("xfs")),
+            ("renamed", Some("xfs")),
+            ("renamed and removed", Some("xfs")),
+        ];
+        for (how, filesystem) in cases {
+            let mut life = Life::new(run, wanted(how, filesystem, 320 * MIB)).await.unwrap();
+            life.start().await.unwrap();
+            let content = run.of("data").join("volumes").join(&life.id);
+            let aside = run.of("data").join("aside");
+            if how != "removed" {
+                fs::rename(&content, &aside).unwrap();
+            }
+            match how {
+                "renamed" => {}
+                "removed" => fs::remove_dir_all(&content).unwrap(),
+                _ => fs::remove_dir_all(&aside).unwrap(),
+            }
+            driver.restart().await;
+            life.unpublish(&life.target("one")).await.unwrap();
+            life.unstage().await.unwrap();
+            assert_eq!(loops_below(&run.of("data")), Vec::<String>::new(), "{how}, {filesystem:?}");
+            let _ = fs::remove_dir_all(&aside);
+        }
+    });
+}
+
 // spec: controller-get-volume-health.current, controller-list-volume-health.only-unwell
 // spec: volume-health.entry-stays, list-volumes.condition
 #[test]
@@ -74,7 +108,7 @@ fn an_image_that_is_gone_or_cut_off_is_lost_data() {
         let missing = vec!["ContentMissing".to_owned()];
         assert_eq!(hurt.wrong().await, (missing.clone(), missing));
         let refused = hurt.snapshot("of a link").await.unwrap_err();
-        assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused:?}");
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
         fs::rename(&moved, &image).unwrap();
         assert_eq!(hurt.wrong().await, (none(), none()), "it is a file again");
 
@@ -121,7 +155,7 @@ fn what_is_cut_off_is_neither_copied_nor_filled_up() {
         cut_to(4 * MIB);
         for (at, done) in all().await.into_iter().enumerate() {
             let refused = done.expect_err("it is damaged");
-            assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{at}: {refused:?}");
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{at}: {refused:?}");
             assert!(refused.message().contains("4194304 bytes instead of 8388608"), "{at}: {refused:?}");
         }
         assert!(images.iter().all(|image| image.metadata().unwrap().len() == 4 * MIB), "left as they were");
@@ -179,6 +213,21 @@ fn a_filesystem_that_turned_read_only_or_died_is_told() {
         if let Ok(answer) = run.call(life.volume.node_get_volume_stats(&target)).await {
             assert!(answer.volume_condition.unwrap().abnormal);
         }
+        // Every call names the cause.
+        let copy = copy(of_volume(&life.id), wanted("copy", Some("xfs"), 320 * MIB));
+        let calls = [
+            (life.volume.stage(&life.node).await, Code::Unavailable),
+            (life.publish("one").await.map(drop), Code::Unavailable),
+            (life.expand_on_node(320 * MIB).await, Code::Unavailable),
+            // After UNAVAILABLE from a call that creates, the orchestrator would wait for a result.
+            (life.snapshot("of the dead").await.map(drop), Code::Internal),
+            (run.call(copy).await.map(drop), Code::Internal),
+        ];
+        for (refused, code) in calls {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.code(), code, "{refused:?}");
+            assert!(refused.message().contains("the filesystem is dead: Input/output error"), "{refused:?}");
+        }
         life.end().await;
     });
 }
@@ -222,7 +271,7 @@ fn a_full_disk_is_told_of_volumes_and_of_the_storage() {
             let mut thick = wanted("thick", None, 16 * MIB);
             thick.parameters.insert("provisioning".to_owned(), "thick".to_owned());
             let refused = run.call(thick.clone()).await.unwrap_err();
-            assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
+            assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
             fs::remove_file(&filler).unwrap();
             assert_eq!((life.wrong().await.0, storage(&run.client()).await), (none(), none()));
             let thick = Life::new(run, thick).await.unwrap();
@@ -265,7 +314,7 @@ fn a_data_directory_that_is_gone_ends_its_health() {
         assert_eq!(life.wrong_at_controller().await, ["DataDirectoryGone"]);
         assert_eq!(storage(&run.client()).await, ["DataDirectoryGone"]);
         let probed = probed_until(run, Result::is_err).await.unwrap_err();
-        assert_eq!(probed.code(), tonic::Code::FailedPrecondition, "{probed:?}");
+        assert_eq!(probed.code(), Code::FailedPrecondition, "{probed:?}");
         let data = run.of("data").display().to_string();
         assert!(probed.message().contains(&data) && probed.message().contains("No such file"), "{probed:?}");
         fs::rename(run.of("aside"), run.of("data")).unwrap();
@@ -330,7 +379,7 @@ fn a_record_that_cannot_be_read_is_neither_lost_nor_in_the_way() {
             ];
             for (at, refused) in refused.into_iter().enumerate() {
                 let refused = refused.expect_err(name);
-                assert_eq!(refused.code(), tonic::Code::Internal, "{name}, {at}: {refused:?}");
+                assert_eq!(refused.code(), Code::Internal, "{name}, {at}: {refused:?}");
                 assert!(refused.message().contains(record.to_str().unwrap()), "{name}, {at}: {refused:?}");
             }
             assert_eq!(fs::read_to_string(&record).unwrap(), damaged, "{name}: it is left for its repair");
@@ -372,7 +421,7 @@ fn a_snapshot_whose_record_cannot_be_read_keeps_its_group() {
                 [client.call(delete.clone()).await.map(drop), client.call(create.clone()).await.map(drop)];
             for refused in refused {
                 let refused = refused.unwrap_err();
-                assert_eq!(refused.code(), tonic::Code::Internal, "{refused:?}");
+                assert_eq!(refused.code(), Code::Internal, "{refused:?}");
                 assert!(refused.message().contains(record.to_str().unwrap()), "{refused:?}");
             }
             assert!(of("snapshots", &member).with_file_name("image").exists());

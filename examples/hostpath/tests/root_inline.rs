@@ -7,9 +7,11 @@ use std::fs;
 use std::path::Path;
 
 use csi_core::client::VolumeUse;
+use csi_mount::{Bind, Target};
 use csi_proto::v1;
+use nix::mount::{MsFlags, mount};
 use support::requests::*;
-use support::{Run, in_private, with_driver};
+use support::{Run, in_private, with_driver, with_driver_on};
 
 /// The kubelet's call for a pod that was deleted.
 fn unpublish(request: &v1::NodePublishVolumeRequest) -> v1::NodeUnpublishVolumeRequest {
@@ -43,6 +45,34 @@ fn inline_volumes_live_as_long_as_their_pod() {
             assert_eq!(kept_inline(run), 0, "{kind}");
             run.assert_clean();
         }
+    });
+}
+
+/// The kubelet's directory is shared, and so is what a container's runtime binds somewhere else: what is mounted at one
+/// path appears at the other one too.
+#[test]
+fn an_inline_volume_ends_where_its_directory_is_seen_at_two_paths() {
+    let seen_twice = || {
+        let run = Run::on_tmpfs(64 << 30);
+        let [data, second] = ["data", "second"].map(|name| run.of(name));
+        mount(None::<&str>, &data, None::<&str>, MsFlags::MS_SHARED, None::<&str>).unwrap();
+        fs::create_dir(&second).unwrap();
+        Bind::new(&data).at(&Target::new(&second).unwrap()).unwrap();
+        run
+    };
+    with_driver_on(seen_twice, &[], async |run, _driver| {
+        for (id, kind, filesystem) in [("csi-1", "directory", ""), ("csi-2", "image", "xfs")] {
+            let request = inline(run, id, kind, filesystem);
+            run.call(request.clone()).await.unwrap();
+            let copy = run.of("second/inline/node-1").join(id).join("staged");
+            let is_seen = csi_mount::mounts().unwrap().iter().any(|entry| entry.mount_point == copy);
+            assert_eq!(is_seen, kind == "image");
+            for _ in 0..2 {
+                run.call(unpublish(&request)).await.unwrap();
+            }
+            assert_eq!(kept_inline(run), 0, "{kind}");
+        }
+        csi_mount::unmount(&Target::new(run.of("second")).unwrap()).unwrap();
     });
 }
 
@@ -100,7 +130,7 @@ fn an_inline_volume_that_is_not_published_is_not_there() {
             run.call(request.clone()).await.unwrap();
             driver.kill();
             let place = run.of("data").join("inline/node-1/csi-1");
-            csi_mount::unmount(&csi_mount::Target::new(&request.target_path).unwrap()).unwrap();
+            csi_mount::unmount(&Target::new(&request.target_path).unwrap()).unwrap();
             driver.start_again().await;
             assert_eq!(kept_inline(run), 1, "its publish was answered: its pod may still be there");
             driver.kill();

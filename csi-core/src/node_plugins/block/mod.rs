@@ -173,6 +173,7 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
             Ok(device) => (device, None),
             Err(error) => (None, Some(error)),
         };
+        let is_lost = stored.is_some() && device.is_none() && unknown.is_none();
         let host = request.host().clone();
         // Nothing was staged since the node started, so a device in use there is another volume's.
         if let (Some(StoredAttachment { is_of_this_boot: false, .. }), Some(path)) = (&stored, device.clone())
@@ -191,7 +192,11 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
             let evidence = evidence(host, device.as_deref())?;
             let owner = owner_known_by(&request.volume_id, request.plugin(), evidence);
             let staging = OwnedPath::new(&*request.staging_target_path, owner);
-            let unmounted = host.block().unstage(&staging, device.as_deref(), copies)?;
+            let unmounted = if is_lost {
+                host.block().unstage_lost(&staging, copies)?
+            } else {
+                host.block().unstage(&staging, device.as_deref(), copies)?
+            };
             let in_use = match device.filter(|_| copies == MountCopies::ShutDown) {
                 Some(device) => ShutDownDevice::in_use_at(host, &device)?,
                 None => None,

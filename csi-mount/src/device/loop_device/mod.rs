@@ -227,6 +227,15 @@ impl LoopDevice {
         Ok(count)
     }
 
+    /// The device with this number, if it is a loop device.
+    pub(crate) fn with_number(number: DeviceNumber) -> Result<Option<Self>> {
+        let is_it = |listed: &ListedDevice| listed.number == number;
+        let hint =
+            |listed: &ListedDevice| if is_it(listed) { Relevance::Likely } else { Relevance::Unwanted };
+        let attached = table::attached(hint, |listed, _| is_it(listed))?;
+        Ok(attached.first().map(Self::from_attached))
+    }
+
     /// The open node; none if the device is gone, or is now attached to something else.
     fn node(&self) -> Result<Option<Node>> {
         let node = Node::open(&self.path, DeviceAccess::ReadOnly)?;
@@ -303,18 +312,14 @@ fn attached_to(backing: &Path) -> Result<Vec<Attached>> {
 }
 
 /// A deleted file is found by its old name, which the kernel shows without symbolic links, on the filesystem of
-/// its directory. Nothing but the name is known of it, and a file that exists can have the name that the kernel
-/// shows for a deleted one.
+/// its directory, or of the last one above that still exists. Nothing but the name is known of it, and a file that
+/// exists can have the name that the kernel shows for a deleted one.
 fn attached_to_deleted(backing: &Path) -> Result<Vec<Attached>> {
     let failed = |error: io::Error| Error::os("find the loop devices of", backing, error);
-    let (Some(parent), Some(name)) = (backing.parent(), backing.file_name()) else { return Ok(Vec::new()) };
-    let parent = match fs::canonicalize(if parent.as_os_str().is_empty() { Path::new(".") } else { parent }) {
-        Ok(parent) => parent,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    let device = fs::metadata(&parent).map_err(failed)?.dev();
-    let mut shown = parent.join(name).into_os_string();
+    let absolute = std::path::absolute(backing).map_err(failed)?;
+    let Some((above, below)) = existing_above(&absolute).map_err(failed)? else { return Ok(Vec::new()) };
+    let device = fs::metadata(&above).map_err(failed)?.dev();
+    let mut shown = above.join(below).into_os_string();
     shown.push(" (deleted)");
     let existing = match fs::symlink_metadata(&shown) {
         Ok(found) => Some((found.dev(), found.ino())),
@@ -326,6 +331,20 @@ fn attached_to_deleted(backing: &Path) -> Result<Vec<Attached>> {
     table::attached(hint, |listed, info| {
         is_shown(listed) && info.device == device && existing != Some(info.backing())
     })
+}
+
+/// The last existing directory above a path, without symbolic links, and the rest of the path.
+fn existing_above(path: &Path) -> io::Result<Option<(PathBuf, &Path)>> {
+    for above in path.ancestors().skip(1) {
+        match fs::canonicalize(above) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => {
+                let below = path.strip_prefix(above).map_err(io::Error::other)?;
+                return found.map(|found| Some((found, below)));
+            }
+        }
+    }
+    Ok(None)
 }
 
 pub(crate) fn access_of(info: &LoopInfo) -> DeviceAccess {

@@ -10,6 +10,7 @@ use crate::device::mapping::Mapping;
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::grow::{Grown, grow_mounted};
 use crate::filesystem::kind::Filesystem;
+use crate::mounted::health;
 use crate::sys::ids::DeviceNumber;
 
 const EXPAND: &str = "expand";
@@ -56,6 +57,7 @@ fn expand_after(at: &Path, grow_device: impl FnOnce(DeviceNumber) -> Result<()>)
         over.map_or(Ok(()), |over| over.refresh_size())?;
         return Ok(Grown::Unchanged { size: BlockDevice::from_number(place.facts.node)?.size()? });
     }
+    health::require_answer(EXPAND, at)?;
     let filesystem: Filesystem = place.details.fs_type.parse().map_err(|error: Error| error.at(at))?;
     grow_device(number)?;
     grow_mounted(&BlockDevice::from_number(number)?, filesystem, at)

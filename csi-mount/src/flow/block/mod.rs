@@ -72,6 +72,6 @@ pub(crate) use stage::stage;
 pub use stage::{FilesystemOrigin, Staged};
 pub(crate) use trim::trim;
 pub use unstage::MountCopies;
-pub(crate) use unstage::unstage;
+pub(crate) use unstage::{unstage, unstage_lost};
 pub use usage::VolumeUsage;
 pub(crate) use usage::{device_of, usage};

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use super::encrypted::mapping_of;
 use super::{UNSTAGE, copies, raw};
 use crate::device::block_device::{BlockDevice, DeviceUse};
+use crate::device::loop_device::LoopDevice;
 use crate::device::mapping::Mapping;
 use crate::device::users::{self, DeviceUser};
 use crate::error::{Error, ErrorKind, Result, found};
 use crate::mounted::health;
 use crate::mounting::unmount::{Unmounted, unmount};
 use crate::place::target::Target;
+use crate::sys::ids::DeviceNumber;
 
 /// What unstage does with mounts of the volume's device in other mount namespaces, which keep the device in
 /// use.
@@ -62,6 +64,27 @@ pub fn unstage(staging: &Target, device: Option<&Path>, copies: MountCopies) -> 
             tracing::warn!(%error, "a volume is not unstaged, because it is in use");
         }
     })
+}
+
+/// See [`BlockVolumes::unstage_lost`](crate::BlockVolumes::unstage_lost).
+pub(crate) fn unstage_lost(staging: &Target, copies: MountCopies) -> Result<Unmounted> {
+    // Known before the unmount: afterwards another device can have the number.
+    let device = device_beneath(staging)?.map(LoopDevice::with_number).transpose()?.flatten();
+    let unmounted = unstage(staging, None, copies)?;
+    if let Some(device) = device {
+        tracing::warn!(device = %device.number(), staging = %staging.path().display(), "detaches a loop device that was \
+            mounted there: nobody knows its file");
+        device.detach()?;
+    }
+    Ok(unmounted)
+}
+
+/// The device that is mounted there, or that is under the encrypted one there.
+fn device_beneath(staging: &Target) -> Result<Option<DeviceNumber>> {
+    match mapping_of(staging)? {
+        Some(mapping) => Ok(mapping.beneath()),
+        None => Ok(mounted_device(staging)?.map(|mounted| mounted.number())),
+    }
 }
 
 fn unstage_now(staging: &Target, device: Option<&Path>, copies: MountCopies) -> Result<Unmounted> {
@@ -192,7 +215,7 @@ mod needs_root {
 
     use super::*;
     use crate::device::block_device::DeviceAccess;
-    use crate::device::loop_device::{LoopDevice, LoopOptions};
+    use crate::device::loop_device::LoopOptions;
     use crate::internal::{Feature, without_features};
     use crate::mounting::mount::Mount;
     use crate::testing::private_mount_namespace;

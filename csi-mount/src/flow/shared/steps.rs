@@ -48,7 +48,7 @@ fn mount(target: &Target, source: &SharedSource) -> Result<Outcome> {
             source.accept(target, found)?;
             match health {
                 // The health check has already waited for it: don't wait again.
-                MountHealth::Unresponsive => health::refuse_unresponsive(MOUNT, target, health),
+                MountHealth::Unresponsive => health::refuse_unresponsive(MOUNT, target.path(), health),
                 _ => Ok(()),
             }
         },

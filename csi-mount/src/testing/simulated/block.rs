@@ -193,6 +193,14 @@ pub(crate) fn stage_device(
     fail(ErrorKind::Unsupported, "stage", device, "encryption is not simulated")
 }
 
+pub(crate) fn unstage_lost(
+    simulated: &SimulatedNode,
+    staging: &OwnedPath,
+    copies: MountCopies,
+) -> Result<Unmounted> {
+    unstage(simulated, staging, None, copies)
+}
+
 pub(crate) fn unstage(
     simulated: &SimulatedNode,
     staging: &OwnedPath,

@@ -7,7 +7,7 @@ use csi_core::node::{
     NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
     PublishedTargets, StageUnstageVolume,
 };
-use csi_core::node_plugins::mounted_from;
+use csi_core::node_plugins::is_mounted_from;
 use csi_core::types::{AccessMode, StorageHealthEntry, VolumeHealth, VolumeStats};
 use csi_core::{Error, Node, NodeInfo, Result, TypedRequest as _, async_trait, blocking};
 
@@ -107,7 +107,7 @@ impl NodeExpandVolume for HostNode {
         let content = record.kind.content(&volumes.place(&request.volume_id)?);
         let path = request.volume_path.to_path_buf();
         let host = request.host().clone();
-        if !blocking(move || Ok(mounted_from(&host, &content)?.contains(&path))).await? {
+        if !blocking(move || is_mounted_from(&host, &content, &path)).await? {
             return Err(Error::VolumeNotFound(request.volume_id));
         }
         Ok(record.created.capacity_bytes())

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use csi_core::controller::CreateRecord;
 use csi_core::kubernetes::Quantity;
-use csi_core::mount::{Host, MountEntry, Target, mounts, unmount};
+use csi_core::mount::{Host, Target, unmount};
 use csi_core::node::{
     NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnstageVolumeRequest, StageUnstageVolume as _,
 };
-use csi_core::node_plugins::mounted_from;
+use csi_core::node_plugins::{mounted_besides, mounted_from};
 use csi_core::proto::v1;
 use csi_core::types::NodeId;
 use csi_core::{
@@ -111,8 +111,7 @@ fn is_used(host: &Host, kind: Kind, place: &Path) -> Result<bool> {
             let Some(device) = host.devices().loop_devices(&content)?.into_iter().next() else {
                 return Ok(false);
             };
-            let elsewhere = |entry: &MountEntry| entry.is_on(device.number) && entry.mount_point != staging;
-            Ok(mounts()?.iter().any(elsewhere))
+            Ok(!mounted_besides(host, device.number, &staging)?.is_empty())
         }
     }
 }
@@ -201,8 +200,10 @@ impl HostNode {
         let uses = std::slice::from_ref(&request.volume_capability);
         let kind =
             self.driver.choose_kind(asked.kind, uses, ["volume_context[kind]", "volume_capability"])?;
-        let bytes =
-            asked.size.map_or(DEFAULT_SIZE, Quantity::bytes).max(kind.least(uses)).next_multiple_of(MIB);
+        let size = asked.size.map_or(DEFAULT_SIZE, Quantity::bytes).max(kind.least(uses));
+        let bytes = size.checked_next_multiple_of(MIB).ok_or_else(|| {
+            Error::OutOfRange(format!("volume_context[size]: {size} bytes are too many").into())
+        })?;
         self.driver.sizes.check(bytes)?;
         let id = request.volume_id.to_string();
         let as_made = v1::CreateVolumeRequest {
