@@ -127,7 +127,7 @@ fn what_is_left_of_a_volume_that_is_gone_is_unmounted_below_the_roots_only() {
         served.call(volume(place, "v1").node_publish_volume(target)).await.unwrap();
         std::fs::remove_dir(place.join("volumes/v1")).unwrap();
         let status = refused(served.call(unpublish.clone()).await, Code::FailedPrecondition);
-        assert!(status.message().contains("--volume-roots"), "{status}");
+        assert!(status.message().contains("VOLUME_ROOTS"), "{status}");
         assert_eq!(layers(target), 1);
         drop(served);
         let served = start("directory", place, &[place]).await;

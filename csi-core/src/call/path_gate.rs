@@ -82,7 +82,7 @@ impl PathGate {
             protect(path, false, "of a socket of this driver");
         }
         for path in roots.iter().flat_map(|root| OF_KUBELET.map(|name| root.join(name))) {
-            protect(&path, false, "of all volumes (--volume-roots)");
+            protect(&path, false, "of all volumes (VOLUME_ROOTS)");
             directories.push(path);
         }
         Self {

@@ -327,7 +327,7 @@ impl Plugin {
         let holds_volumes = |own: &&PathBuf| volume_roots.iter().any(|root| root.starts_with(own));
         if let Some(own) = self.settings.own_directories.iter().find(holds_volumes).filter(|_| serves_node) {
             let text = format!(
-                "the driver's directory {} contains the volumes' paths (--volume-roots), so none could be \
+                "the driver's directory {} contains the volumes' paths (VOLUME_ROOTS), so none could be \
                  published: give a directory that only the driver uses",
                 own.display()
             );

@@ -1,5 +1,6 @@
 //! Serves the plugin, and provides a driver's `main`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -126,7 +127,8 @@ impl Plugin {
         Ok(adapter)
     }
 
-    /// Runs a driver's whole `main`: [serves](Self::serve) on the socket that `CSI_ENDPOINT` names, and prints
+    /// Runs a driver's whole `main`: [serves](Self::serve) on the socket that `CSI_ENDPOINT` names, with the
+    /// [`volume_roots`](Self::volume_roots) that `VOLUME_ROOTS` names, separated by colons, if it is set, and prints
     /// errors to standard error. The exit status is 0 after a signal, 2 when the plugin could not start, 1 when
     /// serving failed.
     ///
@@ -143,15 +145,23 @@ impl Plugin {
     pub async fn run(self) -> ExitCode {
         let name = self.name.clone();
         let served = match Endpoint::from_env() {
-            Ok(endpoint) => self.serve_signals(&endpoint).await,
+            Ok(endpoint) => self.with_roots(std::env::var_os("VOLUME_ROOTS")).serve_signals(&endpoint).await,
             Err(error) => self.failed(error.into()).await,
         };
         exit_code(&name, served)
     }
 
+    /// With the [`volume_roots`](Self::volume_roots) of this text, as the manifests write it.
+    fn with_roots(self, text: Option<OsString>) -> Self {
+        match text.filter(|text| !text.is_empty()) {
+            Some(text) => self.volume_roots(std::env::split_paths(&text)),
+            None => self,
+        }
+    }
+
     /// Runs the whole `main` of a driver that has no flags and keeps its volumes below one directory. The environment
-    /// variable `variable` names this directory; without it, it is `default`. `--help` lists this variable and
-    /// `CSI_ENDPOINT`, and any other argument is refused with exit status 2. All else is as for [`run`](Self::run).
+    /// variable `variable` names this directory; without it, it is `default`. `--help` lists this variable,
+    /// `CSI_ENDPOINT` and `VOLUME_ROOTS`, and any other argument is refused with exit status 2. All else is as for [`run`](Self::run).
     ///
     /// ```no_run
     /// # use std::path::PathBuf;
@@ -173,6 +183,7 @@ impl Plugin {
             println!(
                 "{} {} has no flags, and reads these environment variables:\n\n\
                  CSI_ENDPOINT  the unix socket on which it serves: unix:///run/csi/csi.sock\n\
+                 VOLUME_ROOTS  the directories of target and staging paths [default: /var/lib/kubelet]\n\
                  {variable:13} the directory for volumes [default: {default}]",
                 plugin.name, plugin.vendor_version
             );

@@ -51,7 +51,7 @@ async fn protected_paths_are_refused_by_every_node_rpc() {
         ["/var/lib/kubelet", "/var/lib/kubelet/pods", "/var/lib/kubelet/plugins/kubernetes.io/csi/"];
     let refused = [
         ("of the system", system.map(str::to_owned).to_vec()),
-        ("of all volumes (--volume-roots)", kubelet.map(str::to_owned).to_vec()),
+        ("of all volumes (VOLUME_ROOTS)", kubelet.map(str::to_owned).to_vec()),
         ("of this driver", [at("data"), at("data/volume"), at("data//new"), at(".")].to_vec()),
         ("of a socket of this driver", vec![sockets.clone()]),
         ("it is protected", ["root/proc", "root/etc/x", "link/data", "link/data/volume"].map(at).to_vec()),

@@ -69,7 +69,7 @@ impl Target {
             let roots = &owner.roots;
             let why = format!("the volume no longer exists, and no volume root is above the path: {roots:?}");
             let hint = "if it is a target of this node, name a directory above it in the volume roots \
-                        (Owner::roots; --volume-roots of a driver)";
+                        (Owner::roots; VOLUME_ROOTS of a driver)";
             return Err(self.refuse_mount(operation, &top, &why).hint(hint));
         }
         self.layers(operation, &opened, &top).map(Some)

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use csi_core::client::{Target, VolumeUse};
 use csi_core::mount::testing::private_mount_namespace;
 use csi_core::proto::v1;
 use csi_core::testing::serve;
+use test_support::driver::Driver;
 use tonic::Code;
 use v1::volume_capability::access_mode::Mode;
 
@@ -20,6 +22,48 @@ fn a_volume_lives_and_leaves_nothing() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(live());
     });
+}
+
+/// The kubelet of some distributions has its directory elsewhere. The manifests name it to the driver.
+#[test]
+fn a_lost_volume_ends_where_the_kubelet_has_its_directory() {
+    private_mount_namespace(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(lose());
+    });
+}
+
+async fn lose() {
+    let directory = tempfile::tempdir().unwrap();
+    let of = |name: &str| directory.path().join(name);
+    let socket = of("csi.sock");
+    let start = async |roots: Option<&Path>| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_dirs"));
+        program.env("CSI_ENDPOINT", &socket).env("DIRS_ROOT", of("volumes")).env_remove("VOLUME_ROOTS");
+        program.envs(roots.map(|roots| ("VOLUME_ROOTS", roots)));
+        Driver::start(program, &socket).await
+    };
+    let capability = v1::VolumeCapability::mount(Mode::SingleNodeMultiWriter);
+    let create = v1::CreateVolumeRequest {
+        name: "lost".into(),
+        volume_capabilities: vec![capability.clone()],
+        ..Default::default()
+    };
+    fs::create_dir_all(of("kubelet/pods")).unwrap();
+    let target = of("kubelet/pods/one");
+
+    let driver = start(None).await;
+    let client = driver.client();
+    let volume = VolumeUse::new(client.call(create).await.unwrap().volume.unwrap().volume_id, capability);
+    volume.publish(&client, &[Target::new(&target)]).await.unwrap();
+    fs::remove_dir(of("volumes").join(&volume.volume_id)).unwrap();
+    let refused = volume.unpublish(&client, &[&target]).await.unwrap_err();
+    assert!(refused.message().contains("VOLUME_ROOTS of a driver"), "{refused}");
+    drop(driver);
+
+    let driver = start(Some(&of("kubelet"))).await;
+    volume.unpublish(&driver.client(), &[&target]).await.unwrap();
+    assert!(!target.exists());
 }
 
 async fn live() {

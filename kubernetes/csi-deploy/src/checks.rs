@@ -277,6 +277,7 @@ impl Plan<'_> {
         let mut names = Vec::new();
         names.extend(options.classic.then_some("CSI_ENDPOINT"));
         names.extend((part == Part::Node || options.classic).then_some("NODE_ID"));
+        names.extend((part == Part::Node).then_some("VOLUME_ROOTS"));
         names.extend((part == Part::Controller && options.no_sidecars).then_some("POD_NAME"));
         names
     }

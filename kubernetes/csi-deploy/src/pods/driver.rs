@@ -110,6 +110,10 @@ fn environment(plan: &Plan<'_>, part: Part) -> Vec<Value> {
     if part == Part::Node || plan.options.classic {
         variables.push(field("NODE_ID", "spec.nodeName"));
     }
+    if part == Part::Node {
+        // What a driver no longer knows is unmounted in this directory only.
+        variables.push(variable("VOLUME_ROOTS", &plan.options.kubelet_dir));
+    }
     if part == Part::Controller && plan.options.no_sidecars {
         variables.push(field("POD_NAME", "metadata.name"));
     }
