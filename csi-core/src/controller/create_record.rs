@@ -123,7 +123,8 @@ impl CreateRecord {
         self.parameters.extend(owned(mutable_parameters.iter()));
     }
 
-    /// Checks that the request asks for the existing volume: a size in range, the same capabilities, the
+    /// Checks that the request asks for the existing volume: a size in range, the same capabilities
+    /// ([`VolumeCapability::is_recorded_as`]), the
     /// same parameters after the mutable ones take precedence, the same source, and a topology from which
     /// the volume is usable.
     ///
@@ -134,7 +135,10 @@ impl CreateRecord {
         if size != 0 && !request.capacity_range.contains(size) {
             return Err(differs("capacity_range", &format!("it has {size} bytes")));
         }
-        if capabilities(request) != self.capabilities {
+        let asked = &request.volume_capabilities;
+        let is_recorded = |one: &VolumeCapability| self.capabilities.iter().any(|it| one.is_recorded_as(it));
+        let is_asked = |it: &String| asked.iter().any(|one| one.is_recorded_as(it));
+        if !asked.iter().all(is_recorded) || !self.capabilities.iter().all(is_asked) {
             let mine: Vec<&str> = self.capabilities.iter().map(String::as_str).collect();
             return Err(differs("volume_capabilities", &format!("it was made for {}", mine.join("; "))));
         }
@@ -232,6 +236,18 @@ mod tests {
         check(|_| {}).unwrap();
         check(|wire| wire.capacity_range = None).unwrap();
         check(|wire| wire.volume_capabilities.reverse()).unwrap();
+        // The driver or a sidecar was updated meanwhile.
+        for mode in [6, 7] {
+            let updated = |wire: &mut v1::CreateVolumeRequest| {
+                wire.volume_capabilities[0].access_mode = Some(AccessMode { mode });
+            };
+            check(updated).unwrap();
+            let mut wire = wire();
+            updated(&mut wire);
+            let volume = Volume::new(VolumeId::new("v").unwrap(), 16);
+            let record = CreateRecord::new(&wire.try_into().unwrap(), &volume);
+            record.check(&self::wire().try_into().unwrap()).unwrap();
+        }
         check(|wire| drop(wire.parameters.insert("iops".into(), "9".into()))).unwrap();
         check(|wire| wire.secrets.clear()).unwrap();
         check(|wire| wire.accessibility_requirements = None).unwrap();

@@ -14,7 +14,7 @@ use wire::registration_server::RegistrationServer;
 use super::connections::Connections;
 use super::extension::Extension;
 use super::services::Services;
-use super::socket::{Lost, Socket};
+use super::socket::{Lost, Socket, check_length};
 use super::stop::Stop;
 use super::{Failure, ServeError};
 use crate::call::metrics::Metrics;
@@ -99,6 +99,8 @@ impl Registrar {
             );
             return Err(Failure::Plugin(text).into());
         };
+        check_length(Path::new(host_path))
+            .map_err(|reason| Failure::Socket { path: host_path.into(), reason })?;
         let info = wire::PluginInfo {
             r#type: "CSIPlugin".to_owned(),
             name: name.to_owned(),

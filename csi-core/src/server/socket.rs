@@ -28,6 +28,7 @@ impl Socket {
     // spec: endpoint.nothing-beside
     pub(super) fn bind(path: &Path, mode: u32) -> Result<(Self, UnixListener), ServeError> {
         let refuse = |reason: String| ServeError::from(Failure::Socket { path: path.to_owned(), reason });
+        check_length(path).map_err(refuse)?;
         remove_stale_socket(path).map_err(refuse)?;
         listen(path, mode)
             .and_then(|listener| {
@@ -117,6 +118,19 @@ impl Drop for Socket {
 fn is_in_deleted_directory(path: &Path) -> bool {
     let directory = path.parent().and_then(|parent| parent.metadata().ok());
     directory.is_some_and(|directory| directory.nlink() == 0)
+}
+
+/// A longer path does not fit into a `sockaddr_un` (unix(7)).
+pub(super) fn check_length(path: &Path) -> Result<(), String> {
+    const MOST: usize = 107;
+    let length = path.as_os_str().len();
+    if length <= MOST {
+        return Ok(());
+    }
+    Err(format!(
+        "its path has {length} bytes, and a unix socket's has at most {MOST}: mount its directory at a shorter path, or \
+         give the driver a shorter name"
+    ))
 }
 
 fn identity(metadata: &Metadata) -> (u64, u64) {

@@ -144,6 +144,20 @@ impl VolumeCapability {
         }
     }
 
+    /// Whether this is the use that a driver has recorded as this type's text: the access type and the mode.
+    ///
+    /// SINGLE_NODE_WRITER is also the same as each of SINGLE_NODE_MULTI_WRITER and SINGLE_NODE_SINGLE_WRITER.
+    /// Kubernetes sends it in place of them to a driver without the capability SINGLE_NODE_MULTI_WRITER, and so repeats
+    /// a call with another mode when the driver or a sidecar was updated meanwhile.
+    pub fn is_recorded_as(&self, recorded: &str) -> bool {
+        let with = |access_mode| Self { access_mode, ..self.clone() }.to_string();
+        let older = AccessMode::SingleNodeWriter;
+        let newer = [AccessMode::SingleNodeMultiWriter, AccessMode::SingleNodeSingleWriter];
+        let is_updated = newer.contains(&self.access_mode) && recorded == with(older);
+        let is_older = self.access_mode == older && newer.iter().any(|mode| recorded == with(*mode));
+        is_updated || is_older || recorded == self.to_string()
+    }
+
     /// The smallest size in bytes of a device with the requested filesystem; 0 if the caller named none.
     #[cfg(all(feature = "mount", target_os = "linux"))]
     pub fn min_device_size(&self) -> u64 {

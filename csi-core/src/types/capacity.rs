@@ -4,6 +4,9 @@ use csi_proto::v1;
 
 use crate::error::{Error, Result};
 
+/// The largest size that an answer can have.
+const MOST: u64 = i64::MAX as u64;
+
 /// The sizes that the caller accepts, in bytes. Both ends are optional and inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -39,7 +42,8 @@ impl CapacityRange {
     }
 
     /// Chooses the size of a volume: the required size, or `default` if none is required, rounded up to a
-    /// multiple of `granularity` bytes, within the limit.
+    /// multiple of `granularity` bytes, within the limit and the 2^63 - 1 bytes that an answer can have. The result
+    /// is 0 only for a `default` of 0, which is an unknown size.
     ///
     /// - spec: `create-volume.out-of-range`
     ///
@@ -56,11 +60,11 @@ impl CapacityRange {
     /// ```
     pub fn choose(&self, default: u64, granularity: u64) -> Result<u64> {
         let granularity = granularity.max(1);
-        let most = self.limit_bytes.map_or(u64::MAX, |limit| limit / granularity * granularity);
+        let most = self.limit_bytes.unwrap_or(MOST).min(MOST) / granularity * granularity;
         let wanted = self.required_bytes.unwrap_or(default.min(most));
         match wanted.checked_next_multiple_of(granularity) {
             // A limit below the first multiple leaves nothing.
-            Some(size) if self.contains(size) && (size > 0 || default == 0) => Ok(size),
+            Some(size) if size <= most && most > 0 && (size > 0 || default == 0) => Ok(size),
             _ => Err(Error::OutOfRange(format!(
                 "capacity_range: no multiple of {granularity} bytes lies between required_bytes {} and limit_bytes {}",
                 self.required_bytes.unwrap_or(0),
@@ -148,7 +152,15 @@ mod tests {
         let limit_only = CapacityRange { required_bytes: None, limit_bytes: Some(10) };
         assert_eq!(limit_only.choose(100, 4).unwrap(), 8);
         assert!(limit_only.choose(100, 16).is_err(), "and no volume without a byte");
-        assert_eq!(limit_only.choose(0, 16).unwrap(), 0, "unless the driver says so, for an expansion");
+        assert!(limit_only.choose(0, 16).is_err());
+        assert_eq!(limit_only.choose(0, 4).unwrap(), 0, "an unknown size");
+        assert_eq!(CapacityRange::default().choose(0, 4).unwrap(), 0);
+        let most = i64::MAX as u64;
+        assert_eq!(range(most - 4095, most).choose(1, 4096).unwrap(), most - 4095);
+        for required in [most - 4094, most] {
+            let no_limit = CapacityRange::new(Some(required), None);
+            assert!(matches!(no_limit.choose(1, 4096), Err(Error::OutOfRange(_))), "{required}");
+        }
         assert!(range(u64::MAX - 1, u64::MAX).choose(1, 4096).is_err());
         assert_eq!(range(5, 8).at_least(6).required_bytes, Some(6));
         assert_eq!(limit_only.at_least(6), limit_only, "the default is the caller's own to choose");

@@ -150,4 +150,13 @@ async fn only_a_node_registers() {
     let relative = register(Registration::new(directory.path()).kubelet_socket_path("csi.sock"));
     let error = relative.serve_until(&endpoint, std::future::pending()).await.unwrap_err();
     assert!(error.to_string().contains("absolute"), "{error}");
+
+    let long = directory.path().join("x".repeat(90));
+    std::fs::create_dir(&long).unwrap();
+    let unreachable = Registration::new(directory.path()).kubelet_socket_path(long.join("csi.sock"));
+    for registration in [Registration::new(&long), unreachable] {
+        let too_long = register(registration).serve_until(&endpoint, std::future::pending());
+        let text = too_long.await.unwrap_err().to_string();
+        assert!(text.contains(long.to_str().unwrap()) && text.contains("at most 107: mount"), "{text}");
+    }
 }

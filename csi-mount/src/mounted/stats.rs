@@ -108,11 +108,13 @@ impl From<ChildReply> for Stats {
             used: answer.inodes.saturating_sub(answer.inodes_free),
             available: answer.inodes_free,
         };
+        // Below 0 if more is used than root's reserve leaves. A server or a daemon can also say more than it has.
+        let available = i64::try_from(answer.blocks_available).map_or(0, |_| answer.blocks_available);
         Self {
             bytes: FilesystemUsage {
                 total: bytes(answer.blocks),
                 used: bytes(answer.blocks.saturating_sub(answer.blocks_free)),
-                available: bytes(answer.blocks_available),
+                available: bytes(available.min(answer.blocks)),
             },
             // CephFS reports -1 free inodes.
             inodes: (answer.inodes > 0 && answer.inodes_free <= answer.inodes).then_some(inodes),
@@ -146,6 +148,16 @@ mod tests {
         let stats = Stats::from(answer);
         assert_eq!(stats.bytes, FilesystemUsage { total: 1000, used: 600, available: 350 });
         assert_eq!(stats.inodes, None);
+    }
+
+    #[test]
+    fn not_more_is_available_than_there_is() {
+        let available = |blocks_available| {
+            let answer =
+                ChildReply { block_size: 10, blocks: 100, blocks_available, ..ChildReply::default() };
+            Stats::from(answer).bytes.available
+        };
+        assert_eq!([available(100), available(101), available(u64::MAX - 4)], [1000, 1000, 0]);
     }
 
     #[test]

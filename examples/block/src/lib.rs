@@ -38,7 +38,8 @@ fn create(image: &Path, wanted: u64) -> Result<u64> {
     fs::create_dir_all(image.parent().unwrap_or(image)).at("create the directory of", image)?;
     let file = File::options().create(true).truncate(false).write(true).open(image).at("create", image)?;
     let found = file.metadata().at("look at", image)?.len();
-    if found == 0 { file.set_len(wanted).at("size", image).map(|()| wanted) } else { Ok(found) }
+    let size = || file.set_len(wanted).inspect_err(|_| drop(fs::remove_file(image)));
+    if found == 0 { size().at("size", image).map(|()| wanted) } else { Ok(found) }
 }
 
 #[async_trait]
@@ -60,8 +61,7 @@ impl CreateDeleteVolume for Images {
         let sizes = request.volume_capabilities.iter().map(VolumeCapability::min_device_size);
         let wanted = request.capacity_range.at_least(sizes.fold(MIB, u64::max)).choose(1024 * MIB, MIB)?;
         let id = VolumeId::from_name(&request.name)?;
-        let bytes = self.with(&id, move |image| create(image, wanted)).await?;
-        Ok(Volume::new(id, bytes))
+        self.with(&id, move |image| create(image, wanted)).await.map(|bytes| Volume::new(id, bytes))
     }
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {

@@ -30,6 +30,16 @@ async fn a_creation_that_was_killed_is_finished_or_removed() {
         assert_eq!(created.volume.unwrap().capacity_bytes, 4 * MIB);
         assert_eq!(fs::metadata(pool.join("finished")).unwrap().len(), 4 << 20);
     }
+    // The orchestrator gives up, and deletes nothing.
+    let larger_than_all = v1::CapacityRange { required_bytes: i64::MAX, limit_bytes: 0 };
+    let refused = v1::CreateVolumeRequest {
+        name: "refused".into(),
+        capacity_range: Some(larger_than_all),
+        ..create.clone()
+    };
+    let refused = client.call(refused).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::OutOfRange, "{refused}");
+    assert!(!pool.join("refused").exists());
     for volume_id in ["finished", "removed"] {
         let delete = v1::DeleteVolumeRequest { volume_id: volume_id.to_owned(), ..Default::default() };
         client.call(delete).await.unwrap();

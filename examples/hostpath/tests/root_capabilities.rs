@@ -182,6 +182,28 @@ fn pools_and_places_are_chosen_and_counted() {
 
 // spec: controller-modify-volume.absent-keys-stay, controller-modify-volume.invalid-changes-nothing
 // spec: create-volume.mutable-parameters-win, create-volume.differs-is-already-exists
+/// With the capability SINGLE_NODE_MULTI_WRITER, which the driver did not have before, the same claim has another mode.
+// spec: create-volume.same-name-same-volume, controller-publish-volume.repeated-is-ok
+#[test]
+fn after_an_update_a_call_with_the_newer_mode_is_the_same() {
+    with_driver(&[], async |run, _driver| {
+        let request = wanted("volume", None, 8 * MIB);
+        let mut life = Life::new(run, request.clone()).await.unwrap();
+        life.attach("node-1").await.unwrap();
+        for (mode, due) in [(7, Code::Ok), (6, Code::Ok), (1, Code::Ok), (5, Code::AlreadyExists)] {
+            let capability = capability(None, mode);
+            let again =
+                v1::CreateVolumeRequest { volume_capabilities: vec![capability.clone()], ..request.clone() };
+            assert_eq!(code(run.call(again).await), due, "{mode}");
+            life.volume.capability = capability;
+            assert_eq!(code(life.attach("node-1").await), due, "{mode}");
+        }
+        life.delete().await.unwrap_err();
+        life.detach("node-1").await.unwrap();
+        life.delete().await.unwrap();
+    });
+}
+
 #[test]
 fn parameters_change_for_good_and_all_or_none() {
     with_driver(&[], async |run, mut driver| {

@@ -105,8 +105,12 @@ impl Pool {
         let image = self.image(id)?;
         let file = fs::File::options().create(true).truncate(false).write(true).open(&image);
         let file = file.at("create", &image)?;
-        if file.metadata().at("look at", &image)?.len() == 0 {
-            file.set_len(bytes).at("size", &image)?;
+        if file.metadata().at("look at", &image)?.len() == 0
+            && let Err(error) = file.set_len(bytes)
+        {
+            // The caller gives up after an error such as OUT_OF_RANGE.
+            self.delete(id)?;
+            return Err(error).at("size", &image);
         }
         let bytes = file.metadata().at("look at", &image)?.len();
         lio::serve(&image, bytes, lun.number, &lun.serial)?;

@@ -31,8 +31,7 @@ impl PublishUnpublishVolume for Driver {
                 ));
             }
             let place = host.attach_limit.reserve(node, id)?;
-            let wanted = AttachedAs::of(&request);
-            let attached = host.volumes.update(id.as_str(), |record| attach(record, node, wanted))?;
+            let attached = host.volumes.update(id.as_str(), |record| attach(record, &request))?;
             attached.ok_or_else(|| Error::VolumeNotFound(id.clone()))?;
             place.keep();
             let mut published = Published::default();
@@ -86,9 +85,12 @@ impl AttachedAs {
     }
 }
 
-fn attach(record: &mut VolumeRecord, node: &NodeId, wanted: AttachedAs) -> Result<()> {
+fn attach(record: &mut VolumeRecord, request: &ControllerPublishVolumeRequest) -> Result<()> {
+    let node = &request.node_id;
+    let wanted = AttachedAs::of(request);
     if let Some(found) = record.attached.get(node.as_str()) {
-        return if *found == wanted {
+        let is_same_use = request.volume_capability.is_recorded_as(&found.capability);
+        return if is_same_use && found.readonly == wanted.readonly {
             Ok(())
         } else {
             Err(Error::Incompatible(

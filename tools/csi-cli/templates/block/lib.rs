@@ -51,8 +51,9 @@ fn create(image: &Path, wanted: u64) -> Result<u64> {
     fs::create_dir_all(image.parent().unwrap_or(image)).at("create the directory of", image)?;
     let file =
         fs::File::options().create(true).truncate(false).write(true).open(image).at("create", image)?;
+    let size = || file.set_len(wanted).inspect_err(|_| drop(fs::remove_file(image)));
     match file.metadata().at("look at", image)?.len() {
-        0 => file.set_len(wanted).at("size", image).map(|()| wanted),
+        0 => size().at("size", image).map(|()| wanted),
         found => Ok(found),
     }
 }
