@@ -55,21 +55,22 @@ fn job(words: &[&str]) -> Result<()> {
     make(&BlockDevice::open(device)?, made)
 }
 
-/// Returns a device whose format was killed shortly before its end, when nearly everything was written.
+/// Returns a device whose format was killed before one of its last writes, when nearly everything was written.
 fn killed(test: &str, made: &str, mebibytes: u64) -> Image {
-    let run = |call| {
+    let run = |write| {
         let image = Image::new(mebibytes);
         let words = [made, image.path().to_str().unwrap()];
-        let end = Job { programs: Programs::Followed, test, words: &words }.kill_before(call);
+        let end = Job { programs: Programs::Followed, test, words: &words }.kill_before_write(write);
         (image, end)
     };
     let (finished, end) = run(u64::MAX);
-    let End::Finished { calls } = end else { panic!("{made} was killed") };
+    let End::Finished { calls: writes } = end else { panic!("{made} was killed") };
     let written = finished.nonzero_blocks().count();
-    // The number of calls varies, and so does the meaning of each: one run waits more often than another.
-    for back in (5..calls).step_by(4).cycle().take(1000) {
-        let (image, _) = run(calls - back);
+    // The number of writes varies from one run to the next. The very last ones remove the record.
+    for write in (1..writes).rev() {
+        let (image, _) = run(write);
         if is_interrupted(&image) && image.nonzero_blocks().count() >= written / 2 {
+            println!("{made}: killed before write {write} of {writes}");
             return image;
         }
     }

@@ -237,10 +237,21 @@ fn a_device_that_went_away_is_told() {
     with_driver(&[], async |run, _driver| {
         let mut life = Life::new(run, wanted("hurt", None, 8 * MIB)).await.unwrap();
         life.start().await.unwrap();
-        LoopDevice::detach_all(image(run, &life)).unwrap();
+        let image = image(run, &life);
+        let node = LoopDevice::find(&image).unwrap()[0].path().to_owned();
+        LoopDevice::detach_all(&image).unwrap();
+        // Nobody else on this machine gets the number while its node is still bound at the target.
+        let other = run.of("other");
+        File::create(&other).unwrap().set_len(MIB).unwrap();
+        losetup(&[&node, &other]);
         assert_eq!(life.wrong().await, (none(), vec!["DeviceGone".to_owned()]));
         life.end().await;
+        losetup(&[Path::new("--detach"), &node]);
     });
+}
+
+fn losetup(args: &[&Path]) {
+    assert!(Command::new("losetup").args(args).status().unwrap().success());
 }
 
 #[test]
