@@ -123,8 +123,8 @@ fn workspace(crates: &[&str]) -> String {
     let patches: Vec<String> =
         crates.iter().map(|name| format!("{name} = {{ path = \"{name}-{VERSION}\" }}\n")).collect();
     format!(
-        "[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[profile.dev]\ndebug = \"line-tables-only\"\n\n\
-         [profile.test]\ndebug = \"line-tables-only\"\n\n[patch.crates-io]\n{}",
+        "[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[profile.dev]\ndebug = false\n\n\
+         [profile.test]\ndebug = false\n\n[patch.crates-io]\n{}",
         patches.concat()
     )
 }

@@ -3,6 +3,7 @@
 //! `cargo test` runs the tests of a program as threads of one process, and one program after the other. A process of its
 //! own has no other test's open files, forks and working directory, and tests of many programs run at once.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -28,18 +29,38 @@ const SLOWEST: usize = 20;
 /// With more failures than this, the code is wrong, and none is run again.
 const MAX_AGAIN: usize = 20;
 
-/// Programs that wait for most of their time, so several run beside those that compute.
+/// Programs, and tests of them, that wait for most of their time, so several run beside those that compute.
 const WAITING: &[&str] = &[
     "abuse/quick",
+    "csi-controllers/cluster turns::another_process_takes_over_from_one_that_died",
     "csi-mount/crash_fuse",
     "csi-mount/flow_fuse",
     "csi-mount/fuse_memory",
     "csi-mount/fuse_mounter",
     "csi-mount/hang",
+    "csi-mount/loop_device_foreign",
     "csi-mount/machine_kernel",
+    "fuse/root_in_pod",
 ];
 /// How many of their tests run at once.
 const WAITING_AT_ONCE: usize = 6;
+/// Tests that take for a moment what others need at any moment. They run at the end, one after the other.
+const ALONE: &[&str] = &[
+    // It binds the nodes of all loop devices, which are then in use.
+    "csi-mount/loop_device a_number_whose_node_is_still_bound_is_not_used_again",
+];
+/// The longest of those that compute, which begin first where no earlier run says how long each part takes.
+const LONG: &[&str] = &[
+    "hostpath/root_conformance",
+    "csi-conformance/root_mutants",
+    "csi-controllers/cluster",
+    "hostpath/without_sidecars",
+    "hostpath/root_crash",
+    "doctests",
+    "csi-mount/interrupted",
+    "csi-mount/crash",
+    "csi-mount/power_loss",
+];
 /// Programs whose tests must not run at the same time, which they see to in one process.
 const WHOLE: &[&str] = &["block/root_chroot"];
 
@@ -83,7 +104,7 @@ impl Part {
             folder: artifact.folder.clone(),
             repeat: format!("cargo test --package {package} --all-features {which}"),
             limit: LIMIT,
-            waits: WAITING.contains(&&*name),
+            waits: is_one_of(WAITING, &name),
             name,
         };
         if WHOLE.contains(&&*whole.name) {
@@ -97,8 +118,10 @@ impl Part {
 
     /// One test of these.
     fn only(&self, test: &str) -> Self {
+        let name = format!("{} {test}", self.name);
         Self {
-            name: format!("{} {test}", self.name),
+            waits: is_one_of(WAITING, &name),
+            name,
             args: vec!["--exact".to_owned(), test.to_owned()],
             repeat: format!("{} -- --exact {test}", self.repeat),
             ..self.clone()
@@ -241,17 +264,27 @@ fn run_parts(root: &Path, programs: &[Artifact], test_args: &[String]) -> Result
     let file = target::dir()?.join(TIMES);
     let mut times = read_times(&file);
     // The longest first: at the end no processor waits for one long part.
-    parts.sort_by_key(|part| std::cmp::Reverse(times.get(&part.name).copied().unwrap_or(Duration::MAX)));
+    let guess = |part: &Part| if is_one_of(LONG, &part.name) { Duration::MAX } else { Duration::ZERO };
+    parts.sort_by_key(|part| Reverse(times.get(&part.name).copied().unwrap_or_else(|| guess(part))));
+    let (alone, parts): (Vec<Part>, Vec<Part>) =
+        parts.into_iter().partition(|part| is_one_of(ALONE, &part.name));
     let (waiting, computing): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(|part| part.waits);
-    let at_once = thread::available_parallelism().map_or(1, usize::from);
-    let queues = [(computing, at_once), (waiting, WAITING_AT_ONCE)];
-    let mut ended = run_queues(queues)?;
+    // One more than there are processors: no test computes all the time.
+    let at_once = 1 + thread::available_parallelism().map_or(1, usize::from);
+    let mut ended = run_queues([(computing, at_once), (waiting, WAITING_AT_ONCE)])?;
+    ended.extend(run_queues([(alone, 1)])?);
     times.extend(ended.iter().map(|ended| (ended.part.name.clone(), ended.took)));
     write_times(&file, &times)?;
     ended.sort_by_key(|ended| std::cmp::Reverse(ended.took));
     let slowest = ended.iter().take(SLOWEST).map(|ended| time_line(&ended.part.name, ended.took));
     println!("The slowest tests:\n{}", slowest.collect::<String>());
     Ok(ended)
+}
+
+/// Whether a part is one of these programs or tests.
+fn is_one_of(names: &[&str], part: &str) -> bool {
+    let program = part.split(' ').next().unwrap_or_default();
+    names.contains(&program) || names.contains(&part)
 }
 
 /// How long each part took the last time, in a file; nothing if there is none.
@@ -395,6 +428,13 @@ mod tests {
         assert_eq!(part.args, ["--exact", own]);
         let whole = Part::of(&artifact("test", "/w/examples/block", "root_chroot"), &[]).expect("no list");
         assert_eq!(whole[0].repeat, "cargo test --package block --all-features --test root_chroot");
+    }
+
+    #[test]
+    fn a_list_has_programs_and_single_tests() {
+        let list = ["a/whole", "a/part slow"];
+        assert!(["a/whole", "a/whole x", "a/part slow"].iter().all(|part| is_one_of(&list, part)));
+        assert!(!["a/whole2 x", "a/part", "a/part slower"].iter().any(|part| is_one_of(&list, part)));
     }
 
     #[test]
