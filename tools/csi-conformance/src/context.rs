@@ -207,8 +207,20 @@ impl TestContext {
     pub(crate) async fn ok<C: RpcRequest>(&self, request: C) -> Outcome<C::Answer> {
         match self.settled(&request).await {
             Ok(answer) => Ok(answer),
-            Err(refusal) => Err(self.failure(&request, self.refusal_text(&refusal), "OK")),
+            Err(refusal) => Err(self.unexpected(&request, &refusal, "OK")),
         }
+    }
+
+    /// The call was refused. That the driver has no room for it is no fault.
+    pub(crate) fn unexpected<C: RpcRequest>(
+        &self,
+        request: &C,
+        refusal: &Refusal,
+        due: &str,
+    ) -> Box<Failure> {
+        let mut failure = self.failure(request, self.refusal_text(refusal), due);
+        failure.lacks_room = refusal.lacks_room(C::RPC);
+        failure
     }
 
     /// Makes the call again, as a caller that lost the first answer.
@@ -241,7 +253,7 @@ impl TestContext {
         match self.settled(&request).await {
             Ok(answer) => Ok(Some(answer)),
             Err(refusal) if codes.contains(&refusal.code) => Ok(None),
-            Err(refusal) => Err(self.failure(&request, self.refusal_text(&refusal), due)),
+            Err(refusal) => Err(self.unexpected(&request, &refusal, due)),
         }
     }
 
@@ -275,7 +287,7 @@ impl TestContext {
         };
         match answer {
             Err(refusal) if codes.contains(&refusal.code) => Ok(()),
-            Err(refusal) => Err(self.failure(&request, self.refusal_text(&refusal), due())),
+            Err(refusal) => Err(self.unexpected(&request, &refusal, &due())),
             Ok(answer) => {
                 let answer = self.redacted_answer(C::RPC, &answer.encode_to_vec());
                 Err(self.failure(&request, format!("OK {answer}"), due()))

@@ -197,6 +197,8 @@ impl Survey {
                 self.modes.insert((kind, first));
                 self.ask(ctx, &volume, kind, &modes(ctx)).await;
                 for mode in modes(ctx) {
+                    // The driver can have little room.
+                    clean_up(ctx).await;
                     if !self.modes.contains(&(kind, mode))
                         && let Some(volume) = self.created(ctx, kind, mode).await
                     {
@@ -240,7 +242,7 @@ impl Survey {
     }
 
     fn refused<C: RpcRequest>(&mut self, ctx: &TestContext, request: &C, refusal: &Refusal) {
-        if !matches!(refusal.code, Code::InvalidArgument | Code::Unimplemented) {
+        if !matches!(refusal.code, Code::InvalidArgument | Code::Unimplemented | Code::ResourceExhausted) {
             let due = "OK, or InvalidArgument if the driver does not support this capability";
             self.unclear.get_or_insert_with(|| *ctx.failure(request, ctx.refusal_text(refusal), due));
         }

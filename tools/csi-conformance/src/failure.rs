@@ -14,11 +14,19 @@ pub struct Failure {
     pub(crate) expected: String,
     /// The calls that the test made before the failure, in order.
     pub(crate) calls: String,
+    /// Whether the driver only had no room for what the test needs. This says nothing about its subject.
+    pub(crate) lacks_room: bool,
 }
 
 impl Failure {
     pub(crate) fn new(expected: impl Into<String>, actual: impl Into<String>) -> Self {
-        Self { sent: String::new(), actual: actual.into(), expected: expected.into(), calls: String::new() }
+        Self {
+            sent: String::new(),
+            actual: actual.into(),
+            expected: expected.into(),
+            calls: String::new(),
+            lacks_room: false,
+        }
     }
 
     pub(crate) fn sent(mut self, sent: impl Into<String>) -> Self {

@@ -57,7 +57,9 @@ pub(crate) async fn call_with_retries<C: RpcRequest>(ctx: &TestContext, request:
                 if matches!(refusal.code, Code::Aborted | Code::Unavailable) && wait.again().await => {}
             Err(refusal) => {
                 let due = "OK after the pending operation has ended";
-                return Err(ctx.failure(&request, wait.describe(&ctx.refusal_text(&refusal)), due));
+                let mut failure = ctx.unexpected(&request, &refusal, due);
+                failure.actual = wait.describe(&failure.actual);
+                return Err(failure);
             }
         }
     }
@@ -76,7 +78,7 @@ pub(crate) async fn call_all_at_once<C: RpcRequest>(
             Err(refusal) if is_retryable(refusal.code) => call_with_retries(ctx, request).await?,
             Err(refusal) => {
                 let due = "OK, or ABORTED while another operation is pending";
-                return Err(ctx.failure(&request, ctx.refusal_text(&refusal), due));
+                return Err(ctx.unexpected(&request, &refusal, due));
             }
         });
     }

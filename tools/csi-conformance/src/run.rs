@@ -189,6 +189,9 @@ async fn concluded(ctx: &TestContext, level: Level, outcome: Option<Outcome>) ->
     let left = clean_up(ctx).await;
     let level = if left.is_empty() { level } else { Level::Must };
     let verdict = match outcome {
+        Some(Err(failure)) if failure.lacks_room && left.is_empty() => {
+            Verdict::DoesNotApply(format!("the driver has no room for it: {}", failure.actual))
+        }
         Some(Err(failure)) => {
             let mut failure = Failure { calls, ..*failure };
             if let Some((rpc, bytes)) = last.filter(|_| failure.sent.is_empty()) {

@@ -12,6 +12,20 @@ pub(crate) struct Refusal {
     pub(crate) has_details: bool,
 }
 
+impl Refusal {
+    /// Whether the driver has no room for what the call makes.
+    pub(crate) fn lacks_room(&self, rpc: Rpc) -> bool {
+        let takes_room = matches!(
+            rpc,
+            Rpc::CreateVolume
+                | Rpc::CreateSnapshot
+                | Rpc::CreateVolumeGroupSnapshot
+                | Rpc::ControllerExpandVolume
+        );
+        takes_room && self.code == Code::ResourceExhausted
+    }
+}
+
 impl From<Status> for Refusal {
     fn from(status: Status) -> Self {
         Self {

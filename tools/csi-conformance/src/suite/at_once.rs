@@ -124,11 +124,14 @@ async fn one_of_many<C: RpcRequest>(ctx: &TestContext, request: Option<C>) -> Ou
     loop {
         match ctx.call(request.clone()).await {
             Ok(_) => return Ok(()),
-            Err(refusal) if is_retryable(refusal.code) && wait.again().await => {}
+            Err(refusal)
+                if is_retryable(refusal.code) && !refusal.lacks_room(C::RPC) && wait.again().await => {}
             Err(refusal) if refusal.code == Code::FailedPrecondition => return Ok(()),
             Err(refusal) => {
                 let due = "OK, ABORTED while another operation is pending, or FAILED_PRECONDITION";
-                return Err(ctx.failure(&request, wait.describe(&ctx.refusal_text(&refusal)), due));
+                let mut failure = ctx.unexpected(&request, &refusal, due);
+                failure.actual = wait.describe(&failure.actual);
+                return Err(failure);
             }
         }
     }

@@ -63,7 +63,7 @@ pub(super) async fn same_at_once<R: RpcRequest>(
             Err(refusal) if refusal.code == Code::Aborted => {}
             Err(refusal) => {
                 let due = "OK, or ABORTED while another operation is pending";
-                return Err(ctx.failure(request, ctx.refusal_text(&refusal), due));
+                return Err(ctx.unexpected(request, &refusal, due));
             }
         }
     }

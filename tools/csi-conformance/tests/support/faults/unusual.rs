@@ -1,6 +1,6 @@
 //! Not faults: drivers that are right, and unusual.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 use csi_proto::v1;
 
 use super::*;
-
-const MIB: i64 = 1 << 20;
 
 /// Runs one call at a time, and answers ABORTED to others. A call that its caller abandons continues.
 pub(crate) fn one_call_at_a_time() -> Fault {
@@ -51,9 +49,9 @@ pub(crate) fn needs_a_place() -> Fault {
     })
 }
 
-/// Rounds sizes up to 64 MiB, and refuses a copy that is smaller than its source.
-pub(crate) fn has_large_volumes() -> Fault {
-    with_state(Mutex::new(BTreeMap::new()), |sizes, rpc, bytes, behind| async move {
+/// Rounds sizes up to this one, and refuses a copy that is smaller than its source.
+pub(crate) fn has_volumes_of(smallest: i64) -> Fault {
+    with_state(Mutex::new(BTreeMap::new()), move |sizes, rpc, bytes, behind| async move {
         use v1::volume_content_source::Type;
         if let Some(cut) = asked::<v1::CreateSnapshotRequest>(rpc, &bytes) {
             let answer = behind.ask(&cut).await?;
@@ -88,7 +86,7 @@ pub(crate) fn has_large_volumes() -> Fault {
             && range.limit_bytes == 0
             && range.required_bytes > 0
         {
-            range.required_bytes = range.required_bytes.max(64 * MIB);
+            range.required_bytes = range.required_bytes.max(smallest);
         }
         let answer = behind.ask(&create).await?;
         let volume = answer.volume.clone().unwrap();
@@ -97,9 +95,43 @@ pub(crate) fn has_large_volumes() -> Fault {
     })
 }
 
+/// Has room for three volumes and snapshots.
+pub(crate) fn has_little_room() -> Fault {
+    with_state(Mutex::new(BTreeSet::new()), |all, rpc, bytes, behind| async move {
+        let id = id_of(&bytes);
+        let answer = behind.call(rpc, bytes).await?;
+        let made = match rpc {
+            Rpc::CreateVolume => {
+                v1::CreateVolumeResponse::decode(&*answer).unwrap().volume.unwrap().volume_id
+            }
+            Rpc::CreateSnapshot => {
+                v1::CreateSnapshotResponse::decode(&*answer).unwrap().snapshot.unwrap().snapshot_id
+            }
+            Rpc::DeleteVolume | Rpc::DeleteSnapshot => {
+                all.lock().unwrap().remove(&id);
+                return Ok(answer);
+            }
+            _ => return Ok(answer),
+        };
+        let has_room = {
+            let mut all = all.lock().unwrap();
+            all.contains(&made) || all.len() < 3 && all.insert(made.clone())
+        };
+        if has_room {
+            return Ok(answer);
+        }
+        if rpc == Rpc::CreateVolume {
+            behind.ask(&v1::DeleteVolumeRequest { volume_id: made, ..Default::default() }).await?;
+        } else {
+            behind.ask(&v1::DeleteSnapshotRequest { snapshot_id: made, ..Default::default() }).await?;
+        }
+        Err(Status::resource_exhausted("the pool is full"))
+    })
+}
+
 /// Takes snapshots only of volumes that are attached to no node.
 pub(crate) fn snapshots_at_rest() -> Fault {
-    with_state(Mutex::new(std::collections::BTreeSet::new()), |attached, rpc, bytes, behind| async move {
+    with_state(Mutex::new(BTreeSet::new()), |attached, rpc, bytes, behind| async move {
         let id = id_of(&bytes);
         if rpc == Rpc::CreateSnapshot && attached.lock().unwrap().contains(&id) {
             return Err(Status::failed_precondition("the volume is in use"));
