@@ -65,11 +65,18 @@ impl CapacityRange {
         match wanted.checked_next_multiple_of(granularity) {
             // A limit below the first multiple leaves nothing.
             Some(size) if size <= most && most > 0 && (size > 0 || default == 0) => Ok(size),
-            _ => Err(Error::OutOfRange(format!(
-                "capacity_range: no multiple of {granularity} bytes lies between required_bytes {} and limit_bytes {}",
-                self.required_bytes.unwrap_or(0),
-                self.limit_bytes.map_or_else(|| "(none)".to_owned(), |limit| limit.to_string()),
-            ).into())),
+            // The driver's own minimum can have raised what the caller requires.
+            _ => {
+                let least = self.required_bytes.unwrap_or(0);
+                let most = match self.limit_bytes {
+                    Some(limit) => format!("limit_bytes is {limit}"),
+                    None => format!("a size has at most {MOST}"),
+                };
+                let text = format!(
+                    "capacity_range: the volume needs at least {least} bytes, in multiples of {granularity}, and {most}"
+                );
+                Err(Error::OutOfRange(text.into()))
+            }
         }
     }
 

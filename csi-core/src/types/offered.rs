@@ -39,7 +39,7 @@ impl Offer {
             return Some(format!(" is set, but {needs} is not offered"));
         }
         for place in places {
-            if let Err(reason) = place.check() {
+            if let Err(reason) = place.well_formed() {
                 return Some(format!(": {reason}"));
             }
             for prefix in place.prefixes() {

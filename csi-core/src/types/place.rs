@@ -64,7 +64,7 @@ impl<T> Place<T> {
         requirement: Option<&TopologyRequirement>,
         bytes: u64,
     ) -> Result<Vec<&'a Self>> {
-        if let Some(fault) = places.iter().find_map(|place| place.topology.check().err()) {
+        if let Some(fault) = places.iter().find_map(|place| place.topology.well_formed().err()) {
             return Err(Error::Internal(format!("a place of this driver: {fault}").into()));
         }
         let allowed = match requirement {

@@ -40,14 +40,24 @@ impl Topology {
         let field_of_map = format!("{field}.segments");
         check_map(&field_of_map, &wire.segments)?;
         let topology = Self(wire.segments.clone());
-        topology.check().map_err(|reason| Error::invalid(field_of_map, reason))?;
+        topology.check(&field_of_map)?;
         Ok(topology)
     }
 
     /// Checks the spec's rules for keys and values: a prefix that is a domain name, a name and a value of
-    /// at most 63 characters, keys that are unique without regard to case.
+    /// at most 63 characters, keys that are unique without regard to case. A plugin whose own topology breaks them
+    /// does not start; with this, a driver can say which of its flags is the cause.
+    ///
+    /// - spec: `topology.keys`, `topology.values`, `topology.keys-without-case`
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming this field, or flag.
+    pub fn check(&self, field: &str) -> Result<()> {
+        self.well_formed().map_err(|reason| Error::invalid(field, reason))
+    }
+
     // spec: topology.keys, topology.values, topology.keys-without-case
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn well_formed(&self) -> Result<(), String> {
         let mut seen = BTreeSet::new();
         for (key, value) in &self.0 {
             let (prefix, name) = split(key);
@@ -186,7 +196,7 @@ mod tests {
         let good =
             [("zone", "z1"), ("Zone_1.a-b", "A_b.c-d"), ("topology.example.org/zone", "z"), (&long, &long)];
         for (key, value) in good {
-            assert_eq!(Topology::new(key, value).check(), Ok(()), "{key}={value}");
+            assert_eq!(Topology::new(key, value).well_formed(), Ok(()), "{key}={value}");
         }
         let bad = [
             ("", "z"),
@@ -207,12 +217,12 @@ mod tests {
             ("zöne", "z"),
         ];
         for (key, value) in bad {
-            assert!(Topology::new(key, value).check().is_err(), "{key}={value}");
+            assert!(Topology::new(key, value).well_formed().is_err(), "{key}={value}");
         }
         assert!(
             Topology::new("zone", "a")
                 .and("Zone", "a")
-                .check()
+                .well_formed()
                 .unwrap_err()
                 .contains("twice, in different case")
         );

@@ -139,7 +139,9 @@ fn node_info(args: &Args, features: &Features) -> Result<NodeInfo> {
     let mut info = args.driver.node_info()?;
     if features.has(Feature::Topology) {
         let here = topology(&args.topology, &args.driver_name);
+        here.check("--topology")?;
         let own = topology_of(&info.node_id, &args.driver_name);
+        own.check("--node-id")?;
         let place = own.iter().fold(here, |place, (key, value)| place.and(key, value));
         info = info.at(place);
     }
@@ -157,6 +159,12 @@ fn topology_of(node: &NodeId, prefix: &str) -> Topology {
 fn pools(args: &Args, features: &Features, data: &Path) -> Result<Pools> {
     let disk = rustix::fs::statvfs(data).at("ask for the room of", data)?;
     let nodes: Vec<Topology> = if features.has(Feature::Topology) {
+        for peer in &args.peers {
+            topology_of(peer, &args.driver_name).check("--peer")?;
+        }
+        for pool in &args.pools {
+            topology(&pool.topology, &args.driver_name).check("--pool")?;
+        }
         [args.driver.node_info()?.node_id]
             .iter()
             .chain(&args.peers)

@@ -71,7 +71,11 @@ impl Host {
         let (parameters, mutable) = Parameters::of(request, &self.accepted_parameters)?;
         let origin = request.volume_content_source.as_ref().map(|source| self.origin(source)).transpose()?;
         let asked = parameters.kind.or(origin.as_ref().map(|origin| origin.kind));
-        let kind = self.choose_kind(asked, &request.volume_capabilities, CLASS_FIELDS)?;
+        let fields = match (parameters.kind, &origin) {
+            (None, Some(_)) => ["volume_content_source", "volume_capabilities"],
+            _ => CLASS_FIELDS,
+        };
+        let kind = self.choose_kind(asked, &request.volume_capabilities, fields)?;
         if origin.as_ref().is_some_and(|origin| origin.kind != kind) {
             return Err(Error::invalid("parameters[kind]", "is not the kind of the source"));
         }
