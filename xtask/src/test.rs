@@ -55,7 +55,7 @@ pub(crate) fn rounds(root: &Path, rounds: usize, busy: usize) -> Result<(), Fail
     let mut red: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for round in 1..=rounds {
         println!("==> round {round} of {rounds}, beside {busy} busy loops");
-        let failed = beside(busy, || test_programs::failed(root, &runnable.programs, &runnable.args))?;
+        let failed = beside(busy, || test_programs::failed(root, &runnable.programs, &runnable.args, busy))?;
         println!("==> round {round}: {} red: {}", failed.len(), failed.join(", "));
         failed.into_iter().for_each(|test| red.entry(test).or_default().push(round));
     }

@@ -196,7 +196,7 @@ pub(crate) fn run(
     test_args: &[String],
     unsteady: Unsteady,
 ) -> Result<Vec<String>, Failure> {
-    let ended = run_parts(root, programs, test_args)?;
+    let ended = run_parts(root, programs, test_args, at_once())?;
     let count = ended.len();
     let failed: Vec<Ended> = ended.into_iter().filter(|ended| !ended.is_well).collect();
     let (passed, failed) = if failed.len() > MAX_AGAIN {
@@ -221,13 +221,15 @@ pub(crate) fn run(
     Err(Failure::new(repeats.join("\n")).within("failed; each is repeated with:"))
 }
 
-/// Runs all once. Returns the names of those that failed.
+/// Runs all once beside this many busy loops. Returns the names of those that failed.
 pub(crate) fn failed(
     root: &Path,
     programs: &[Artifact],
     test_args: &[String],
+    busy: usize,
 ) -> Result<Vec<String>, Failure> {
-    let ended = run_parts(root, programs, test_args)?;
+    // Otherwise the few that run at once would get a tenth of the processors, and a round would take hours.
+    let ended = run_parts(root, programs, test_args, at_once() + busy / 2)?;
     Ok(ended.into_iter().filter(|ended| !ended.is_well).map(|ended| ended.part.name).collect())
 }
 
@@ -251,7 +253,17 @@ fn again(failed: Vec<Ended>) -> Result<(Vec<Part>, Vec<Part>), Failure> {
     Ok(both)
 }
 
-fn run_parts(root: &Path, programs: &[Artifact], test_args: &[String]) -> Result<Vec<Ended>, Failure> {
+/// How many tests that compute run at once: one more than there are processors, because none computes all the time.
+fn at_once() -> usize {
+    1 + thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn run_parts(
+    root: &Path,
+    programs: &[Artifact],
+    test_args: &[String],
+    at_once: usize,
+) -> Result<Vec<Ended>, Failure> {
     let mut parts = vec![Part::doctests(root)];
     for artifact in programs {
         parts.extend(Part::of(artifact, test_args)?);
@@ -269,8 +281,6 @@ fn run_parts(root: &Path, programs: &[Artifact], test_args: &[String]) -> Result
     let (alone, parts): (Vec<Part>, Vec<Part>) =
         parts.into_iter().partition(|part| is_one_of(ALONE, &part.name));
     let (waiting, computing): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(|part| part.waits);
-    // One more than there are processors: no test computes all the time.
-    let at_once = 1 + thread::available_parallelism().map_or(1, usize::from);
     let mut ended = run_queues([(computing, at_once), (waiting, WAITING_AT_ONCE)])?;
     ended.extend(run_queues([(alone, 1)])?);
     times.extend(ended.iter().map(|ended| (ended.part.name.clone(), ended.took)));
