@@ -406,16 +406,19 @@ fn a_burst_takes_few_threads_and_its_memory_is_given_back() {
             let most = 64 + 16 * (begin.elapsed().as_secs() / 10);
             assert!(threads <= most, "{threads} threads at once, and {most} are allowed");
 
+            // What it leaves: 4.8 MiB on a quiet machine. How much the driver has before depends on how many threads
+            // its start took.
+            let most = before + 6 * 1024;
             let end = Instant::now() + Duration::from_secs(120);
             let mut after = peak;
-            while after > 8 * 1024 && Instant::now() < end {
+            while after > most && Instant::now() < end {
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 after = driver.status("RssAnon:");
             }
             println!(
                 "{threads} threads; private memory {before} KiB before, {peak} in the burst, {after} after it"
             );
-            assert!(after <= 8 * 1024, "{after} KiB, {before} KiB before the burst");
+            assert!(after <= most, "{after} KiB, {before} KiB before the burst");
             for life in &lives {
                 life.unstage().await.unwrap();
             }
