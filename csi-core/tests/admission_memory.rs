@@ -1,7 +1,9 @@
 //! After a million volumes come and go, the table of running operations is as small as before. This test
 //! has its own file because it measures the memory of its process.
 
+#[path = "it/common/mod.rs"]
 mod common;
+#[path = "it/driver/mod.rs"]
 mod driver;
 
 use std::sync::Arc;

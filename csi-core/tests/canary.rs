@@ -1,9 +1,13 @@
 //! A secret is in every field that can contain one, through every RPC and every malformed request, with
 //! everything logged. The secret appears nowhere.
 
+#[path = "it/common/mod.rs"]
 mod common;
+#[path = "it/driver/mod.rs"]
 mod driver;
+#[path = "it/log/mod.rs"]
 mod log;
+#[path = "it/rpcs/mod.rs"]
 mod rpcs;
 
 use std::sync::Arc;

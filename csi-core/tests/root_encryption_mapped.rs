@@ -2,8 +2,11 @@
 //! `dm_crypt`, so it runs where `cargo xtask test --kernels` provides these, and not with `cargo test` alone.
 #![cfg(all(feature = "luks", target_os = "linux"))]
 
+#[path = "it/common/mod.rs"]
 mod common;
+#[path = "it/encrypted/mod.rs"]
 mod encrypted;
+#[path = "it/private/mod.rs"]
 mod private;
 
 use common::{map, refused};

@@ -2,9 +2,12 @@
 //! `cargo xtask test --systems fuse`. The rows that the tests print are those of docs/fuse-programs.md.
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
+#[path = "it/common/mod.rs"]
 mod common;
+#[path = "it/daemons/mod.rs"]
 mod daemons;
 mod fuse_programs;
+#[path = "it/private/mod.rs"]
 mod private;
 
 use std::fs::{self, File};

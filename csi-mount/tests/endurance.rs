@@ -1,6 +1,8 @@
 //! Nothing grows in this process or in the mount table, however often a volume is published and unpublished.
 
+#[path = "it/measure/mod.rs"]
 mod measure;
+#[path = "it/mount_support/mod.rs"]
 mod mount_support;
 
 use std::time::Instant;

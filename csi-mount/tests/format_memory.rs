@@ -1,5 +1,6 @@
 //! How much memory a format takes from a container's limit: the largest size of its file in memory.
 
+#[path = "it/devices/mod.rs"]
 mod devices;
 
 use std::fs;

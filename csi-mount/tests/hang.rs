@@ -1,8 +1,12 @@
 //! A filesystem whose daemon does not answer costs bounded time, one helper process and no thread.
 
+#[path = "it/devices/mod.rs"]
 mod devices;
+#[path = "it/fuse_support/mod.rs"]
 mod fuse_support;
+#[path = "it/measure/mod.rs"]
 mod measure;
+#[path = "it/mount_support/mod.rs"]
 mod mount_support;
 
 use std::fs::{self, File};

@@ -136,15 +136,15 @@ const SECOND: &[Part] = &[
     Part {
         name: "mutants of the kit by group",
         after: &["tools/csi-conformance", "tools/test-support"],
-        check: |root, _| all(deep(root, "csi-conformance", &["root_mutants"], ("CSI_MUTANTS", "group"))),
+        check: |root, _| all(deep(root, "csi-conformance", &["root_mutants::"], ("CSI_MUTANTS", "group"))),
         ..PART
     },
     Part {
         name: "kills at every system call, power cuts at every write",
         after: MOUNT,
         check: |root, _| {
-            let programs = ["crash", "crash_flows", "crash_fuse", "power_loss"];
-            all(deep(root, "csi-mount", &programs, ("CSI_CRASH_STRIDE", "1")))
+            let modules = ["crash::", "crash_flows::", "crash_fuse::", "power_loss::"];
+            all(deep(root, "csi-mount", &modules, ("CSI_CRASH_STRIDE", "1")))
         },
         ..PART
     },
@@ -242,11 +242,10 @@ fn run_parts(root: &Path, parts: &[&Part], unsteady: Unsteady) -> Result<(), Fai
     Ok(())
 }
 
-/// Runs tests in their full size.
-fn deep(root: &Path, package: &str, programs: &[&str], size: (&'static str, &str)) -> Result<(), Failure> {
-    let programs = programs.iter().flat_map(|program| ["--test", program]);
-    let args = ["test", "--package", package, "--all-features"];
-    Step::cargo(format!("{package} in full size"), args.into_iter().chain(programs))
+/// Runs the tests of some modules in their full size.
+fn deep(root: &Path, package: &str, modules: &[&str], size: (&'static str, &str)) -> Result<(), Failure> {
+    let args = ["test", "--package", package, "--all-features", "--test", "it", "--"];
+    Step::cargo(format!("{package} in full size"), args.iter().chain(modules).copied())
         .env(size.0, size.1)
         .run(root)
 }

@@ -96,9 +96,9 @@ Usage: cargo xtask <command>
 Root and ordinary users:
   Many tests mount filesystems and attach loop devices. They need root with CAP_SYS_ADMIN. Each test uses
   its own mount namespace and leaves nothing behind. As root, `test` runs all tests. For an ordinary user,
-  and if something is missing on the machine, it leaves out the integration tests of csi-mount, the tests in
-  files tests/root_*.rs and the unit tests in modules needs_root. At the end it prints this and what they
-  need. For root this counts as a failure.
+  and if something is missing on the machine, it leaves out the integration tests of csi-mount, and the tests
+  in files and modules root_* and needs_root. At the end it prints this and what they need. For root this
+  counts as a failure.
 
 Exit status: 0 success; 1 something failed; 2 wrong usage, or something is missing on this machine.
 ";

@@ -1,24 +1,20 @@
 //! `cargo xtask test`: runs every test that this user can run, and says which are left out.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::artifacts::Artifact;
 use crate::needs::{self, Install, Privilege, Work};
 use crate::step::timed;
-use crate::test_programs::Unsteady;
+use crate::test_programs::{Part, Unsteady};
 use crate::{Failure, print_left_out, test_programs, whole};
 
-/// Packages in which all integration tests mount or attach devices.
-const MOUNTING: &[&str] = &["csi-mount"];
+/// The package in which all integration tests mount or attach devices, and the module of them that does not.
+const MOUNTING: &str = "csi-mount/";
+const SIMULATED: &str = "csi-mount/it machine_simulated::";
 
-/// The integration tests of these packages that mount nothing.
-const SIMULATED: &[&str] = &["machine_simulated"];
-
-/// The prefix of integration tests elsewhere that need root.
+/// The prefix of integration tests elsewhere, and of modules of them, that need root.
 const ROOT_PREFIX: &str = "root_";
 
 /// The module name of unit tests that need root.
@@ -55,7 +51,7 @@ pub(crate) fn rounds(root: &Path, rounds: usize, busy: usize) -> Result<(), Fail
     let mut red: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for round in 1..=rounds {
         println!("==> round {round} of {rounds}, beside {busy} busy loops");
-        let failed = beside(busy, || test_programs::failed(root, &runnable.programs, &runnable.args, busy))?;
+        let failed = beside(busy, || test_programs::failed(root, &runnable.tests, busy))?;
         println!("==> round {round}: {} red: {}", failed.len(), failed.join(", "));
         failed.into_iter().for_each(|test| red.entry(test).or_default().push(round));
     }
@@ -86,50 +82,54 @@ fn beside<T>(busy: usize, work: impl FnOnce() -> T) -> T {
 
 /// What this user and machine can run.
 struct Runnable {
-    programs: Vec<Artifact>,
-    args: Vec<String>,
+    tests: Vec<Part>,
     left_out: Vec<String>,
 }
 
 impl Runnable {
     fn build(root: &Path) -> Result<Self, Failure> {
         let missing = needs::missing()?;
-        let programs = test_programs::build(root)?;
+        let tests = test_programs::build(root)?;
         if missing.is_empty() {
-            return Ok(Self { programs, args: Vec::new(), left_out: Vec::new() });
+            return Ok(Self { tests, left_out: Vec::new() });
         }
-        let (left_out, programs): (Vec<Artifact>, Vec<Artifact>) = programs.into_iter().partition(needs_root);
-        let args = vec!["--skip".to_owned(), format!("{ROOT_MODULE}::")];
-        Ok(Self { programs, args, left_out: vec![left_out_because(&left_out, &missing)] })
+        let (left_out, tests): (Vec<Part>, Vec<Part>) =
+            tests.into_iter().partition(|it| needs_root(&it.name));
+        let left_out = left_out.iter().map(|test| &*test.name);
+        Ok(Self { tests, left_out: vec![left_out_because(left_out, &missing)] })
     }
 
     fn run(&self, root: &Path, unsteady: Unsteady) -> Result<Vec<String>, Failure> {
         let mut said = Vec::new();
         timed("tests and doctests", || {
-            said = test_programs::run(root, &self.programs, &self.args, unsteady)?;
+            said = test_programs::run(root, &self.tests, unsteady)?;
             Ok(())
         })?;
         Ok(said)
     }
 }
 
-/// Whether a test program is for root, with all that [`needs::missing`] asks for.
-fn needs_root(program: &Artifact) -> bool {
-    let name = program.name.as_str();
-    let mounts = MOUNTING.contains(&&*program.package()) && !SIMULATED.contains(&name);
-    program.kind == "test" && (mounts || name.starts_with(ROOT_PREFIX))
+/// Whether a test (`package/program path`) is for root, with all that [`needs::missing`] asks for.
+fn needs_root(test: &str) -> bool {
+    let (program, path) = test.split_once(' ').unwrap_or((test, ""));
+    let (_, file) = program.split_once('/').unwrap_or_default();
+    let mut modules = path.rsplit("::").skip(1);
+    test.starts_with(MOUNTING) && file != "lib" && !test.starts_with(SIMULATED)
+        || file.starts_with(ROOT_PREFIX)
+        || modules.any(|module| module == ROOT_MODULE || module.starts_with(ROOT_PREFIX))
 }
 
-/// The number of test programs that were left out, by package, and what they need.
-fn left_out_because(left_out: &[Artifact], missing: &[String]) -> String {
-    let mut counts: BTreeMap<Cow<'_, str>, usize> = BTreeMap::new();
-    for program in left_out {
-        *counts.entry(program.package()).or_default() += 1;
+/// The number of tests that were left out, by package, and what they need.
+fn left_out_because<'t>(left_out: impl Iterator<Item = &'t str>, missing: &[String]) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for (package, _) in left_out.filter_map(|test| test.split_once('/')) {
+        *counts.entry(package).or_default() += 1;
     }
+    let all: usize = counts.values().sum();
     let counts: Vec<String> = counts.iter().map(|(package, count)| format!("{package} {count}")).collect();
     format!(
-        "NOT RUN: {} test programs ({}), and the unit tests in modules named {ROOT_MODULE}.\nThey need:\n  {}",
-        left_out.len(),
+        "NOT RUN: {all} tests ({}), those in files and modules named {ROOT_PREFIX}* and {ROOT_MODULE}, and the \
+         integration tests of csi-mount.\nThey need:\n  {}",
         counts.join(", "),
         missing.join("\n  ")
     )
@@ -141,28 +141,23 @@ mod tests {
 
     #[test]
     fn what_needs_root_is_left_out() {
-        let programs = [
-            ("csi-core", "lib", "csi_core"),
-            ("csi-core", "test", "parse"),
-            ("csi-core", "test", "root_flow"),
-            ("csi-mount", "lib", "csi_mount"),
-            ("csi-mount", "test", "bind"),
-            ("csi-mount", "test", "machine_simulated"),
-            ("dirs", "test", "bind"),
-            ("dirs", "test", "root_life"),
+        let tests = [
+            "block/root_chroot",
+            "csi-core/it calls::root_of_all",
+            "csi-core/it root_flow::it_mounts",
+            "csi-core/lib node::needs_root::it_mounts",
+            "csi-core/lib parses",
+            "csi-mount/hang it_ends",
+            "csi-mount/it bind::it_binds",
+            "csi-mount/it machine_simulated::it_binds",
+            "csi-mount/lib parses",
+            "dirs/root_life it_mounts",
+            "dirs/simulated it_mounts",
         ];
-        let programs = programs.map(|(package, kind, name)| Artifact {
-            folder: Path::new("/w").join(package),
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-            is_test: true,
-            executable: "/t/x".into(),
-        });
-        let (left_out, run): (Vec<_>, Vec<_>) = programs.into_iter().partition(needs_root);
-        let names: Vec<&str> = run.iter().map(|program| program.name.as_str()).collect();
-        assert_eq!(names, ["csi_core", "parse", "csi_mount", "machine_simulated", "bind"]);
-        let said = left_out_because(&left_out, &["root: run it with sudo".to_owned()]);
-        assert!(said.starts_with("NOT RUN: 3 test programs (csi-core 1, csi-mount 1, dirs 1)"), "{said}");
+        let (left_out, run): (Vec<&str>, Vec<&str>) = tests.into_iter().partition(|test| needs_root(test));
+        assert_eq!(run, [tests[1], tests[4], tests[7], tests[8], tests[10]]);
+        let said = left_out_because(left_out.into_iter(), &["root: run it with sudo".to_owned()]);
+        assert!(said.starts_with("NOT RUN: 6 tests (block 1, csi-core 2, csi-mount 2, dirs 1)"), "{said}");
         assert!(said.ends_with("They need:\n  root: run it with sudo"), "{said}");
     }
 }

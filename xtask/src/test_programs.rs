@@ -4,7 +4,7 @@
 //! own has no other test's open files, forks and working directory, and tests of many programs run at once.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::iter;
@@ -29,17 +29,16 @@ const SLOWEST: usize = 20;
 /// With more failures than this, the code is wrong, and none is run again.
 const MAX_AGAIN: usize = 20;
 
-/// Programs, and tests of them, that wait for most of their time, so several run beside those that compute.
+/// Programs, and modules and tests of them, that wait for most of their time, so several run beside those that compute.
 const WAITING: &[&str] = &[
     "abuse/quick",
     "csi-controllers/cluster turns::another_process_takes_over_from_one_that_died",
-    "csi-mount/crash_fuse",
-    "csi-mount/flow_fuse",
-    "csi-mount/fuse_memory",
-    "csi-mount/fuse_mounter",
     "csi-mount/hang",
-    "csi-mount/loop_device_foreign",
-    "csi-mount/machine_kernel",
+    "csi-mount/it crash_fuse",
+    "csi-mount/it flow_fuse",
+    "csi-mount/it fuse_mounter",
+    "csi-mount/it loop_device_foreign",
+    "csi-mount/it machine_kernel",
     "fuse/root_in_pod",
 ];
 /// How many of their tests run at once.
@@ -47,19 +46,19 @@ const WAITING_AT_ONCE: usize = 6;
 /// Tests that take for a moment what others need at any moment. They run at the end, one after the other.
 const ALONE: &[&str] = &[
     // It binds the nodes of all loop devices, which are then in use.
-    "csi-mount/loop_device a_number_whose_node_is_still_bound_is_not_used_again",
+    "csi-mount/it loop_device::a_number_whose_node_is_still_bound_is_not_used_again",
 ];
 /// The longest of those that compute, which begin first where no earlier run says how long each part takes.
 const LONG: &[&str] = &[
-    "hostpath/root_conformance",
-    "csi-conformance/root_mutants",
+    "hostpath/it root_conformance",
+    "csi-conformance/it root_mutants",
     "csi-controllers/cluster",
     "hostpath/without_sidecars",
-    "hostpath/root_crash",
+    "hostpath/it root_crash",
     "doctests",
-    "csi-mount/interrupted",
-    "csi-mount/crash",
-    "csi-mount/power_loss",
+    "csi-mount/it interrupted",
+    "csi-mount/it crash",
+    "csi-mount/it power_loss",
 ];
 /// Programs whose tests must not run at the same time, which they see to in one process.
 const WHOLE: &[&str] = &["block/root_chroot"];
@@ -74,9 +73,9 @@ pub(crate) enum Unsteady {
 
 /// A test, all tests of a program, or all documentation tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Part {
+pub(crate) struct Part {
     /// `package/program`, and the test.
-    name: String,
+    pub(crate) name: String,
     /// None: cargo.
     program: Option<PathBuf>,
     args: Vec<String>,
@@ -90,7 +89,7 @@ struct Part {
 
 impl Part {
     /// The tests of a program.
-    fn of(artifact: &Artifact, test_args: &[String]) -> Result<Vec<Self>, Failure> {
+    fn of(artifact: &Artifact) -> Result<Vec<Self>, Failure> {
         let package = artifact.package();
         let which = match artifact.kind.as_str() {
             "test" => format!("--test {}", artifact.name),
@@ -100,7 +99,7 @@ impl Part {
         let name = format!("{package}/{}", if which == "--lib" { "lib" } else { &artifact.name });
         let whole = Self {
             program: Some(artifact.executable.clone()),
-            args: test_args.to_vec(),
+            args: Vec::new(),
             folder: artifact.folder.clone(),
             repeat: format!("cargo test --package {package} --all-features {which}"),
             limit: LIMIT,
@@ -110,8 +109,8 @@ impl Part {
         if WHOLE.contains(&&*whole.name) {
             return Ok(vec![whole]);
         }
-        let list = ["--list", "--format", "terse"].map(str::to_owned);
-        let list = step::output(whole.command().args(list).args(test_args).current_dir(&whole.folder))?;
+        let list = ["--list", "--format", "terse"];
+        let list = step::output(whole.command().args(list).current_dir(&whole.folder))?;
         let list = String::from_utf8_lossy(&list).into_owned();
         Ok(list.lines().filter_map(|line| line.strip_suffix(": test")).map(|test| whole.only(test)).collect())
     }
@@ -177,26 +176,25 @@ impl Part {
     }
 }
 
-/// Builds the test programs that `cargo test` runs.
-pub(crate) fn build(root: &Path) -> Result<Vec<Artifact>, Failure> {
+/// Builds the test programs that `cargo test` runs, and lists their tests.
+pub(crate) fn build(root: &Path) -> Result<Vec<Part>, Failure> {
     let built = artifacts::build(root, &["test", "--workspace", "--all-features", "--no-run"], &[])?;
-    Ok(built.into_iter().filter(|artifact| artifact.is_test).collect())
+    let mut parts = Vec::new();
+    for artifact in built.iter().filter(|artifact| artifact.is_test) {
+        parts.extend(Part::of(artifact)?);
+    }
+    Ok(parts)
 }
 
-/// Runs the tests of each program, with `test_args`, and all documentation tests. Those that fail run again, alone.
-/// Returns a line for each that was unsteady.
+/// Runs these tests and all documentation tests. Those that fail run again, alone. Returns a line for each that was
+/// unsteady.
 ///
 /// Prints what a test printed if it failed, and at the end the slowest ones.
 ///
 /// # Errors
 /// When a test failed, after all have run, with the commands that repeat those.
-pub(crate) fn run(
-    root: &Path,
-    programs: &[Artifact],
-    test_args: &[String],
-    unsteady: Unsteady,
-) -> Result<Vec<String>, Failure> {
-    let ended = run_parts(root, programs, test_args, at_once())?;
+pub(crate) fn run(root: &Path, tests: &[Part], unsteady: Unsteady) -> Result<Vec<String>, Failure> {
+    let ended = run_parts(root, tests, at_once())?;
     let count = ended.len();
     let failed: Vec<Ended> = ended.into_iter().filter(|ended| !ended.is_well).collect();
     let (passed, failed) = if failed.len() > MAX_AGAIN {
@@ -222,14 +220,9 @@ pub(crate) fn run(
 }
 
 /// Runs all once beside this many busy loops. Returns the names of those that failed.
-pub(crate) fn failed(
-    root: &Path,
-    programs: &[Artifact],
-    test_args: &[String],
-    busy: usize,
-) -> Result<Vec<String>, Failure> {
+pub(crate) fn failed(root: &Path, tests: &[Part], busy: usize) -> Result<Vec<String>, Failure> {
     // Otherwise the few that run at once would get a tenth of the processors, and a round would take hours.
-    let ended = run_parts(root, programs, test_args, at_once() + busy / 2)?;
+    let ended = run_parts(root, tests, at_once() + busy / 2)?;
     Ok(ended.into_iter().filter(|ended| !ended.is_well).map(|ended| ended.part.name).collect())
 }
 
@@ -258,21 +251,14 @@ fn at_once() -> usize {
     1 + thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn run_parts(
-    root: &Path,
-    programs: &[Artifact],
-    test_args: &[String],
-    at_once: usize,
-) -> Result<Vec<Ended>, Failure> {
-    let mut parts = vec![Part::doctests(root)];
-    for artifact in programs {
-        parts.extend(Part::of(artifact, test_args)?);
-    }
+fn run_parts(root: &Path, tests: &[Part], at_once: usize) -> Result<Vec<Ended>, Failure> {
+    let programs: BTreeSet<_> = tests.iter().map(|test| &test.program).collect();
     println!(
         "{} tests of {} programs, each in a process of its own, and the doctests",
-        parts.len() - 1,
+        tests.len(),
         programs.len()
     );
+    let mut parts = [&[Part::doctests(root)], tests].concat();
     let file = target::dir()?.join(TIMES);
     let mut times = read_times(&file);
     // The longest first: at the end no processor waits for one long part.
@@ -291,10 +277,12 @@ fn run_parts(
     Ok(ended)
 }
 
-/// Whether a part is one of these programs or tests.
+/// Whether a part is one of these programs or tests, or of one of these modules.
 fn is_one_of(names: &[&str], part: &str) -> bool {
-    let program = part.split(' ').next().unwrap_or_default();
-    names.contains(&program) || names.contains(&part)
+    let is_within = |name: &&str| {
+        part.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', ':']))
+    };
+    names.iter().any(is_within)
 }
 
 /// How long each part took the last time, in a file; nothing if there is none.
@@ -428,7 +416,7 @@ mod tests {
             executable: std::env::current_exe().expect("this program"),
         };
         let this = env!("CARGO_MANIFEST_DIR");
-        let parts = Part::of(&artifact("bin", this, "xtask"), &[]).expect("a list");
+        let parts = Part::of(&artifact("bin", this, "xtask")).expect("a list");
         let own = "test_programs::tests::each_test_of_a_program_is_a_part_that_cargo_repeats";
         let part = parts.iter().find(|part| part.name == format!("xtask/xtask {own}")).expect("this test");
         assert_eq!(
@@ -436,15 +424,17 @@ mod tests {
             format!("cargo test --package xtask --all-features --bin xtask -- --exact {own}")
         );
         assert_eq!(part.args, ["--exact", own]);
-        let whole = Part::of(&artifact("test", "/w/examples/block", "root_chroot"), &[]).expect("no list");
+        let whole = Part::of(&artifact("test", "/w/examples/block", "root_chroot")).expect("no list");
         assert_eq!(whole[0].repeat, "cargo test --package block --all-features --test root_chroot");
     }
 
     #[test]
-    fn a_list_has_programs_and_single_tests() {
-        let list = ["a/whole", "a/part slow"];
-        assert!(["a/whole", "a/whole x", "a/part slow"].iter().all(|part| is_one_of(&list, part)));
-        assert!(!["a/whole2 x", "a/part", "a/part slower"].iter().any(|part| is_one_of(&list, part)));
+    fn a_list_has_programs_modules_and_single_tests() {
+        let list = ["a/whole", "a/part slow", "a/part module"];
+        let named = ["a/whole", "a/whole x", "a/part slow", "a/part module::x"];
+        assert!(named.iter().all(|part| is_one_of(&list, part)));
+        let others = ["a/whole2 x", "a/part", "a/part slower", "a/part module2::x"];
+        assert!(!others.iter().any(|part| is_one_of(&list, part)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Messages, details and causes. `xtask/tests/error_mapping.rs` compares the codes with the document.
+//! Messages, details and causes. `xtask/tests/it/error_mapping.rs` compares the codes with the document.
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! A tonic server whose caller names a socket's path as the authority, as grpc-go does.
 
-#[path = "../../tests/raw/mod.rs"]
+#[path = "../../tests/it/raw/mod.rs"]
 mod raw;
 
 use std::io;

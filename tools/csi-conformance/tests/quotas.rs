@@ -2,6 +2,7 @@
 //! the quotas of ext4 and XFS.
 #![cfg(target_os = "linux")]
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! The examples under the kit, on real mounts and devices. Needs root.
 #![cfg(target_os = "linux")]
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use clap::Parser as _;

@@ -3,7 +3,7 @@
 //! server of Kubernetes.
 //!
 //! This crate is never published. A published crate has it as a dev-dependency without a version, which cargo
-//! leaves out of the archive, and its `exclude` leaves out the tests that use it (`xtask/tests/archives.rs`).
+//! leaves out of the archive, and its `exclude` leaves out the tests that use it (`xtask/tests/it/archives.rs`).
 
 pub mod ceph;
 #[cfg(feature = "drivers")]

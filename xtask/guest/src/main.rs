@@ -84,10 +84,10 @@ fn follow_plan(report: &Report) -> Result<()> {
             ["env", settings @ ..] => {
                 environment = settings.iter().filter_map(|setting| setting.split_once('=')).collect();
             }
-            [order @ ("tests" | "told"), suite, seconds, program, part, skipped @ ..] => {
+            [order @ ("tests" | "told"), suite, seconds, program, module, part, skipped @ ..] => {
                 let output =
                     if *order == "told" { report::Output::Always } else { report::Output::OfFailures };
-                let mut tests = tests(program)?;
+                let mut tests = tests(program, module)?;
                 tests.retain(|test| test.contains(part) && !skipped.contains(&test.as_str()));
                 if tests.is_empty() {
                     report.no_tests(suite)?;
@@ -97,7 +97,7 @@ fn follow_plan(report: &Report) -> Result<()> {
                     // does not affect the next one. Mounts and devices of a failed test stay: look at the
                     // first failure.
                     let mut command = Command::new(program);
-                    command.args(["--exact", test, "--test-threads=1", "--nocapture"]);
+                    command.args(["--exact", &format!("{module}{test}"), "--test-threads=1", "--nocapture"]);
                     command.envs(environment.iter().copied());
                     report.run(suite, test, command, limit(seconds)?, output)?;
                 }
@@ -162,9 +162,10 @@ fn set_aside(directory: &str) -> Result<Vec<PathBuf>> {
     Ok(aside)
 }
 
-/// The names of a test program's tests.
-fn tests(program: &str) -> Result<Vec<String>> {
+/// The names of a test program's tests in a module (`name::`, or empty for all), without it.
+fn tests(program: &str, module: &str) -> Result<Vec<String>> {
     let listed = Command::new(program).args(["--list", "--format=terse"]).output()?;
     let listed = String::from_utf8(listed.stdout)?;
-    Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(Into::into).collect())
+    let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+    Ok(names.filter_map(|name| name.strip_prefix(module)).map(Into::into).collect())
 }

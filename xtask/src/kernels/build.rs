@@ -1,6 +1,6 @@
 //! The programs for the machine, linked statically.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::suites::Suite;
@@ -25,10 +25,10 @@ pub(crate) struct Programs {
 
 impl Programs {
     pub(crate) fn of(&self, suite: &Suite) -> Result<&Path, Failure> {
-        let program = self.tests.get(&(suite.package.to_owned(), suite.test.to_owned()));
+        let program = self.tests.get(&(suite.package.to_owned(), suite.program().to_owned()));
         program
             .map(PathBuf::as_path)
-            .ok_or_else(|| Failure::new(format!("{} has no test program {}", suite.package, suite.test)))
+            .ok_or_else(|| Failure::new(format!("{} has no test program {}", suite.package, suite.program())))
     }
 }
 
@@ -47,10 +47,10 @@ pub(crate) fn build(root: &Path, suites: &[Suite]) -> Result<Programs, Failure> 
     packages.dedup();
     for package in packages {
         let mut args = vec!["test", "--no-run", "--package", package, "--all-features"];
-        for suite in suites.iter().filter(|suite| suite.package == package) {
-            match suite.test {
-                "lib" if !args.contains(&"--lib") => args.push("--lib"),
-                "lib" => {}
+        let of_package = suites.iter().filter(|suite| suite.package == package);
+        for program in of_package.map(Suite::program).collect::<BTreeSet<_>>() {
+            match program {
+                "lib" => args.push("--lib"),
                 test => args.extend(["--test", test]),
             }
         }

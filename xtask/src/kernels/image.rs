@@ -96,8 +96,10 @@ pub(crate) fn pack(
         if let Some(root) = newest.get(suite.newest) {
             copy_newest(&mut cpio, root)?;
         }
-        let path = format!("/tests/{}/{}", suite.package, suite.test);
-        cpio.file(&path, &fs::read(programs.of(suite)?)?)?;
+        let path = format!("/tests/{}/{}", suite.package, suite.program());
+        if !cpio.has(&path) {
+            cpio.file(&path, &fs::read(programs.of(suite)?)?)?;
+        }
         plan.push_str(&orders(suite, &path, kernel.version, &sample()));
     }
     cpio.file("plan", plan.as_bytes())?;
@@ -118,9 +120,9 @@ fn orders(suite: &Suite, program: &str, on: Version, sample: &[(&str, String)]) 
     let package = suite.package;
     let test = suite.test;
     let seconds = seconds(suite, sample);
-    let only = suite.only;
+    let (module, only) = (suite.module(), suite.only);
     let order = if suite.prints_output { "told" } else { "tests" };
-    format!("env{settings}\n{order}\t{package}/{test}\t{seconds}\t{program}\t{only}{skipped}\n")
+    format!("env{settings}\n{order}\t{package}/{test}\t{seconds}\t{program}\t{module}\t{only}{skipped}\n")
 }
 
 /// Copies a program, by its name, or any file, by its full path.
@@ -197,9 +199,13 @@ mod tests {
         const SLOW: Skip = Skip::between((6, 1), (6, 2), "slow", "");
         let suite = Suite { package: "p", test: "t", env: &[("A", "1")], skip: &[SLOW], ..SUITE };
         let on = |minor| orders(&suite, "/x", Version::new(6, minor), &[]);
-        assert_eq!(on(1), "env\tA=1\ntests\tp/t\t180\t/x\t\tslow\n");
-        assert_eq!(on(2), "env\tA=1\ntests\tp/t\t180\t/x\t\n");
+        assert_eq!(on(1), "env\tA=1\ntests\tp/t\t180\t/x\t\t\tslow\n");
+        assert_eq!(on(2), "env\tA=1\ntests\tp/t\t180\t/x\t\t\n");
         let larger = orders(&suite, "/x", Version::new(6, 2), &[("A", "9".to_owned())]);
-        assert_eq!(larger, "env\tA=1\tA=9\ntests\tp/t\t1440\t/x\t\n");
+        assert_eq!(larger, "env\tA=1\tA=9\ntests\tp/t\t1440\t/x\t\t\n");
+        let module = Suite { of_program: "all", only: "part", ..suite };
+        assert_eq!(module.program(), "all");
+        let order = orders(&module, "/x", Version::new(6, 2), &[]);
+        assert_eq!(order, "env\tA=1\ntests\tp/t\t180\t/x\tt::\tpart\n");
     }
 }

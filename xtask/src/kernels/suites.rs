@@ -1,4 +1,4 @@
-//! The suites for the emulated machines: one row per test program.
+//! The suites for the emulated machines: one row per test program, or per module of one.
 
 use super::archive::{Flavour, Version};
 
@@ -14,8 +14,10 @@ pub(crate) fn names(groups: Groups) -> impl Iterator<Item = &'static str> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Suite {
     pub(crate) package: &'static str,
-    /// The name of an integration test, or `lib` for the unit tests.
+    /// The name of an integration test or of a module of one, or `lib` for the unit tests.
     pub(crate) test: &'static str,
+    /// The integration test that the module `test` is in. Empty: `test` is one.
+    pub(crate) of_program: &'static str,
     /// Kernel modules; their dependencies are added. List also the modules for which the kernel would call
     /// `modprobe` (character sets, ciphers). A name without a module file is assumed to be built in.
     pub(crate) modules: Groups,
@@ -113,6 +115,16 @@ impl Suite {
         self.in_short.map(|part| Self { only: part, ..*self })
     }
 
+    /// The name of its program.
+    pub(crate) fn program(&self) -> &'static str {
+        if self.of_program.is_empty() { self.test } else { self.of_program }
+    }
+
+    /// What the paths of its tests in the program begin with.
+    pub(crate) fn module(&self) -> String {
+        if self.of_program.is_empty() { String::new() } else { format!("{}::", self.test) }
+    }
+
     /// The tests that are left out on a kernel.
     pub(crate) fn skipped(&self, on: Version) -> impl Iterator<Item = &'static Skip> {
         self.skip.iter().filter(move |skip| (skip.from..skip.before).contains(&on))
@@ -148,6 +160,7 @@ const DM_RULES: &str = "/lib/udev/rules.d/55-dm.rules /lib/udev/rules.d/60-multi
 pub(crate) const SUITE: Suite = Suite {
     package: "",
     test: "",
+    of_program: "",
     modules: &[],
     processors: 1,
     flavour: Flavour::Cloud,
@@ -165,9 +178,18 @@ pub(crate) const SUITE: Suite = Suite {
     skip: &[],
 };
 
-/// A test program of csi-mount.
-const MOUNT: Suite =
-    Suite { package: "csi-mount", modules: &["loop fuse overlay"], files: &[EXT4, COMMANDS], ..SUITE };
+/// Tests of csi-mount, which run on any machine too.
+const MOUNT: Suite = Suite {
+    package: "csi-mount",
+    of_program: ANYWHERE,
+    modules: &["loop fuse overlay"],
+    files: &[EXT4, COMMANDS],
+    ..SUITE
+};
+
+/// The test programs of csi-mount: for any machine, and for these machines only.
+const ANYWHERE: &str = "it";
+const MACHINES: &str = "machines";
 
 /// A suite about other users of a device or mount.
 const USERS: Suite = Suite {
@@ -202,6 +224,7 @@ const SHARED_BLOCKS: &str = "shared_blocks_count_for_the_writer_alone_with_simpl
 
 /// A suite with the project quotas of ext4 and XFS.
 const QUOTAS: Suite = Suite {
+    of_program: MACHINES,
     modules: &["loop overlay xfs quota_v2 crc32c_generic"],
     files: &[EXT4, "mkfs.xfs xfs_io lsattr unshare", COMMANDS],
     processors: 2,
@@ -211,6 +234,7 @@ const QUOTAS: Suite = Suite {
 /// A suite with volumes inside encrypted devices. The ciphers are slow in emulation, so only a sample of the
 /// crashes is tested.
 const LUKS: Suite = Suite {
+    of_program: MACHINES,
     modules: &[
         "loop xfs btrfs crc32c_generic dm_mod dm_crypt ecb xts aes_generic aesni_intel sha256_generic \
              null_blk",
@@ -223,6 +247,7 @@ const LUKS: Suite = Suite {
 
 /// A suite with logical volumes on loop devices.
 const LVM: Suite = Suite {
+    of_program: MACHINES,
     modules: &["loop dm_mod dm_thin_pool dm_snapshot dm_flakey"],
     files: &["lvm thin_check dmsetup env grep sh /bin/sh", EXT4_TOOLS, COMMANDS],
     seconds: 180,
@@ -269,6 +294,7 @@ const SMBD: &str = "ip smbd smbpasswd";
 
 /// A suite with a target on the network of the machine itself.
 const REMOTE: Suite = Suite {
+    of_program: MACHINES,
     modules: &[REMOTE_DISK, NVMET_TCP],
     files: &[EXT4_TOOLS, XFS, "ip nvme", COMMANDS],
     seconds: 180,
@@ -367,6 +393,7 @@ const REMOTE_FC: Suite = Suite {
 /// It waits for a stopped server most of the time.
 const HANG_NFS: Suite = Suite {
     test: "hang_nfs",
+    of_program: MACHINES,
     modules: &[NFS],
     files: &["ip"],
     seconds: 180,
@@ -391,6 +418,7 @@ const CEPH: Suite = Suite {
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
         test: "lib",
+        of_program: "",
         only: "needs_root::",
         skip: &[Skip::between(
             (0, 0),
@@ -431,6 +459,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "races", env: &[("CSI_TEST_ROUNDS", "4")], processors: 2, ..MOUNT },
     Suite {
         test: "hang",
+        of_program: "",
         skip: &[Skip::everywhere(
             "a_thousand_calls_leave_one_helper_process_and_no_thread",
             "the other tests make the same calls once",
@@ -500,7 +529,7 @@ pub(crate) const SUITES: &[Suite] = &[
         ..MOUNT
     },
     // It takes a minute and a half in emulation, and depends little on the kernel.
-    Suite { test: "format_memory", in_gate: InGate::Nothing, ..DEVICES },
+    Suite { test: "format_memory", of_program: "", in_gate: InGate::Nothing, ..DEVICES },
     Suite {
         test: "exchanged_node",
         modules: LUKS.modules,
@@ -550,9 +579,10 @@ pub(crate) const SUITES: &[Suite] = &[
         ..DEVICES
     },
     Suite { test: "quotas", in_short: Some("two_tenants"), ..QUOTAS },
-    Suite { test: "quotas_refused", ..QUOTAS },
+    Suite { test: "quotas_refused", of_program: ANYWHERE, ..QUOTAS },
     Suite {
         test: "quotas_btrfs",
+        of_program: ANYWHERE,
         modules: &["loop btrfs crc32c_generic"],
         files: &[BTRFS, COMMANDS],
         seconds: 300,
@@ -569,6 +599,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         package: "csi-conformance",
         test: "quotas",
+        of_program: "",
         modules: &["loop overlay xfs quota_v2 btrfs crc32c_generic"],
         files: &[EXT4, BTRFS, "mkfs.xfs xfs_io lsattr unshare", COMMANDS],
         seconds: 600,
@@ -583,6 +614,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         package: "local",
         test: "on_lvm",
+        of_program: "",
         modules: &[
             "loop dm_mod dm_thin_pool dm_snapshot dm_crypt ecb xts aes_generic aesni_intel sha256_generic",
         ],
@@ -595,6 +627,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         package: "local",
         test: "sanity",
+        of_program: "",
         files: &["lvm thin_check dmsetup blkdiscard csi-sanity sh /bin/sh", EXT4_TOOLS, COMMANDS],
         seconds: 1800,
         in_gate: InGate::OnRequest,
@@ -630,12 +663,18 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "flow_shared", ..FLOWS },
     Suite { test: "flow_fuse", ..FLOWS },
     Suite { test: "flow_fuse_daemons", ..FLOWS },
-    Suite { test: "fuse_memory", ..FLOWS },
+    Suite { test: "fuse_memory", of_program: MACHINES, ..FLOWS },
     Suite { test: "fuse_device", ..FLOWS },
     Suite { test: "fuse_mounter", ..FLOWS },
-    Suite { package: "csi-core", test: "root_flow_fuse", only: "memory_limit", ..FLOWS },
+    Suite {
+        package: "csi-core",
+        test: "root_flow_fuse",
+        of_program: ANYWHERE,
+        only: "memory_limit",
+        ..FLOWS
+    },
     Suite { test: "flow_ephemeral", env: &[("CSI_TEST_ROUNDS", "100")], ..FLOWS },
-    Suite { test: "endurance", env: &[("CSI_TEST_ROUNDS", "200")], ..MOUNT },
+    Suite { test: "endurance", of_program: "", env: &[("CSI_TEST_ROUNDS", "200")], ..MOUNT },
     Suite {
         test: "crash",
         only: "of_a_",
@@ -680,6 +719,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         test: "real_disks",
+        of_program: MACHINES,
         in_short: Some(""),
         modules: &["loop sd_mod scsi_debug dm_multipath dm_round_robin configfs nvme_loop"],
         files: &[EXT4, "dmsetup"],
@@ -706,7 +746,7 @@ pub(crate) const SUITES: &[Suite] = &[
         ..REMOTE
     },
     Suite { test: "remote_nvme_crash", env: &[("CSI_CRASH_POINTS", "24")], seconds: 300, ..REMOTE },
-    Suite { package: "nvme-tcp", test: "on_nvmet", seconds: 900, ..REMOTE },
+    Suite { package: "nvme-tcp", test: "on_nvmet", of_program: "", seconds: 900, ..REMOTE },
     Suite { test: "remote_iscsi", in_short: Some("a_volume_lives"), ..REMOTE_ISCSI },
     // Since 6.7 errors can be set for one disk of `scsi_debug`.
     Suite {
@@ -739,7 +779,14 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "remote_storage", modules: &[REMOTE_DISK, LIO, NVMET_TCP], ..REMOTE_ISCSI },
     Suite { test: "remote_iscsi_crash", env: &[("CSI_CRASH_POINTS", "12")], seconds: 300, ..ISCSI_MULTIPATH },
     // The kit takes ten minutes. In the gate `on_nvmet` runs it on the same node plugin.
-    Suite { package: "iscsi", test: "on_lio", seconds: 900, in_gate: InGate::Nothing, ..REMOTE_ISCSI },
+    Suite {
+        package: "iscsi",
+        test: "on_lio",
+        of_program: "",
+        seconds: 900,
+        in_gate: InGate::Nothing,
+        ..REMOTE_ISCSI
+    },
     Suite { test: "remote_multipath", ..MULTIPATH },
     Suite { test: "remote_multipath", ..RDMA_MULTIPATH },
     Suite { test: "remote_iscsi_multipath", ..ISCSI_MULTIPATH },
@@ -760,7 +807,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { only: "hard", ..HANG_NFS },
     Suite { only: "soft", ..HANG_NFS },
-    Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
+    Suite { package: "csi-core", test: "root_encryption_mapped", of_program: "", ..LUKS },
     Suite {
         package: "nfs",
         test: "mounted",
@@ -786,8 +833,14 @@ pub(crate) const SUITES: &[Suite] = &[
         ..SUITE
     },
     Suite { test: "by_kernel", ..CEPH },
-    Suite { package: "csi-mount", test: "remote_rbd", ..CEPH },
-    Suite { package: "csi-mount", test: "remote_rbd_crash", env: &[("CSI_CRASH_POINTS", "12")], ..CEPH },
+    Suite { package: "csi-mount", test: "remote_rbd", of_program: MACHINES, ..CEPH },
+    Suite {
+        package: "csi-mount",
+        test: "remote_rbd_crash",
+        of_program: MACHINES,
+        env: &[("CSI_CRASH_POINTS", "12")],
+        ..CEPH
+    },
 ];
 
 #[cfg(test)]
@@ -802,17 +855,31 @@ mod tests {
     /// kernel changes.
     const ASKS_NO_KERNEL: [&str; 4] = ["fake_disks", "luks_format", "machine_simulated", "power_loss"];
 
+    /// The tests of csi-mount: each file that is a program, or a module of one.
+    fn tests_of_csi_mount() -> impl Iterator<Item = (String, &'static str)> {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../csi-mount/tests");
+        ["", ANYWHERE, MACHINES].into_iter().flat_map(move |program| {
+            let entries = std::fs::read_dir(tests.join(program)).expect("csi-mount has tests");
+            let files = entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file());
+            let name = |path: std::path::PathBuf| {
+                path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+            };
+            files.map(name).filter(|name| name != "main").map(move |name| (name, program))
+        })
+    }
+
     #[test]
-    fn every_test_program_of_csi_mount_runs_there() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../csi-mount/tests");
-        for entry in std::fs::read_dir(folder).expect("csi-mount has tests") {
-            let path = entry.expect("an entry").path();
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    fn every_test_of_csi_mount_runs_there() {
+        let mut count = 0;
+        for (name, program) in tests_of_csi_mount() {
+            count += 1;
             if ASKS_NO_KERNEL.contains(&&*name) {
                 continue;
             }
-            let has_row = SUITES.iter().any(|suite| suite.package == "csi-mount" && suite.test == name);
-            assert!(has_row || path.is_dir(), "{name} has no row: it runs on no kernel but this machine's");
+            let is_row = |suite: &Suite| suite.test == name && suite.of_program == program;
+            let has_row = SUITES.iter().any(|suite| suite.package == "csi-mount" && is_row(suite));
+            assert!(has_row, "{program} {name} has no row: it runs on no kernel but this machine's");
         }
+        assert!(count > 70, "{count}");
     }
 }

@@ -1,0 +1,6 @@
+//! A driver as a process of its own.
+
+mod program;
+
+mod canary_formats;
+mod ends;

@@ -1,0 +1,598 @@
+//! A disk that two nodes have, each with a name of its own: what one of them has taken over, the other one cannot write.
+//! Over iSCSI and NVMe.
+//!
+//! The tests run where `cargo xtask test --kernels` provides the modules and open-iscsi, and not with `cargo test` alone.
+//! `CSI_TEST_ROUNDS` sets how often a disk is taken over from a node that writes.
+
+use std::fs;
+use std::hash::{BuildHasher as _, DefaultHasher, Hasher as _, RandomState};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::devices;
+use crate::devices::{MIB, eventually, run};
+use crate::iscsi_target::{ADDRESSES, set_address};
+use crate::stepper::{Job, Points, Programs, do_job};
+use crate::two_nodes;
+use crate::two_nodes::{Aligned, IscsiDisk, NvmeDisk, SharedDisk, direct};
+use csi_mount::flow::block::{MountCopies, StagePlan};
+use csi_mount::internal::reservation::{Change, change, registrations};
+use csi_mount::reservation::{Fencing, ReservationKey, WriteRight};
+use csi_mount::{BlockDevice, ErrorKind, Filesystem, Host, OwnedPath, Owner};
+
+/// The key of a generation, and the same after a takeover.
+fn keys(generation: u32) -> [u64; 2] {
+    let key = key(generation).to_string();
+    let number = u64::from_str_radix(&key[2..], 16).unwrap();
+    [number, number | 1 << 48]
+}
+
+fn key(generation: u32) -> ReservationKey {
+    ReservationKey::new("cluster", generation)
+}
+
+fn reserve(disk: &Path, generation: u32) -> csi_mount::Result<()> {
+    Host::kernel().block().reserve(disk, key(generation), Fencing::Required)
+}
+
+fn release(disk: &Path) {
+    Host::kernel().block().release(disk).unwrap();
+}
+
+fn right(disk: &Path, generation: u32) -> WriteRight {
+    Host::kernel().block().write_right(disk, key(generation)).unwrap()
+}
+
+/// Checks what is registered, in any order, and with which key the disk is reserved for those that are.
+fn assert_registered(disk: &Path, mut keys: Vec<u64>, holder: Option<u64>) {
+    const TYPES: [u64; 3] = [0, 3, 5];
+    let found = registrations(&BlockDevice::open(disk).unwrap()).unwrap();
+    let mut registered = found.keys[..found.count as usize].to_vec();
+    registered.sort_unstable();
+    keys.sort_unstable();
+    assert_eq!((registered, (found.kind != 0).then_some(found.holder)), (keys, holder));
+    assert!(TYPES.contains(&found.kind), "{found:?}");
+}
+
+fn refused(result: csi_mount::Result<()>) -> String {
+    let error = result.unwrap_err();
+    println!("{error}");
+    assert_eq!(error.kind(), ErrorKind::Reserved, "{error}");
+    error.to_string()
+}
+
+fn write(disk: &Path, byte: u8, offset: u64) -> std::io::Result<()> {
+    direct(disk).write_all_at(Aligned::new(byte).bytes(), offset)
+}
+
+fn writes_on_their_way(disk: &Path) -> u64 {
+    let name = disk.file_name().unwrap().to_str().unwrap();
+    let text = fs::read_to_string(format!("/sys/block/{name}/inflight")).unwrap();
+    text.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// What PREEMPT and a takeover of ours (PREEMPT_ABORT) do with a write that the target has and whose own disk does not
+/// answer. The first one returns at once, and the write arrives afterwards. The second one returns when the write has
+/// ended.
+fn what_is_on_its_way(storage: &dyn SharedDisk) {
+    let [a, b] = storage.nodes();
+    let devices = [&a, &b].map(|disk| BlockDevice::open(disk).unwrap());
+    for is_ours in [false, true] {
+        let mut arrived = 0;
+        for attempt in 0..20 {
+            let offset = (1 + attempt) * MIB + if is_ours { 30 * MIB } else { 0 };
+            reserve(&a, 1).unwrap();
+            if !is_ours {
+                assert!(change(&devices[1], Change::Register(keys(2)[1])).unwrap());
+            }
+            storage.suspend();
+            let [resumed, returned] = std::thread::scope(|scope| {
+                scope.spawn(|| println!("the write: {:?}", write(&a, 7, offset)));
+                eventually("a write is on its way", || (writes_on_their_way(&a) > 0).then_some(()));
+                // It can be on its way to the target still, which then refuses it: the next attempt is another chance.
+                std::thread::sleep(Duration::from_millis(50 * attempt));
+                let takeover = scope.spawn(|| {
+                    if is_ours {
+                        reserve(&b, 2).unwrap();
+                    } else {
+                        assert!(change(&devices[1], Change::Preempt(keys(2)[1], keys(1)[0])).unwrap());
+                    }
+                    Instant::now()
+                });
+                let end = Instant::now() + Duration::from_secs(if is_ours { 1 } else { 60 });
+                while !takeover.is_finished() && Instant::now() < end {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                let resumed = Instant::now();
+                storage.resume();
+                [resumed, takeover.join().unwrap()]
+            });
+            let has_arrived = storage.read(offset, 1)[0] == 7;
+            assert_registered(&b, vec![keys(2)[1]], Some(keys(2)[1]));
+            change(&devices[1], Change::Unregister).unwrap();
+            if !has_arrived {
+                continue;
+            }
+            println!(
+                "ours: {is_ours}; the takeover returned before the write arrived: {}",
+                returned < resumed
+            );
+            assert_eq!(
+                returned < resumed,
+                !is_ours,
+                "the disk answered {resumed:?}, the takeover {returned:?}"
+            );
+            arrived += 1;
+            if arrived == 2 {
+                break;
+            }
+        }
+        assert_eq!(arrived, 2, "no write was at the target");
+    }
+}
+
+/// The blocks in which one node writes while the other one takes over.
+const BLOCKS: u64 = 1024;
+
+/// Writes blocks that no two writes have in common, until the other node has taken over, and tries some more.
+fn write_until_taken(disk: &Path, seed: u64, written: &AtomicU64, is_taken: &AtomicBool) {
+    let file = direct(disk);
+    let mut number = seed << 32;
+    let mut write = || {
+        number += 1;
+        let mut content = [0; 4096];
+        content[..8].copy_from_slice(&number.to_le_bytes());
+        file.write_all_at(Aligned::with(&content).bytes(), number * 7919 % BLOCKS * 4096)
+    };
+    while !is_taken.load(Ordering::SeqCst) {
+        if write().is_ok() {
+            written.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    for _ in 0..4 {
+        write().expect_err("the other node has the disk");
+    }
+}
+
+/// One node writes, the other one takes the disk over at a random moment: not one of the later writes arrives.
+fn no_later_write_arrives(storage: &dyn SharedDisk) {
+    let rounds = std::env::var("CSI_TEST_ROUNDS").map_or(100, |rounds| rounds.parse::<u32>().unwrap());
+    let nodes = storage.nodes();
+    reserve(&nodes[0], 1).unwrap();
+    let mut in_all = 0;
+    for round in 0..rounds {
+        let generation = round + 2;
+        let [loser, winner] = [round, round + 1].map(|node| &nodes[node as usize % 2]);
+        let written = &AtomicU64::new(0);
+        let is_taken = &AtomicBool::new(false);
+        let random = RandomState::new().build_hasher().finish();
+        let at_takeover = std::thread::scope(|scope| {
+            for writer in 0..3 {
+                let seed = u64::from(generation) * 3 + writer;
+                scope.spawn(move || write_until_taken(loser, seed, written, is_taken));
+            }
+            let moment = random % 40;
+            eventually("the node writes", || (written.load(Ordering::SeqCst) > moment).then_some(()));
+            std::thread::sleep(Duration::from_micros(random % 3000));
+            let taken = reserve(winner, generation);
+            let at_takeover = storage.read(0, BLOCKS as usize);
+            is_taken.store(true, Ordering::SeqCst);
+            taken.unwrap();
+            write(winner, generation as u8, 40 * MIB).unwrap();
+            at_takeover
+        });
+        assert!(
+            storage.read(0, BLOCKS as usize) == at_takeover,
+            "a write arrived after the takeover {round}"
+        );
+        assert_eq!(storage.read(40 * MIB, 1)[0], generation as u8);
+        assert_registered(winner, vec![keys(generation)[1]], Some(keys(generation)[1]));
+        in_all += written.load(Ordering::SeqCst);
+        // The node that lost the disk tries again, and others can read it.
+        refused(reserve(loser, generation - 1));
+        assert_eq!(right(loser, generation - 1), WriteRight::Lost(generation));
+        direct(loser).read_exact_at(Aligned::new(0).bytes_mut(), 0).unwrap();
+        assert_registered(winner, vec![keys(generation)[1]], Some(keys(generation)[1]));
+    }
+    println!("{rounds} takeovers in {in_all} writes");
+}
+
+/// The nodes' networks: one of them is cut, as by a switch.
+fn a_node_that_comes_back_writes_nothing(storage: &dyn SharedDisk) {
+    let [a, b] = storage.nodes();
+    reserve(&a, 1).unwrap();
+    for round in 0..2 {
+        let generation = 2 * round + 1;
+        let offset = (u64::from(generation) * 10) * MIB;
+        write(&a, 1, offset).unwrap();
+        let at_takeover = std::thread::scope(|scope| {
+            set_address(ADDRESSES[0], false);
+            let writers = [0; 4].map(|_| scope.spawn(|| write(&a, 2, offset)));
+            eventually("writes wait for the network", || (writes_on_their_way(&a) > 0).then_some(()));
+            reserve(&b, generation + 1).unwrap();
+            write(&b, 3, offset + MIB).unwrap();
+            let at_takeover = storage.read(offset, 512);
+            set_address(ADDRESSES[0], true);
+            for writer in writers {
+                writer.join().unwrap().expect_err("the other node has the disk");
+            }
+            at_takeover
+        });
+        assert_eq!([at_takeover[0], at_takeover[256 * 4096]], [1, 3]);
+        assert!(storage.read(offset, 512) == at_takeover, "a write arrived after the takeover");
+        reserve(&a, generation + 2).unwrap();
+    }
+}
+
+/// A number that changes with any byte that the target has.
+fn content(storage: &dyn SharedDisk) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for mebibyte in 0..two_nodes::SIZE {
+        hasher.write(&storage.read(mebibyte * MIB, 256));
+    }
+    hasher.finish()
+}
+
+/// A node's view of the volume: its staging directory.
+struct Node<'d> {
+    disk: &'d Path,
+    staging: OwnedPath,
+}
+
+impl<'d> Node<'d> {
+    fn new(disk: &'d Path, directory: &Path, name: &str) -> Self {
+        let staging = OwnedPath::new(directory.join(name), Owner::new("fence.example.org", "volume"));
+        Self { disk, staging }
+    }
+
+    fn stage(&self, generation: u32) -> csi_mount::Result<()> {
+        let plan = StagePlan::new(Filesystem::Ext4).reserve(key(generation), Fencing::Required);
+        Host::kernel().block().stage(self.disk, &self.staging, &plan).map(drop)
+    }
+
+    fn file(&self, name: impl std::fmt::Display) -> PathBuf {
+        self.staging.path().join(format!("file-{name}"))
+    }
+
+    fn write(&self, name: impl std::fmt::Display, content: &str) -> std::io::Result<()> {
+        let mut file = fs::File::create(self.file(name))?;
+        file.write_all(content.as_bytes())?;
+        file.sync_all()
+    }
+
+    fn unstage(&self) {
+        Host::kernel().block().unstage(&self.staging, Some(self.disk), MountCopies::Kept).unwrap();
+        release(self.disk);
+    }
+}
+
+/// A node has the filesystem mounted and writes files. The other node takes it over, writes, and lets go of it again. The
+/// first node is told, and nothing that it had in memory arrives.
+fn a_filesystem_changes_hands(storage: &dyn SharedDisk) {
+    let disks = storage.nodes();
+    let directory = tempfile::tempdir().unwrap();
+    let [a, b] = [0, 1].map(|node| Node::new(&disks[node], directory.path(), &node.to_string()));
+    a.stage(1).unwrap();
+    a.stage(1).unwrap();
+    assert_registered(&disks[1], vec![keys(1)[0]], Some(keys(1)[0]));
+    let synced = &AtomicU64::new(0);
+    let is_taken = &AtomicBool::new(false);
+    let known = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut failed = 0;
+            for number in 0.. {
+                match a.write(number, &number.to_string()) {
+                    Ok(()) if failed == 0 => synced.store(number, Ordering::SeqCst),
+                    Ok(()) => {}
+                    Err(_) => failed += 1,
+                }
+                if failed > 3 && is_taken.load(Ordering::SeqCst) {
+                    break;
+                }
+            }
+        });
+        eventually("the node writes", || (synced.load(Ordering::SeqCst) > 5).then_some(()));
+        let known = synced.load(Ordering::SeqCst);
+        let staged = b.stage(2);
+        is_taken.store(true, Ordering::SeqCst);
+        staged.unwrap();
+        known
+    });
+    for number in 0..=known {
+        assert_eq!(fs::read_to_string(b.file(number)).unwrap(), number.to_string());
+    }
+    b.write("of-b", "written by b").unwrap();
+    b.stage(2).unwrap();
+    b.unstage();
+    // The key stays: the other node is mounted still.
+    assert_registered(&disks[0], vec![keys(2)[1]], Some(keys(2)[1]));
+    let let_go = content(storage);
+
+    let _ = a.write("late", "late");
+    assert_eq!(right(&disks[0], 1), WriteRight::Lost(2));
+    let text = refused(a.stage(1));
+    assert!(text.contains("generation 2") && text.contains("is shut down"), "{text}");
+    a.write("later", "later").expect_err("its filesystem is shut down");
+    refused(a.stage(1));
+    a.unstage();
+    refused(a.stage(1));
+    assert!(content(storage) == let_go, "a write arrived after the takeover");
+    assert_registered(&disks[0], vec![keys(2)[1]], Some(keys(2)[1]));
+
+    a.stage(3).unwrap();
+    assert_eq!(fs::read_to_string(a.file("of-b")).unwrap(), "written by b");
+    assert!(!a.file("late").exists() && !a.file("later").exists());
+    a.unstage();
+    run("e2fsck", &["-fn", disks[0].to_str().unwrap()]);
+}
+
+/// A volume that moves without a takeover is free in between.
+fn an_orderly_move_leaves_nothing(storage: &dyn SharedDisk) {
+    let disks = storage.nodes();
+    let directory = tempfile::tempdir().unwrap();
+    let [a, b] = [0, 1].map(|node| Node::new(&disks[node], directory.path(), &node.to_string()));
+    for (node, generation) in [(&a, 1), (&b, 2), (&a, 3)] {
+        node.stage(generation).unwrap();
+        node.write(generation, "content").unwrap();
+        assert_eq!(right(node.disk, generation), WriteRight::Reserved);
+        node.unstage();
+        assert_registered(node.disk, vec![], None);
+        release(node.disk);
+        assert_eq!(right(node.disk, generation), WriteRight::NotReserved);
+    }
+    // The volume was given to another node and back, and nothing was staged there.
+    a.stage(3).unwrap();
+    a.stage(5).unwrap();
+    assert_registered(&disks[1], vec![keys(5)[0]], Some(keys(5)[0]));
+    a.write("again", "content").unwrap();
+
+    // The target loses its registrations, or an operator removes them.
+    assert!(change(&BlockDevice::open(&disks[0]).unwrap(), Change::Unregister).unwrap());
+    assert_eq!(right(&disks[0], 5), WriteRight::NotReserved);
+    assert!(refused(a.stage(5)).contains("not registered any more"));
+    a.write("fenced", "content").expect_err("its filesystem is shut down");
+    assert_registered(&disks[1], vec![], None);
+    a.unstage();
+    a.stage(5).unwrap();
+    assert!(a.file("again").exists() && !a.file("fenced").exists());
+    a.unstage();
+    assert_registered(&disks[1], vec![], None);
+}
+
+/// What another program or cluster has registered stays as it is, and nothing is written.
+fn foreign_keys_are_left_alone(storage: &dyn SharedDisk) {
+    let disks = storage.nodes();
+    let [first, second] = [0, 1].map(|node| BlockDevice::open(&disks[node]).unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let a = Node::new(&disks[0], directory.path(), "a");
+    let before = content(storage);
+    let other_cluster = u64::from_str_radix(&ReservationKey::new("another", 1).to_string()[2..], 16).unwrap();
+    for foreign in [0xabc, other_cluster] {
+        for is_reserved in [false, true] {
+            assert!(change(&second, Change::Register(foreign)).unwrap());
+            if is_reserved {
+                assert!(change(&second, Change::Reserve(foreign)).unwrap());
+            }
+            let holder = is_reserved.then_some(foreign);
+            for fencing in [Fencing::Required, Fencing::IfSupported] {
+                let reserved = Host::kernel().block().reserve(&disks[0], key(9), fencing);
+                assert!(refused(reserved).contains(&format!("{foreign:x}")));
+            }
+            refused(a.stage(9));
+            release(&disks[0]);
+            assert_registered(&disks[0], vec![foreign], holder);
+            change(&second, Change::Unregister).unwrap();
+        }
+    }
+    assert!(content(storage) == before, "something was written");
+    // A node that registers late, with a generation that is over.
+    reserve(&disks[0], 2).unwrap();
+    assert!(change(&second, Change::Register(keys(1)[0])).unwrap());
+    assert_eq!(right(&disks[0], 2), WriteRight::Reserved);
+    reserve(&disks[0], 2).unwrap();
+    assert_registered(&disks[0], vec![keys(2)[1]], Some(keys(2)[1]));
+    // When it tries again, it learns it, and registers no more.
+    refused(reserve(&disks[1], 1));
+    assert_registered(&disks[0], vec![keys(2)[1]], Some(keys(2)[1]));
+    drop(first);
+}
+
+/// The commands of docs/fencing.md, of programs that are not ours: they see the same, and remove what stayed.
+/// A host of NVMe that is registered cannot register again; `from` is the node with which the operator removes.
+fn an_operator_sees_and_removes_it(
+    storage: &dyn SharedDisk,
+    see: &[&str],
+    from: usize,
+    remove: [&[&str]; 2],
+) {
+    let [a, b] = storage.nodes();
+    let run = |disk: &Path, words: &[&str]| run(words[0], &[&words[1..], &[disk.to_str().unwrap()]].concat());
+    reserve(&a, 1).unwrap();
+    reserve(&b, 2).unwrap();
+    release(&b);
+    // The other node would be told first that its registration is gone (UNIT ATTENTION).
+    let seen = run(&b, see).to_lowercase();
+    println!("{seen}");
+    assert!(
+        seen.contains(&format!("{:x}", keys(2)[1])) && !seen.contains(&format!("{:x}", keys(1)[0])),
+        "{seen}"
+    );
+    assert_registered(&a, vec![keys(2)[1]], Some(keys(2)[1]));
+    let node = &storage.nodes()[from];
+    remove.into_iter().for_each(|words| drop(run(node, words)));
+    assert_registered(&a, vec![], None);
+    write(&a, 1, 0).unwrap();
+}
+
+/// A takeover that is killed before each of its system calls leaves the volume neither without protection nor locked.
+fn a_killed_takeover_converges(storage: &dyn SharedDisk, test: &str) {
+    let [a, b] = storage.nodes();
+    let devices = [&a, &b].map(|disk| BlockDevice::open(disk).unwrap());
+    let words = ["reserve", b.to_str().unwrap(), "2"];
+    let job = Job { programs: Programs::Followed, test, words: &words };
+    let mut points = Points::with_continuations(60, 3);
+    loop {
+        for device in &devices {
+            change(device, Change::Unregister).unwrap();
+        }
+        assert_registered(&a, vec![], None);
+        reserve(&a, 1).unwrap();
+        let continuation = points.continuation();
+        let end = job.kill_before_change(points.call());
+        // What the killed process began can still be on its way.
+        let found = eventually("the disk answers", || registrations(&devices[0]).ok());
+        let registered = &found.keys[..found.count as usize];
+        println!("{registered:x?}, then {continuation}");
+        if write(&a, 1, 0).is_err() {
+            assert!(registered.contains(&keys(2)[1]), "nothing keeps the first node out");
+        }
+        match continuation {
+            0 => {
+                eventually("the takeover is repeated", || reserve(&b, 2).ok());
+                assert_registered(&a, vec![keys(2)[1]], Some(keys(2)[1]));
+                write(&a, 2, 0).expect_err("the other node has the disk");
+                write(&b, 2, 0).unwrap();
+                refused(reserve(&a, 1));
+            }
+            1 => {
+                eventually("the volume goes back", || reserve(&a, 3).ok());
+                write(&a, 3, 0).unwrap();
+                write(&b, 3, 0).expect_err("the first node has the disk again");
+                refused(reserve(&b, 2));
+            }
+            _ => {
+                release(&b);
+                eventually("the volume goes back", || reserve(&a, 3).ok());
+                write(&a, 3, 0).unwrap();
+                write(&b, 3, 0).expect_err("the first node has the disk again");
+            }
+        }
+        if let Some(swept) = points.step(end) {
+            println!("killed at {} points of {} changes", swept.points(), swept.calls);
+            assert!(swept.points() > 8 && swept.killed.iter().all(|count| *count > 0), "{:?}", swept.killed);
+            return;
+        }
+    }
+}
+
+/// Runs the job if this process is the one that is killed.
+fn run_killed() {
+    do_job(|words| {
+        let ["reserve", disk, generation] = words else { panic!("{words:?}") };
+        reserve(Path::new(disk), generation.parse().unwrap())
+    });
+}
+
+#[test]
+fn iscsi_ends_what_is_on_its_way() {
+    what_is_on_its_way(&IscsiDisk::new());
+}
+
+#[test]
+fn nvme_ends_what_is_on_its_way() {
+    what_is_on_its_way(&NvmeDisk::new());
+}
+
+#[test]
+fn no_later_write_arrives_over_iscsi() {
+    no_later_write_arrives(&IscsiDisk::new());
+}
+
+#[test]
+fn no_later_write_arrives_over_nvme() {
+    no_later_write_arrives(&NvmeDisk::new());
+}
+
+#[test]
+fn an_iscsi_node_that_comes_back_writes_nothing() {
+    a_node_that_comes_back_writes_nothing(&IscsiDisk::new());
+}
+
+#[test]
+fn a_filesystem_changes_hands_over_iscsi() {
+    a_filesystem_changes_hands(&IscsiDisk::new());
+}
+
+#[test]
+fn a_filesystem_changes_hands_over_nvme() {
+    a_filesystem_changes_hands(&NvmeDisk::new());
+}
+
+#[test]
+fn an_orderly_move_over_iscsi_leaves_nothing() {
+    an_orderly_move_leaves_nothing(&IscsiDisk::new());
+}
+
+#[test]
+fn an_orderly_move_over_nvme_leaves_nothing() {
+    an_orderly_move_leaves_nothing(&NvmeDisk::new());
+}
+
+#[test]
+fn foreign_keys_are_left_alone_over_iscsi() {
+    foreign_keys_are_left_alone(&IscsiDisk::new());
+}
+
+#[test]
+fn foreign_keys_are_left_alone_over_nvme() {
+    foreign_keys_are_left_alone(&NvmeDisk::new());
+}
+
+#[test]
+fn an_operator_sees_and_removes_it_over_iscsi() {
+    an_operator_sees_and_removes_it(
+        &IscsiDisk::new(),
+        &["sg_persist", "--in", "--read-full-status"],
+        1,
+        [
+            &["sg_persist", "--out", "--register-ignore", "--param-sark=1"],
+            &["sg_persist", "--out", "--clear", "--param-rk=1"],
+        ],
+    );
+}
+
+#[test]
+fn an_operator_sees_and_removes_it_over_nvme() {
+    an_operator_sees_and_removes_it(
+        &NvmeDisk::new(),
+        &["nvme", "resv-report", "--eds"],
+        0,
+        [&["nvme", "resv-register", "--nrkey=1"], &["nvme", "resv-release", "--crkey=1", "--rrela=1"]],
+    );
+}
+
+#[test]
+fn a_killed_takeover_converges_over_iscsi() {
+    run_killed();
+    a_killed_takeover_converges(
+        &IscsiDisk::new(),
+        "remote_reservations::a_killed_takeover_converges_over_iscsi",
+    );
+}
+
+#[test]
+fn a_killed_takeover_converges_over_nvme() {
+    run_killed();
+    a_killed_takeover_converges(
+        &NvmeDisk::new(),
+        "remote_reservations::a_killed_takeover_converges_over_nvme",
+    );
+}
+
+/// A target without reservations, and a device that has none.
+#[test]
+fn a_device_without_reservations_is_used_only_if_that_is_allowed() {
+    let image = devices::Image::new(300);
+    let block = Host::kernel();
+    let block = block.block();
+    let error = block.reserve(image.path(), key(1), Fencing::Required).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    for fencing in [Fencing::IfSupported, Fencing::Off] {
+        block.reserve(image.path(), key(1), fencing).unwrap();
+    }
+    assert_eq!(right(image.path(), 1), WriteRight::Unsupported);
+    release(image.path());
+}

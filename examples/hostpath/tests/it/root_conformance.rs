@@ -1,0 +1,187 @@
+//! The driver under the conformance kit: all tests on filesystems and raw devices, images and directories;
+//! without each feature; and with other settings. Needs root.
+#![cfg(target_os = "linux")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::support::life::Life;
+use crate::support::requests::wanted;
+use crate::support::{MIB, Run, in_private, rounds};
+use clap::ValueEnum as _;
+use csi_conformance::{Kit, Report, Verdict};
+use hostpath::Feature;
+use tokio::task::JoinSet;
+
+/// The number of drivers that run at the same time.
+const AT_ONCE: usize = 4;
+
+/// A run of the kit against its own driver.
+struct Case {
+    name: &'static str,
+    flags: Vec<String>,
+    kit: fn(&Run) -> Kit,
+    /// With a second node, and with a volume that lost its image.
+    in_company: bool,
+}
+
+impl Case {
+    fn new(name: &'static str, flags: &[&str], kit: fn(&Run) -> Kit) -> Self {
+        Self { name, flags: flags.iter().map(|flag| (*flag).to_owned()).collect(), kit, in_company: false }
+    }
+
+    async fn conforms(self) -> Report {
+        // The data is in memory, because the speed of the disk is not tested here.
+        let run = Run::on_tmpfs(64 << 30);
+        let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
+        let _driver = run.start(&flags).await;
+        let mut kit = (self.kit)(&run);
+        let other = if self.in_company { Some(run.start_node("node-2", &flags).await) } else { None };
+        if let Some(node) = &other {
+            let unwell = Life::new(&run, wanted("unwell", None, MIB)).await.unwrap();
+            std::fs::remove_file(run.stored("volumes", &unwell.id, "image")).unwrap();
+            kit = kit.second_node(node.endpoint()).unhealthy_volume(unwell.id);
+        }
+        let report = kit.run().await.unwrap();
+        println!("{}: {}", self.name, report.summary());
+        report.assert_ok();
+        run.assert_clean();
+        report
+    }
+}
+
+/// Runs all cases, `AT_ONCE` at a time. Returns the passed tests of each run, by the run's name. A failed
+/// run does not stop the others.
+async fn all(cases: Vec<Case>) -> BTreeMap<&'static str, BTreeSet<String>> {
+    let mut running = JoinSet::new();
+    let mut passed = BTreeMap::new();
+    let mut failed = None;
+    let mut left = cases.into_iter();
+    loop {
+        while running.len() < AT_ONCE
+            && let Some(case) = left.next()
+        {
+            running.spawn(async move { (case.name, case.conforms().await) });
+        }
+        match running.join_next().await {
+            Some(Ok((name, report))) => drop(passed.insert(name, passed_in(&report))),
+            Some(Err(error)) => failed = Some(error),
+            None => break,
+        }
+    }
+    // The panic of the failed run says what it was.
+    assert!(failed.is_none(), "a run failed");
+    passed
+}
+
+fn passed_in(report: &Report) -> BTreeSet<String> {
+    let passed = report.entries.iter().filter(|entry| entry.verdict == Verdict::Passed);
+    passed.map(|entry| entry.test.id.clone()).collect()
+}
+
+fn images(run: &Run) -> Kit {
+    let kit = run.kit().enforces_size().mount_flags(["noatime", "nodev"]);
+    kit.ephemeral([("kind", "image"), ("size", "320Mi")].into_iter().collect())
+}
+
+fn directories(run: &Run) -> Kit {
+    run.kit_without_filesystem().ephemeral([("kind", "directory")].into_iter().collect())
+}
+
+/// Tests of the kit that no run of this driver passes, and the reason.
+const NOT_FOR_IT: &[(&str, &str)] = &[];
+
+#[test]
+fn every_test_of_the_kit_passes_in_one_of_the_runs() {
+    in_private(async || {
+        let among_others = [
+            "--peer=node-2",
+            "--pool=small=64Mi",
+            "--pool=large=32Gi,zone=a",
+            "--topology=zone=a",
+            "--attach-limit=4",
+        ];
+        let passed = all(vec![
+            Case::new("images", &[], images),
+            Case::new("directories", &["--kind=directory"], directories),
+            Case::new(
+                "offline expansion, blocks of one size",
+                &["--expansion=offline", "--block-metadata=fixed"],
+                Run::kit,
+            ),
+            Case {
+                in_company: true,
+                ..Case::new("two nodes, pools, a limit, a volume unwell", &among_others, Run::kit)
+            },
+            Case::new("nothing staged", &["--without=stage,snapshot-metadata"], directories),
+        ])
+        .await;
+        let all: BTreeSet<String> =
+            Kit::new("/csi.sock".parse().unwrap()).tests().into_iter().map(|test| test.id).collect();
+        let ever: BTreeSet<String> = passed.values().flatten().cloned().collect();
+        let never: Vec<&str> = all.difference(&ever).map(String::as_str).collect();
+        let excused: Vec<&str> = NOT_FOR_IT.iter().map(|(id, _)| *id).collect();
+        assert_eq!(never, excused, "tests that no run passed");
+        println!("{} tests, each passed in one run at least", all.len());
+    });
+}
+
+/// Without `--kind` and a filesystem the use of a volume decides what it is: a directory for several nodes, else an
+/// image.
+#[test]
+fn the_use_of_a_volume_decides_its_kind() {
+    in_private(async || {
+        let kit = |run: &Run| run.kit_without_filesystem().only("create-volume").only("get-capacity");
+        all(vec![Case::new("the use decides", &[], kit)]).await;
+    });
+}
+
+/// The tests that show most about a driver without a feature: what it reports about itself, that it refuses
+/// what it does not offer, and a volume's life and use. With `CSI_TEST_ROUNDS` set, all tests of the kit.
+fn in_short(kit: Kit) -> Kit {
+    match rounds(0) {
+        0 => ["identity", "fields.not-offered", "sequences", "create-volume.same", "node-use"]
+            .into_iter()
+            .fold(kit, Kit::only),
+        _ => kit,
+    }
+}
+
+/// Runs the cases, one of which is called "all". No other case passes a test that "all" does not pass.
+async fn nothing_else_changes(cases: Vec<Case>) {
+    let count = cases.len();
+    let passed = all(cases).await;
+    assert_eq!(passed.len(), count);
+    // Without staging there are no raw devices. Only then the tests for unsupported capabilities have
+    // something to ask for.
+    let only_then = ["create-volume.unsupported", "get-capacity.no-room-for-unsupported"];
+    for (name, tests) in &passed {
+        let more: Vec<_> =
+            tests.difference(&passed["all"]).filter(|test| !only_then.contains(&test.as_str())).collect();
+        assert!(more.is_empty(), "{name}: {more:?}");
+    }
+}
+
+/// Nothing else changes: the tests of the missing feature are not run, and no other test fails.
+#[test]
+fn each_feature_can_be_left_out() {
+    in_private(async || {
+        let names = Feature::value_variants().iter().filter_map(Feature::to_possible_value);
+        // The names are leaked because a case needs them as static strings.
+        let names: Vec<&'static str> = names.map(|value| &*value.get_name().to_owned().leak()).collect();
+        // Without staging there are no images.
+        let of_images: Vec<&'static str> = names.iter().copied().filter(|name| *name != "stage").collect();
+        let directory = |name: &'static str, off: &str| {
+            let without = format!("--without=snapshot-metadata,{off}");
+            Case::new(name, &["--kind=directory", &without], |run| in_short(directories(run)))
+        };
+        let image = |name: &'static str, off: &str| {
+            Case::new(name, &[&format!("--without={off}")], |run| in_short(images(run)))
+        };
+        let mut cases = vec![directory("all", "snapshot-metadata")];
+        cases.extend(names.iter().map(|name| directory(name, name)));
+        nothing_else_changes(cases).await;
+        let mut cases = vec![Case::new("all", &[], |run| in_short(images(run)))];
+        cases.extend(of_images.iter().map(|name| image(name, name)));
+        nothing_else_changes(cases).await;
+    });
+}
