@@ -8,10 +8,12 @@ use std::time::Duration;
 use csi_core::types::Name;
 use csi_core::{ControllerService, Expansion, NodeService, Plugin, VolumeId};
 use csi_proto::v1;
+use prost::Message as _;
 use tonic::Code;
 
 use crate::common::*;
 use crate::driver::{TestDriver, id, plugin};
+use crate::raw::{Raw, head};
 
 // spec: timeouts.retry-continues, timeouts.only-the-opposite-cancels
 #[tokio::test]
@@ -55,6 +57,22 @@ async fn a_caller_that_gives_up_leaves_the_operation_to_the_retry() {
 
     driver.release(1);
     served.call(unstage("v")).await.expect("the volume is free again");
+}
+
+/// A plugin that stood still, or whose node has no time for it, reads a call after its caller has gone on to another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_was_given_up_before_it_began_is_not_begun() {
+    let driver = Arc::new(TestDriver::default());
+    let served = Served::start(plugin(&driver)).await;
+    let mut caller = Raw::open(served.endpoint.path()).await;
+    let late = (head("/csi.v1.Node/NodeStageVolume"), stage("v").encode_to_vec());
+    for _ in 0..100 {
+        caller.call_and_give_up(&late.0, &late.1).await;
+        caller.call(&head("/csi.v1.Identity/Probe"), &[]).await.unwrap();
+    }
+    assert_eq!(driver.begun.load(Ordering::SeqCst), 0);
+    caller.call(&late.0, &late.1).await.unwrap();
+    assert_eq!(driver.begun.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]

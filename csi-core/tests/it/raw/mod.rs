@@ -13,6 +13,8 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
+/// The payload of RST_STREAM: CANCEL.
+const CANCEL: [u8; 4] = [0, 0, 0, 8];
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// Indexed fields: the method and the scheme.
@@ -39,12 +41,8 @@ impl Raw {
     }
 
     async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
-        frame.extend_from_slice(&[kind, flags]);
-        frame.extend_from_slice(&stream.to_be_bytes());
-        frame.extend_from_slice(payload);
         // A server that closed the connection gave its reason before; the reader finds it.
-        drop(self.stream.write_all(&frame).await);
+        drop(self.stream.write_all(&frame(kind, flags, stream, payload)).await);
     }
 
     async fn receive(&mut self) -> Result<(u8, u8, u32, Vec<u8>), String> {
@@ -90,16 +88,21 @@ impl Raw {
     pub async fn give_up(&mut self, block: &[u8], calls: u32) {
         let mut bytes = Vec::new();
         for _ in 0..calls {
-            let stream = self.next.to_be_bytes();
-            for (kind, flags, payload) in [(HEADERS, END_HEADERS, block), (RST_STREAM, 0, &[0, 0, 0, 8])] {
-                bytes.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
-                bytes.extend_from_slice(&[kind, flags]);
-                bytes.extend_from_slice(&stream);
-                bytes.extend_from_slice(payload);
-            }
+            bytes.extend(frame(HEADERS, END_HEADERS, self.next, block));
+            bytes.extend(frame(RST_STREAM, 0, self.next, &CANCEL));
             self.next += 2;
         }
         self.stream.write_all(&bytes).await.unwrap();
+    }
+
+    /// Makes a unary call and gives it up, all of it in one write.
+    pub async fn call_and_give_up(&mut self, block: &[u8], message: &[u8]) {
+        let data = [&[0], &(message.len() as u32).to_be_bytes()[..], message].concat();
+        let frames: [(u8, u8, &[u8]); 3] =
+            [(HEADERS, END_HEADERS, block), (DATA, END_STREAM, &data), (RST_STREAM, 0, &CANCEL)];
+        let frames = frames.map(|(kind, flags, payload)| frame(kind, flags, self.next, payload));
+        self.next += 2;
+        self.stream.write_all(&frames.concat()).await.unwrap();
     }
 
     async fn answer(&mut self, stream: u32) -> Result<Vec<u8>, String> {
@@ -126,6 +129,14 @@ impl Raw {
             }
         }
     }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend_from_slice(&[kind, flags]);
+    frame.extend_from_slice(&stream.to_be_bytes());
+    frame.extend_from_slice(payload);
+    frame
 }
 
 fn value(headers: &[Header], name: &str) -> String {

@@ -3,24 +3,26 @@
 
 use std::time::Duration;
 
-use crate::proxy;
-use crate::proxy::{Fault, fault};
-use crate::support::*;
 use csi_conformance::{Kit, Soak, SoakReport};
 use csi_core::Rpc;
 use tonic::Status;
 
-async fn soaked(fault: Fault) -> SoakReport {
-    let places = Places::new();
+use crate::memory::Memory;
+use crate::proxy::{self, fault};
+use crate::support::*;
+
+async fn soaked(places: &Places) -> SoakReport {
     let kit = Kit::new(places.endpoint("csi.sock")).size(1 << 20).deadline(Duration::from_secs(30));
     let kit = kit.mutable_parameters([("iops", "100")].into_iter().collect());
     let soak = Soak::new(Duration::from_secs(3)).clients(3);
-    proxy::faulty(&places, fault, kit.soak(soak, std::future::pending())).await.unwrap()
+    kit.soak(soak, std::future::pending()).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_driver_that_does_all_right_is_all_well() {
-    let report = soaked(fault(|rpc, bytes, behind| async move { behind.call(rpc, bytes).await })).await;
+    let places = Places::new();
+    let plugin = Memory::directories(places.of("volumes")).plugin();
+    let report = with_plugin(plugin, &places.endpoint("csi.sock"), soaked(&places)).await;
     let text = report.to_string();
     assert!(report.is_ok(), "{text}");
     for rpc in
@@ -39,7 +41,8 @@ async fn what_fails_and_what_is_left_is_told_and_ends_it() {
             _ => behind.call(rpc, bytes).await,
         }
     });
-    let report = soaked(stays).await;
+    let places = Places::new();
+    let report = proxy::faulty(&places, stays, soaked(&places)).await;
     let text = report.to_string();
     assert!(!report.is_ok(), "{text}");
     assert!(
