@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use csi_conformance::{Kit, Pairs, Report};
+use csi_core::Plugin;
+
 use crate::faults;
 use crate::faults::{Driver, Mutant, Remains};
 use crate::inline;
@@ -17,8 +20,6 @@ use crate::memory;
 use crate::memory::Memory;
 use crate::proxy;
 use crate::support::*;
-use csi_conformance::{Kit, Pairs, Report};
-use csi_core::Plugin;
 
 /// The deadline of a call. A fault is found when the kit has repeated a call for this long, so it is short.
 const SHORT: Duration = Duration::from_secs(4);
@@ -31,6 +32,7 @@ fn plugins(driver: Driver, places: &Places) -> (Plugin, Plugin) {
         Driver::Directories => Memory::directories(places.of("volumes")),
         Driver::Images => Memory::images(places.of("volumes")),
         Driver::Filesystems => Memory::filesystems(places.of("volumes")),
+        Driver::TwoKinds => Memory::two_kinds(places.of("volumes")),
         Driver::Inline => {
             return (inline::plugin(), inline::plugin());
         }
@@ -40,7 +42,7 @@ fn plugins(driver: Driver, places: &Places) -> (Plugin, Plugin) {
 
 fn kit(driver: Driver, kit: Kit, places: &Places, deadline: Duration) -> Kit {
     let size = match driver {
-        Driver::Filesystems => 16 << 20,
+        Driver::Filesystems | Driver::TwoKinds => 16 << 20,
         // A fault creates devices of half the size, and 1 MiB is the least.
         Driver::Images => 2 << 20,
         Driver::Directories | Driver::Inline => 1 << 20,
@@ -157,6 +159,12 @@ fn drivers_that_are_unusual_and_right_pass() {
 fn a_driver_with_large_volumes_passes() {
     passes(faults::unusual::has_volumes_of(64 << 20), Driver::Filesystems, None);
     passes(faults::unusual::has_volumes_of(1 << 30), Driver::Filesystems, Some("contents"));
+}
+
+/// What one kind of volume lacks, the other can have.
+#[test]
+fn a_driver_with_two_kinds_of_volumes_passes() {
+    passes(faults::none(), Driver::TwoKinds, None);
 }
 
 /// That a pool is full says nothing about a rule.

@@ -41,6 +41,7 @@ pub(crate) enum Driver {
     Directories,
     Images,
     Filesystems,
+    TwoKinds,
     Inline,
 }
 

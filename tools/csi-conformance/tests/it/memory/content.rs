@@ -11,6 +11,8 @@ pub(super) enum Storage {
     Images,
     /// With a filesystem on each image.
     Filesystems,
+    /// The same, or the image itself. Each of the two kinds lacks a mode that the other has.
+    TwoKinds,
 }
 
 impl Storage {
@@ -24,7 +26,7 @@ impl Storage {
                     fs::copy(entry.path(), path.join(entry.file_name()))?;
                 }
             }
-            Self::Images | Self::Filesystems => {
+            Self::Images | Self::Filesystems | Self::TwoKinds => {
                 if let Some(from) = from {
                     fs::copy(from, path)?;
                 }

@@ -19,7 +19,7 @@ use csi_core::controller::{
     AttachLimit, Capacity, ControllerModifyVolume, ControllerModifyVolumeRequest,
     ControllerPublishVolumeRequest, CreateRecord, GetCapacity, GetCapacityRequest,
 };
-use csi_core::types::{ContentSource, NodeId, Place, Snapshot, Topology, VolumeGroupSnapshot};
+use csi_core::types::{AccessMode, ContentSource, NodeId, Place, Snapshot, Topology, VolumeGroupSnapshot};
 use csi_core::*;
 
 const MIB: u64 = 1 << 20;
@@ -76,6 +76,10 @@ impl Memory {
         Self::new(root, Storage::Filesystems)
     }
 
+    pub(crate) fn two_kinds(root: PathBuf) -> Self {
+        Self::new(root, Storage::TwoKinds)
+    }
+
     fn new(root: PathBuf, storage: Storage) -> Self {
         let mut state = State::default();
         let volume = Volume::new(VolumeId::new(UNWELL).unwrap(), *SIZES.start()).accessible_from(zone());
@@ -121,7 +125,7 @@ impl Memory {
                 .controller(controller.publish_readonly())
                 .snapshot_metadata(memory.clone())
                 .node(BlockNode::service(memory).single_node_multi_writer()),
-            Storage::Filesystems => plugin
+            Storage::Filesystems | Storage::TwoKinds => plugin
                 .controller(controller.publish_readonly())
                 .node(BlockNode::service(memory).single_node_multi_writer()),
         }
@@ -129,7 +133,10 @@ impl Memory {
 
     /// A mounted ext4 grows only with CAP_SYS_RESOURCE.
     fn expansion(&self) -> Expansion {
-        if self.storage == Storage::Filesystems { Expansion::Offline } else { Expansion::Online }
+        match self.storage {
+            Storage::Filesystems | Storage::TwoKinds => Expansion::Offline,
+            Storage::Directories | Storage::Images => Expansion::Online,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -169,7 +176,13 @@ impl Controller for Memory {
     }
 
     fn supports(&self, capability: &VolumeCapability) -> bool {
-        capability.is_mount() == (self.storage != Storage::Images) && !capability.access_mode.is_multi_node()
+        let mode = capability.access_mode;
+        let is_kind = match (self.storage, capability.is_mount()) {
+            (Storage::TwoKinds, true) => mode != AccessMode::SingleNodeReaderOnly,
+            (Storage::TwoKinds, false) => mode != AccessMode::SingleNodeMultiWriter,
+            (storage, is_mount) => is_mount == (storage != Storage::Images),
+        };
+        is_kind && !mode.is_multi_node()
     }
 }
 
