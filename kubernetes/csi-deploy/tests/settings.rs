@@ -2,8 +2,13 @@
 
 mod support;
 
-use csi_deploy::{Driver, Options, manifests};
+use std::collections::BTreeSet;
+
+use csi_deploy::{Driver, FusePods, Options, manifests};
 use csi_proto::ControllerCapability;
+use csi_proto::v1::PluginCapability;
+use csi_proto::v1::plugin_capability::service::Type as PluginService;
+use csi_proto::v1::plugin_capability::{Service, Type};
 use serde_json::{Value, json};
 
 fn options() -> Options {
@@ -116,4 +121,36 @@ fn only_the_drivers_container_has_the_credentials() {
         made.notes().last().map(String::as_str),
         Some("the driver's pods start when these exist in the namespace cloud-csi: Secret cloud")
     );
+}
+
+/// The second driver's name ends in what names of the first one's objects end in.
+#[test]
+fn two_drivers_in_one_namespace_share_no_object() {
+    let service = Service { r#type: PluginService::SnapshotMetadataService as i32 };
+    let service = PluginCapability { r#type: Some(Type::Service(service)) };
+    let names = |driver: &str| -> BTreeSet<String> {
+        let driver = Driver::new(driver)
+            .with_plugin(&[service])
+            .with_controller([ControllerCapability::CreateDeleteVolume, ControllerCapability::ListVolumes])
+            .with_node([]);
+        let mut options = options();
+        options.fuse_pods = Some(FusePods::PerNode);
+        options.storage_class = vec!["files".parse().expect("a class")];
+        options.service_monitor = true;
+        options.metrics_from = vec!["monitoring".to_owned()];
+        options.snapshot_metadata_secret = Some("certificate".to_owned());
+        options.secret = vec!["node-stage=cloud-csi/key".parse().expect("a secret")];
+        let objects = support::objects(&manifests(&driver, &options).expect("manifests").single());
+        let name = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]);
+        // The user names these two.
+        let is_made = |object: &&Value| object["kind"] != "Namespace" && object["kind"] != "StorageClass";
+        objects.iter().filter(is_made).map(name).collect()
+    };
+    let first = names("cloud.example.org");
+    let ends = ["controller", "node", "fuse", "metrics", "secrets", "snapshot.metadata", "volume.creations"];
+    for end in ends {
+        let second = names(&format!("cloud.example.org.{end}"));
+        let shared: Vec<_> = first.intersection(&second).collect();
+        assert!(shared.is_empty() && second.len() > 10, "{end}: {shared:?} of {second:?}");
+    }
 }
