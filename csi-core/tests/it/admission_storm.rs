@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::*;
-use crate::driver::{Method, TestDriver, plugin};
 use csi_core::client::{Client, VolumeUse};
 use csi_core::controller::Published;
 use csi_core::*;
 use tonic::Code;
+
+use crate::common::*;
+use crate::driver::{Method, TestDriver, plugin};
 
 const CLIENTS: u64 = 64;
 const VOLUMES: u64 = 100;

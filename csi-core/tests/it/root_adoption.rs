@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::common::{Served, block_capability, map, mount_capability, mount_with, refused, stats};
-use crate::private::{Disk, on_tmpfs};
 use csi_core::client::VolumeUse;
 use csi_core::mount::flow::shared::SharedSource;
 use csi_core::mount::mounts;
@@ -17,6 +15,9 @@ use csi_core::*;
 use csi_proto::v1;
 use tonic::Code;
 use v1::volume_capability::MountVolume;
+
+use crate::common::{Served, block_capability, map, mount_capability, mount_with, refused, stats};
+use crate::private::{Disk, on_tmpfs};
 
 const DRIVER: &str = "old.csi.example.org";
 

@@ -9,14 +9,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::common::{Served, map, mount_capability, refused, stats};
-use crate::log;
-use crate::private::{Disk, on_tmpfs};
 use csi_core::client::VolumeUse;
 use csi_core::mount::internal::flow::block::{self, MountCopies};
 use csi_core::*;
 use csi_proto::v1;
 use tonic::{Code, Status};
+
+use crate::common::{Served, map, mount_capability, refused, stats};
+use crate::log;
+use crate::private::{Disk, on_tmpfs};
 
 /// A node with disks at LUNs, as links `lunN` in a directory, and what the driver was asked to detach.
 struct Luns {

@@ -2,12 +2,13 @@
 //! devices are published. Needs root. `root_encryption_mapped.rs` has the tests that need a device mapper.
 #![cfg(all(feature = "luks", target_os = "linux"))]
 
-use crate::common::refused;
-use crate::encrypted::{KEY, Volume, block, mount};
-use crate::private::on_tmpfs;
 use csi_mount::LoopOptions;
 use csi_mount::internal::LoopDevice;
 use tonic::Code;
+
+use crate::common::refused;
+use crate::encrypted::{KEY, Volume, block, mount};
+use crate::private::on_tmpfs;
 
 #[test]
 fn without_a_key_nothing_is_begun() {

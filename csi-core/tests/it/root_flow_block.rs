@@ -9,9 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common;
-use crate::common::{Served, map, mount_capability, mount_with, refused};
-use crate::private::{Disk, on_tmpfs};
 use csi_core::client::VolumeUse;
 use csi_core::mount::internal::LoopDevice;
 use csi_core::mount::internal::flow::block::{self, StagePlan};
@@ -20,6 +17,10 @@ use csi_core::*;
 use csi_proto::v1;
 use tonic::Code;
 use v1::volume_capability::MountVolume;
+
+use crate::common;
+use crate::common::{Served, map, mount_capability, mount_with, refused};
+use crate::private::{Disk, on_tmpfs};
 
 /// One disk, which the driver attaches and detaches.
 struct OneDisk {

@@ -6,14 +6,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::common::{Served, block_capability, mount_capability, mount_with, refused};
-use crate::private::on_tmpfs;
 use csi_core::mount::flow::ephemeral::Content;
 use csi_core::node::NodePublishVolumeRequest;
 use csi_core::*;
 use csi_proto::v1;
 use tonic::Code;
 use v1::volume_capability::MountVolume;
+
+use crate::common::{Served, block_capability, mount_capability, mount_with, refused};
+use crate::private::on_tmpfs;
 
 /// The content of the volumes.
 #[derive(Default)]

@@ -10,10 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{Served, eventually, map, mount_with, refused};
-use crate::daemons::{NoDaemons, daemons, signal};
-use crate::foreign;
-use crate::private::on_tmpfs;
 use csi_core::client::VolumeUse;
 use csi_core::mount::flow::fuse::{FuseDaemon, Mounter, MounterServer};
 use csi_core::mount::{Mount, MountOptions, Target};
@@ -23,6 +19,11 @@ use csi_proto::v1;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use tonic::Code;
 use v1::volume_capability::MountVolume;
+
+use crate::common::{Served, eventually, map, mount_with, refused};
+use crate::daemons::{NoDaemons, daemons, signal};
+use crate::foreign;
+use crate::private::on_tmpfs;
 
 const AT: &str = "ROOT_FLOW_FUSE_AT";
 /// The variable with the path of a file that the daemon writes when it ends, before it hangs.

@@ -5,15 +5,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::common::{Served, map, mount_capability, mount_with, refused};
-use crate::foreign;
-use crate::private::on_tmpfs;
 use csi_core::client::VolumeUse;
 use csi_core::mount::{MountOptions, flow::shared::SharedSource};
 use csi_core::*;
 use csi_proto::v1;
 use tonic::Code;
 use v1::volume_capability::MountVolume;
+
+use crate::common::{Served, map, mount_capability, mount_with, refused};
+use crate::foreign;
+use crate::private::on_tmpfs;
 
 /// A volume is a tmpfs of the size that its secret gives.
 struct Memories;

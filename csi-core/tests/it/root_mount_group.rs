@@ -6,8 +6,6 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::common::{Served, map, mount_with, refused};
-use crate::private::on_tmpfs;
 use csi_core::client::VolumeUse;
 use csi_core::node_plugins::{FilesystemOptions, MountGroup};
 use csi_core::*;
@@ -16,6 +14,9 @@ use csi_mount::{Filesystem, IdMap, LoopOptions};
 use csi_proto::v1;
 use tonic::Code;
 use v1::volume_capability::MountVolume;
+
+use crate::common::{Served, map, mount_with, refused};
+use crate::private::on_tmpfs;
 
 const GROUP: u32 = 2000;
 

@@ -5,14 +5,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::common::{Served, mount_capability, refused};
-use crate::private::on_tmpfs;
 use csi_core::client::VolumeUse;
 use csi_core::mount::flow::{ephemeral::Content, shared::SharedSource};
 use csi_core::mount::{Mount, Target, mounts, unmount};
 use csi_core::node::NodePublishVolumeRequest;
 use csi_core::*;
 use tonic::Code;
+
+use crate::common::{Served, mount_capability, refused};
+use crate::private::on_tmpfs;
 
 /// Volumes of three kinds, with any id.
 struct Volumes(PathBuf);

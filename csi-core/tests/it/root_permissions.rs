@@ -5,8 +5,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::common::{Served, map, mount_capability, mount_with, refused};
-use crate::private::on_tmpfs;
 use csi_core::client::VolumeUse;
 use csi_core::mount::flow::{fuse::FuseDaemon, shared::SharedSource};
 use csi_core::mount::{MountOptions, testing::SimulatedNode};
@@ -16,6 +14,9 @@ use csi_core::*;
 use csi_proto::v1;
 use tonic::Code;
 use v1::volume_capability::MountVolume;
+
+use crate::common::{Served, map, mount_capability, mount_with, refused};
+use crate::private::on_tmpfs;
 
 const WRITER: i32 = 1;
 const READERS: i32 = 3;

@@ -5,13 +5,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::common::{Served, block_capability, mount_with};
-use crate::private::{Disk, on_tmpfs};
 use csi_core::client::VolumeUse;
 use csi_core::*;
 use csi_proto::v1;
 use tonic::Code;
 use v1::volume_capability::MountVolume;
+
+use crate::common::{Served, block_capability, mount_with};
+use crate::private::{Disk, on_tmpfs};
 
 /// A driver with one directory for a volume.
 struct OneDirectory(PathBuf);

@@ -7,9 +7,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use crate::private::on_tmpfs;
 use csi_core::Error;
 use csi_core::records::Records;
+
+use crate::private::on_tmpfs;
 
 /// So long that a record is larger than what ext4 and XFS keep in the inode.
 const NAME: &str = "a-node-with-a-name-that-is-as-long-as-they-are-in-a-cloud-with-regions-and-zones";

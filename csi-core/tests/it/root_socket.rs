@@ -5,14 +5,15 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::common::{PATIENCE, eventually};
-use crate::driver;
-use crate::private::on_tmpfs;
 use csi_core::mount::{Bind, Target};
 use csi_core::server::{Registration, ServeError};
 use csi_core::{Endpoint, Plugin};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+use crate::common::{PATIENCE, eventually};
+use crate::driver;
+use crate::private::on_tmpfs;
 
 /// Makes a directory of the node, and shows it in the container.
 fn mounted(place: &Path, name: &str) {

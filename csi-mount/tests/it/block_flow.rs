@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::devices::{EndOfWork, Image, MIB, put_node, refused, run, that_can_fail, with_image};
 use csi_mount::internal::flow::block::{
     FilesystemOrigin, StageCheck, StagePlan, VolumeUsage, device_of, expand, publish, stage, unpublish,
     unstage, usage,
@@ -21,6 +20,8 @@ use csi_mount::{
     LoopOptions, MountAttributes, MountOptions, MountState, Outcome, Removed, Target, Unmounted,
 };
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::devices::{EndOfWork, Image, MIB, put_node, refused, run, that_can_fail, with_image};
 
 fn is_free(path: &Path) -> bool {
     BlockDevice::open(path).unwrap().in_use().unwrap() == DeviceUse::Free

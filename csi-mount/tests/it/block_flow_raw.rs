@@ -4,7 +4,6 @@ use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-use crate::devices::{Image, MIB, refused, run, with_image};
 use csi_mount::internal::flow::block::{
     StagePlan, VolumeUsage, device_of, expand, publish, publish_device, stage, unpublish, unstage, usage,
 };
@@ -15,6 +14,8 @@ use csi_mount::{
     OwnedPath, Owner, Removed, Target, Unmounted,
 };
 use nix::mount::{MsFlags, mount, umount};
+
+use crate::devices::{Image, MIB, refused, run, with_image};
 
 fn unstaged(image: &Image) -> csi_mount::Result<Unmounted> {
     unstage(&image.target("staging"), Some(image.path()))

@@ -8,9 +8,10 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use csi_mount::{ErrorKind, Frozen, Mount, copy_file, data_ranges, thaw, unmount};
+
 use crate::devices::{Image, MIB, refused, run};
 use crate::mount_support::{sandbox, target};
-use csi_mount::{ErrorKind, Frozen, Mount, copy_file, data_ranges, thaw, unmount};
 
 /// Makes a file of 8 MiB that has data only at 1 MiB and at its end.
 fn sparse(path: &Path) {

@@ -9,14 +9,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::devices::{EndOfWork, Image, refused, run};
-use crate::mount_support::*;
 use csi_mount::flow::shared::{SharedSource, open};
 use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, MountOptions, Removed, Root, Target};
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, XattrFlags, inotify, linkat, mkdirat, openat, renameat_with,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::devices::{EndOfWork, Image, refused, run};
+use crate::mount_support::*;
 
 const SPARSE: u64 = 8 << 20;
 

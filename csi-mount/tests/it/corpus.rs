@@ -9,14 +9,15 @@ use std::os::unix::fs::FileExt as _;
 use std::process::Command;
 use std::sync::Mutex;
 
-use crate::corpus_images;
-use crate::corpus_images::{Base, Change};
-use crate::devices;
-use crate::devices::{Image, MIB};
 use csi_mount::internal::flow::block::{StagePlan, stage};
 use csi_mount::internal::{DeviceQuestions as _, Probe, mount_state};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{ErrorKind, Filesystem, MountState, Target};
+
+use crate::corpus_images;
+use crate::corpus_images::{Base, Change};
+use crate::devices;
+use crate::devices::{Image, MIB};
 
 /// A result of the prober or of libblkid, in common terms.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,16 +7,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::devices::{Image, MIB, detach_when_let_go, put_node, run};
-use crate::matrix::sweep::{assert_points, kill_steps};
-use crate::matrix::{Level, Place, Step, Volume};
-use crate::mount_support::{eventually, sandbox};
-use crate::stepper::{End, Kill, Points, Programs, do_job};
 use csi_mount::internal::flow::block::{
     StagePlan, expand, publish, publish_device, stage, unpublish, unstage,
 };
 use csi_mount::internal::{DeviceQuestions as _, Feature, Format, LoopDevice, Probe, without_features};
 use csi_mount::{BlockDevice, DeviceAccess, DeviceUse, Filesystem, MountAttributes, Target};
+
+use crate::devices::{Image, MIB, detach_when_let_go, put_node, run};
+use crate::matrix::sweep::{assert_points, kill_steps};
+use crate::matrix::{Level, Place, Step, Volume};
+use crate::mount_support::{eventually, sandbox};
+use crate::stepper::{End, Kill, Points, Programs, do_job};
 
 /// What is written to a device that has data.
 const DATA: &str = "kept";

@@ -10,16 +10,17 @@ use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use csi_mount::internal::DeviceQuestions as _;
+use csi_mount::internal::flow::ephemeral::{self, Content, EphemeralPlan};
+use csi_mount::internal::flow::shared::{self, SharedSource};
+use csi_mount::{Bind, DeviceUse, MountAttributes, Target, unmount};
+
 use crate::devices::{Image, put_node, run};
 use crate::fuse_support::lost_server;
 use crate::matrix::sweep::{STEP_DIES, assert_points, kill_steps};
 use crate::matrix::{Level, Place, Step, Volume};
 use crate::mount_support::{eventually, layers, sandbox};
 use crate::stepper::do_job;
-use csi_mount::internal::DeviceQuestions as _;
-use csi_mount::internal::flow::ephemeral::{self, Content, EphemeralPlan};
-use csi_mount::internal::flow::shared::{self, SharedSource};
-use csi_mount::{Bind, DeviceUse, MountAttributes, Target, unmount};
 
 fn job(words: &[&str]) -> csi_mount::Result<()> {
     let [flow, step, source, staging, target] = words else { panic!("{words:?}") };

@@ -7,15 +7,16 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use csi_mount::internal::flow::fuse::{self, FuseDaemon};
+use csi_mount::internal::health;
+use csi_mount::{MountAttributes, MountHealth, Target};
+use nix::sys::signal::{Signal, kill};
+
 use crate::fuse_support::{PATIENCE, answering_daemon, daemon_processes, lost_server, the_daemon};
 use crate::matrix::sweep::{STEP_DIES, assert_points, kill_steps};
 use crate::matrix::{Level, Place, Step, Volume};
 use crate::mount_support::{eventually, layers, sandbox};
 use crate::stepper::{Job, Kill, Programs, do_job};
-use csi_mount::internal::flow::fuse::{self, FuseDaemon};
-use csi_mount::internal::health;
-use csi_mount::{MountAttributes, MountHealth, Target};
-use nix::sys::signal::{Signal, kill};
 
 const DAEMON_AT: &str = "CRASH_FUSE_DAEMON_AT";
 

@@ -6,9 +6,6 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::devices;
-use crate::devices::{Image, MIB, refused, run, run_when_let_go};
-use crate::mount_support::{sandbox, target};
 use csi_mount::internal::flow::block::{
     FilesystemOrigin, MountCopies, StagePlan, publish as publish_filesystem, publish_device, stage,
     unpublish, unstage, unstage_with,
@@ -21,6 +18,10 @@ use csi_mount::{
     BlockDevice, CheckLimits, DeviceAccess, DeviceUse, ErrorKind, Filesystem, Frozen, KernelVersion, Mount,
     MountAttributes, MountHealth, MountOptions, MountState, Outcome, Target, Unmounted, unmount,
 };
+
+use crate::devices;
+use crate::devices::{Image, MIB, refused, run, run_when_let_go};
+use crate::mount_support::{sandbox, target};
 
 /// A use of a device. It ends when this value is dropped.
 struct Use(Option<Box<dyn FnOnce()>>);

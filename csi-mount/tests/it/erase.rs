@@ -3,11 +3,12 @@
 use std::fs::OpenOptions;
 use std::time::{Duration, Instant};
 
-use crate::devices;
-use crate::devices::{Image, MIB, refused};
 use csi_mount::internal::{EraseOptions, LoopDevice, erase};
 use csi_mount::lvm::EraseMode;
 use csi_mount::{Error, ErrorKind, LoopOptions};
+
+use crate::devices;
+use crate::devices::{Image, MIB, refused};
 
 /// An image that is full of data.
 fn full(mebibytes: u64) -> Image {

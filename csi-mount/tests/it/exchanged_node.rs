@@ -5,12 +5,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use crate::devices::{Image, put_node};
 use csi_mount::internal::{CheckPolicy, DeviceQuestions as _, Format, Probe, check, grow_unmounted};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, CheckLimits, Error, Filesystem, Luks, LuksKey, LuksPbkdf, Mount, Result, Target, unmount,
 };
+
+use crate::devices::{Image, put_node};
 
 const JOB: &str = "CSI_MOUNT_EXCHANGE_JOB";
 

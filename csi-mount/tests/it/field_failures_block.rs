@@ -15,7 +15,6 @@ use std::os::unix::fs::symlink;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::devices::{Image, MIB, put_node, refused, run, that_can_fail, wait, with_image};
 use csi_mount::internal::flow::block::{StageCheck, StagePlan, stage, unstage};
 use csi_mount::internal::{CheckPolicy, DeviceQuestions as _, Format, LoopDevice, Probe, check, mount_state};
 use csi_mount::testing::private_mount_namespace;
@@ -24,6 +23,8 @@ use csi_mount::{
     Host, KernelVersion, LoopOptions, MkfsProfile, Mount, MountOptions, MountState, NodeNeed, Rescan, Target,
     Verdict,
 };
+
+use crate::devices::{Image, MIB, put_node, refused, run, that_can_fail, wait, with_image};
 
 fn staging(image: &Image) -> Target {
     Target::new(image.directory().join("staging")).unwrap()

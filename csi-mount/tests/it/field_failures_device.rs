@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::devices::{EndOfWork, Image, refused};
-use crate::measure::rounds;
-use crate::mount_support::{sandbox, target};
 use csi_mount::internal::flow::block::{StagePlan, publish, stage, unpublish, unstage};
 use csi_mount::internal::mount_state;
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     ErrorKind, Filesystem, MountAttributes, MountOptions, MountState, Removed, Target, Unmounted,
 };
+
+use crate::devices::{EndOfWork, Image, refused};
+use crate::measure::rounds;
+use crate::mount_support::{sandbox, target};
 
 /// kubernetes/kubernetes#140681: after a hard reboot the mounts are gone, but the orchestrator's files are
 /// not. The cleanup of these files deleted a volume's data.

@@ -8,8 +8,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::fuse_support::{answer_init, answering_daemon, fuse};
-use crate::mount_support::{layers, sandbox, source, target, with_target};
 use csi_mount::internal::{Feature, PeerNamespace, health, mount_state, stats, without_features};
 use csi_mount::{
     Bind, Detach, ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Target,
@@ -18,6 +16,9 @@ use csi_mount::{
 use nix::libc;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
+
+use crate::fuse_support::{answer_init, answering_daemon, fuse};
+use crate::mount_support::{layers, sandbox, source, target, with_target};
 
 /// Keeps the mount there in use, without a request to its filesystem.
 fn hold(path: &Path) -> OwnedFd {

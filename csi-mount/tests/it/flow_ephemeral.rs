@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::measure::rounds;
-use crate::mount_support::{layers, mount_count, sandbox};
 use csi_mount::internal::flow::ephemeral::{Change, Content, EphemeralPlan, publish, unpublish};
 use csi_mount::internal::{Feature, mount_state, without_features};
 use csi_mount::{ErrorKind, KernelVersion, Mount, MountAttributes, MountState, Removed, Target};
+
+use crate::measure::rounds;
+use crate::mount_support::{layers, mount_count, sandbox};
 
 fn plan() -> EphemeralPlan {
     EphemeralPlan::new("v1").attributes(MountAttributes::RDONLY)

@@ -6,18 +6,19 @@ use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::fuse_process::{
-    AT, MODE, daemon, in_place, itself, kill, left_by_killed_stage, processes, test_name, the_process,
-};
-use crate::fuse_support;
-use crate::fuse_support::answer_init;
-use crate::mount_support::{eventually, layers, sandbox};
 use csi_mount::internal::flow::fuse::{
     FuseDaemon, Recovered, identity_at, is_lost, publish, recover, stage, unpublish, unstage, unstage_within,
 };
 use csi_mount::internal::{Feature, STATS_TIME_LIMIT, health, stats, without_features};
 use csi_mount::{ErrorKind, Mount, MountAttributes, MountHealth, Outcome, OwnedPath, Removed, Target};
 use rustix::fs::{FlockOperation, flock};
+
+use crate::fuse_process::{
+    AT, MODE, daemon, in_place, itself, kill, left_by_killed_stage, processes, test_name, the_process,
+};
+use crate::fuse_support;
+use crate::fuse_support::answer_init;
+use crate::mount_support::{eventually, layers, sandbox};
 
 /// What is served is known from marks in the daemon's own environment, so any process can find it.
 #[test]

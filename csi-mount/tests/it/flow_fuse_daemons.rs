@@ -4,14 +4,15 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fuse_process::{daemon, in_place, itself, kill, processes};
-use crate::fuse_support;
-use crate::mount_support::{eventually, layers};
 use csi_mount::internal::flow::fuse::{
     Recovered, identity_at, is_lost, publish, recover, stage, unpublish, unstage, unstage_within,
 };
 use csi_mount::internal::health;
 use csi_mount::{ErrorKind, MountAttributes, MountHealth, Outcome, Target};
+
+use crate::fuse_process::{daemon, in_place, itself, kill, processes};
+use crate::fuse_support;
+use crate::mount_support::{eventually, layers};
 
 /// Any process can have the mark. Without a proof it is neither killed nor waited for, and says nothing.
 #[test]

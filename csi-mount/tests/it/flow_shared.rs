@@ -6,14 +6,15 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::devices::{Image, refused, run};
-use crate::fuse_support::{SilentDaemon, answer_init, bounded, fuse};
-use crate::mount_support::{layers, mount_count, sandbox};
 use csi_mount::internal::flow::shared::{SharedSource, publish, publish_directly, stage, unpublish, unstage};
 use csi_mount::internal::{STATS_TIME_LIMIT, health, mount_state, stats};
 use csi_mount::{
     ErrorKind, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Removed, Target, Unmounted,
 };
+
+use crate::devices::{Image, refused, run};
+use crate::fuse_support::{SilentDaemon, answer_init, bounded, fuse};
+use crate::mount_support::{layers, mount_count, sandbox};
 
 const PATIENT: Duration = Duration::from_secs(40);
 

@@ -5,8 +5,6 @@ use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
 
-use crate::devices;
-use crate::devices::{Image, MIB, refused};
 use csi_mount::internal::{CheckPolicy, CheckReport, DeviceQuestions as _, Format, Probe, check};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
@@ -14,6 +12,9 @@ use csi_mount::{
     MkfsProfile, Mount, Target, unmount,
 };
 use rustix::fs::{FileType, FlockOperation};
+
+use crate::devices;
+use crate::devices::{Image, MIB, refused};
 
 fn format(image: &Image, format: &Format) -> csi_mount::Result<()> {
     let device = image.open();

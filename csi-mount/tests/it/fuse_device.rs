@@ -4,12 +4,13 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::fuse_process::{daemon, in_place, kill, the_process};
-use crate::fuse_support::bounded;
-use crate::mount_support::{eventually, layers};
 use csi_mount::internal::flow::fuse::{FuseDaemon, is_lost, publish, stage, unpublish, unstage};
 use csi_mount::internal::health;
 use csi_mount::{ErrorKind, MountAttributes, MountHealth, MountOptions, Outcome, Target};
+
+use crate::fuse_process::{daemon, in_place, kill, the_process};
+use crate::fuse_support::bounded;
+use crate::mount_support::{eventually, layers};
 
 fn options() -> MountOptions {
     MountOptions::parse(["allow_other", "default_permissions", "nosuid", "nodev", "noexec"]).unwrap()

@@ -13,17 +13,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::fuse_process;
-use crate::fuse_process::{LIMIT, MOUNTER, in_mounter, itself, kill, processes, the_process};
-use crate::fuse_support::{PATIENCE, bounded};
-use crate::mount_support::{eventually, layers};
-use crate::mounter_pod::{Pod, USER, with_directory};
 use csi_mount::internal::flow::fuse::{
     FuseDaemon, Mounter, is_lost, publish, resume, stage, unpublish, unstage,
 };
 use csi_mount::internal::health;
 use csi_mount::{ErrorKind, MountAttributes, MountHealth, Outcome, Target, UNMOUNT_TIME_LIMIT};
 use nix::unistd::Pid;
+
+use crate::fuse_process;
+use crate::fuse_process::{LIMIT, MOUNTER, in_mounter, itself, kill, processes, the_process};
+use crate::fuse_support::{PATIENCE, bounded};
+use crate::mount_support::{eventually, layers};
+use crate::mounter_pod::{Pod, USER, with_directory};
 
 /// Runs a test with a place, a target, a mounter's directory, and its pod.
 fn with_pod(test: impl FnOnce(&Target, &Target, &Path, Pod<'_>, Mounter) + Send) {

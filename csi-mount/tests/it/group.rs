@@ -7,14 +7,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::devices::{Image, refused, run};
-use crate::measure::rounds;
-use crate::mount_support::{sandbox, source, target, unmount_watched};
 use csi_mount::internal::{Feature, mount_state, without_features};
 use csi_mount::{
     Bind, ErrorKind, GroupChange, GroupOutcome, Host, IdMap, Mount, MountAttributes, Outcome, unmount,
 };
 use rustix::fs::{Mode, RenameFlags, mkdirat, openat, renameat_with};
+
+use crate::devices::{Image, refused, run};
+use crate::measure::rounds;
+use crate::mount_support::{sandbox, source, target, unmount_watched};
 
 const GROUP: u32 = 2000;
 

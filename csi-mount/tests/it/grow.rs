@@ -2,13 +2,14 @@
 
 use std::fs;
 
-use crate::devices::{Image, MIB, eventually, refused, run};
 use csi_mount::internal::flow::block::{StagePlan, expand, stage};
 use csi_mount::internal::{
     CheckPolicy, CheckReport, DeviceQuestions as _, Format, Probe, check, grow_mounted, grow_unmounted,
 };
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{CheckLimits, ErrorKind, Filesystem, Grown, Mount, Target, unmount};
+
+use crate::devices::{Image, MIB, eventually, refused, run};
 
 fn formatted(filesystem: Filesystem) -> Image {
     formatted_with(320, filesystem)

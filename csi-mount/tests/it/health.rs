@@ -6,9 +6,6 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::devices::{Image, refused, run};
-use crate::mount_support;
-use crate::mount_support::{sandbox, target, with_target};
 use csi_mount::internal::flow::block::{StagePlan, publish, stage};
 use csi_mount::internal::{
     Feature, LoopDevice, MountUser, PeerNamespace, health, mount_users, stats, without_features,
@@ -18,6 +15,10 @@ use csi_mount::{
     Target, Unmount, Unmounted, unmount,
 };
 use nix::libc;
+
+use crate::devices::{Image, refused, run};
+use crate::mount_support;
+use crate::mount_support::{sandbox, target, with_target};
 
 const KERNELS: [&[Feature]; 2] = [&[], &[Feature::Statmount, Feature::Openat2]];
 

@@ -4,8 +4,6 @@
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use crate::devices::{Image, MIB, refused};
-use crate::stepper::{End, Job, Programs, do_job};
 use csi_mount::internal::flow::block::{
     FilesystemOrigin, StagePlan, publish_device, stage, unpublish, unstage,
 };
@@ -15,6 +13,9 @@ use csi_mount::{
     BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, LoopOptions, Luks, LuksKey, LuksPbkdf, Mount,
     MountOptions, Result, Target, unmount,
 };
+
+use crate::devices::{Image, MIB, refused};
+use crate::stepper::{End, Job, Programs, do_job};
 
 const DATA: &[u8] = b"somebody's data, which nobody may write over";
 

@@ -5,14 +5,15 @@ use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
-use crate::devices;
-use crate::devices::{Image, MIB, refused, run};
 use csi_mount::internal::{DeviceQuestions as _, Feature, LoopDevice, PeerNamespace, without_features};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     Bind, BlockDevice, DeviceAccess, DeviceUse, ErrorKind, ExpectedDevice, Host, LoopCache, LoopOptions,
     Target, unmount,
 };
+
+use crate::devices;
+use crate::devices::{Image, MIB, refused, run};
 
 fn names(found: &[LoopDevice]) -> Vec<String> {
     found.iter().map(|device| device.path().display().to_string()).collect()

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::devices::{Image, refused, run};
-use crate::fuse_support::{Fate, FileServer, bounded};
-use crate::mount_support::{sandbox, target};
 use csi_mount::internal::flow::block::{StagePlan, publish_device, stage, unpublish, unstage};
 use csi_mount::internal::{DeviceQuestions as _, Format, LoopDevice, PeerNamespace, Probe};
 use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, Outcome, Removed, Target, Unmounted};
+
+use crate::devices::{Image, refused, run};
+use crate::fuse_support::{Fate, FileServer, bounded};
+use crate::mount_support::{sandbox, target};
 
 /// One time limit, and what a busy machine needs.
 const LIMIT: Duration = Duration::from_secs(20);

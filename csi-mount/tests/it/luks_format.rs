@@ -7,14 +7,15 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::devices::{EndOfWork, Image, MIB, refused, run};
-use crate::stepper::{End, Job, Points, Programs, do_job};
 use csi_mount::internal::flow::block::{StagePlan, stage};
 use csi_mount::internal::{DeviceQuestions as _, Probe};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, Error, ErrorKind, Filesystem, LoopOptions, Luks, LuksKey, LuksPbkdf, Mount, Result, Target,
 };
+
+use crate::devices::{EndOfWork, Image, MIB, refused, run};
+use crate::stepper::{End, Job, Points, Programs, do_job};
 
 const KEY: &str = "canary-of-the-key\nwith a second line";
 

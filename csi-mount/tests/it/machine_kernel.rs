@@ -6,15 +6,16 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use csi_mount::flow::fuse::FuseDaemon;
+use csi_mount::flow::shared::SharedSource;
+use csi_mount::{Host, MountOptions, Target};
+use nix::unistd::Pid;
+
 use crate::fuse_support::{answering_daemon, daemon_processes};
 use crate::machine_contract;
 use crate::machine_contract::{Bench, Held};
 use crate::mount_support;
 use crate::mount_support::eventually;
-use csi_mount::flow::fuse::FuseDaemon;
-use csi_mount::flow::shared::SharedSource;
-use csi_mount::{Host, MountOptions, Target};
-use nix::unistd::Pid;
 
 const AT: &str = "MACHINE_KERNEL_DAEMON_AT";
 

@@ -3,8 +3,6 @@
 use std::io;
 use std::path::Path;
 
-use crate::machine_contract;
-use crate::machine_contract::{Bench, Held};
 use csi_mount::flow::block::{MountCopies, StagePlan};
 use csi_mount::flow::fuse::FuseDaemon;
 use csi_mount::flow::shared::SharedSource;
@@ -13,6 +11,9 @@ use csi_mount::{
     ErrorKind, ExpectedDevice, Filesystem, Host, IdMap, MountAttributes, MountHealth, MountState, Outcome,
     OwnedPath, Owner, Removed, Result, Unmounted,
 };
+
+use crate::machine_contract;
+use crate::machine_contract::{Bench, Held};
 
 struct Simulated<'a>(SimulatedNode, &'a Path);
 

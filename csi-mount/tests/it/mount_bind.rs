@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use crate::mount_support::{layers, sandbox, source, target, write_error};
 use csi_mount::internal::{Feature, PeerNamespace, mount_state, without_features};
 use csi_mount::{Bind, Detach, ErrorKind, MountAttributes, MountState, Outcome, Target, Unmount, mounts};
 use nix::libc;
+
+use crate::mount_support::{layers, sandbox, source, target, write_error};
 
 /// Each method of making a bind mount, from the newest kernel to the oldest.
 const KERNELS: [&[Feature]; 3] = [

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use csi_mount::{Bind, Target, mounts, unmount};
+
 use crate::measure::rounds;
 use crate::mount_support::{sandbox, source, target};
-use csi_mount::{Bind, Target, mounts, unmount};
 
 const STAYING: usize = 1500;
 

@@ -6,14 +6,15 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::devices::{Image, refused};
-use crate::mount_support::{layers, sandbox, target, with_target, write_error};
 use csi_mount::internal::{Feature, LoopDevice, PeerNamespace, mount_state, without_features};
 use csi_mount::{
     DeviceAccess, Error, ErrorKind, LoopOptions, Mount, MountOptions, MountState, Outcome, Target, mounts,
     unmount,
 };
 use nix::libc;
+
+use crate::devices::{Image, refused};
+use crate::mount_support::{layers, sandbox, target, with_target, write_error};
 
 /// The running kernel, and a kernel that has only `mount(2)`.
 const KERNELS: [&[Feature]; 2] = [&[], &[Feature::FsContext, Feature::MountSetattr, Feature::Statmount]];

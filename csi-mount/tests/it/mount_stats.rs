@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::fuse_support::{bounded, fuse};
-use crate::mount_support::with_target;
 use csi_mount::internal::{stats, stats_within};
 use csi_mount::{ErrorKind, Mount, MountOptions};
+
+use crate::fuse_support::{bounded, fuse};
+use crate::mount_support::with_target;
 
 #[test]
 fn usage_equals_statfs() {

@@ -6,10 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use crate::mount_support::{sandbox, target};
 use csi_mount::internal::{Feature, mount_state, without_features};
 use csi_mount::{Created, ErrorKind, Mount, MountState, Removed, Root, Target, mounts};
 use rustix::mount::MountFlags;
+
+use crate::mount_support::{sandbox, target};
 
 /// The running kernel, and an old one.
 const KERNELS: [&[Feature]; 2] = [&[], &[Feature::Openat2, Feature::StatxMount, Feature::Statmount]];

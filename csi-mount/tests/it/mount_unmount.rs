@@ -5,11 +5,12 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::mount_support::{layers, sandbox, target, with_target};
 use csi_mount::internal::{Feature, health_within, mount_state, stats_within, without_features};
 use csi_mount::{
     Detach, ErrorKind, Mount, MountHealth, MountState, Removed, Target, Unmount, Unmounted, unmount,
 };
+
+use crate::mount_support::{layers, sandbox, target, with_target};
 
 /// Mounts another layer over the existing mount, as a driver without checks does.
 fn stack(target: &Target) {

@@ -1,6 +1,5 @@
 //! Mount tables with any content are read correctly, and as the `procfs` crate reads them.
 
-use crate::measure;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -10,6 +9,8 @@ use procfs::process::{MountInfo, MountOptFields};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+
+use crate::measure;
 
 /// A line of the table before it is written.
 #[derive(Debug, Clone)]

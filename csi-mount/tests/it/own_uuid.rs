@@ -6,15 +6,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::devices::{Image, refused};
-use crate::mount_support::sandbox;
-use crate::stepper::{End, Job, Points, Programs, do_job};
 use csi_mount::internal::flow::block::{StagePlan, Staged, stage, unstage};
 use csi_mount::internal::{CheckPolicy, CheckReport, DeviceQuestions as _, Format, LoopDevice, Probe, check};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     CheckLimits, ErrorKind, Filesystem, FilesystemUuid, LoopOptions, MountOptions, Outcome, Target,
 };
+
+use crate::devices::{Image, refused};
+use crate::mount_support::sandbox;
+use crate::stepper::{End, Job, Points, Programs, do_job};
 
 const DATA: &str = "cloned";
 

@@ -6,11 +6,12 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::mount_support::{layers, sandbox};
 use csi_mount::internal::flow::ephemeral::{self, Content, EphemeralPlan};
 use csi_mount::internal::flow::shared::{self, SharedSource};
 use csi_mount::internal::flow::{block, fuse};
 use csi_mount::*;
+
+use crate::mount_support::{layers, sandbox};
 
 const DRIVER: &str = "driver.example.org";
 

@@ -7,8 +7,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::devices::{Image, MIB};
-use crate::stepper::{DiskEvent, Job, Programs, do_job, stride};
 use csi_mount::internal::flow::block::{
     FilesystemOrigin, StagePlan, publish_device, stage, unpublish, unstage,
 };
@@ -17,6 +15,9 @@ use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, DeviceAccess, Error, ErrorKind, LoopOptions, Luks, LuksKey, LuksPbkdf, Result, Target,
 };
+
+use crate::devices::{Image, MIB};
+use crate::stepper::{DiskEvent, Job, Programs, do_job, stride};
 
 const SECTOR: usize = 512;
 const BLOCK: usize = 4096;

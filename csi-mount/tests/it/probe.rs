@@ -4,9 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 
-use crate::devices::{Image, MIB, refused, run, that_can_fail};
 use csi_mount::internal::{DeviceQuestions as _, Feature, Format, Probe, without_features};
 use csi_mount::{BlockDevice, ErrorKind, Filesystem, LoopOptions};
+
+use crate::devices::{Image, MIB, refused, run, that_can_fail};
 
 fn is_blank(device: &BlockDevice) -> bool {
     matches!(device.probe(), Probe::Blank(_))

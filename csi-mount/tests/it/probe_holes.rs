@@ -5,12 +5,13 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::devices::{Image, MIB, run};
 use csi_mount::internal::{DeviceQuestions as _, LoopDevice, Probe, probe_reads};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{BlockDevice, LoopCache, LoopOptions};
 use nix::mount::{MsFlags, mount, umount};
 use rustix::fs::FallocateFlags;
+
+use crate::devices::{Image, MIB, run};
 
 /// The limit for reads outside the data, if the holes are known exactly: only the places of signatures.
 const NAMED: u64 = MIB / 2;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::measure;
-use crate::mount_support::{sandbox, source, target, unmount_watched};
 use csi_mount::internal::{Feature, PeerNamespace, without_features};
 use csi_mount::{Bind, MountAttributes};
 use rustix::fs::{StatVfsMountFlags, statvfs};
+
+use crate::measure;
+use crate::mount_support::{sandbox, source, target, unmount_watched};
 
 const KERNELS: [&[Feature]; 3] = [
     &[],

@@ -7,14 +7,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use csi_mount::internal::enable_simple_quotas;
+use csi_mount::{DirectoryLimit, ErrorKind, KernelVersion, Mount, Removed, Target, unmount};
+use rustix::thread::CapabilitySet;
+
 use crate::devices::{Image, refused, run};
 use crate::quota_support::{
     Disk, KIB, MIB, as_workload, assert_full, assert_refused, create, directories, in_memory, without, write,
 };
 use crate::stepper::{End, Job, Programs, do_job};
-use csi_mount::internal::enable_simple_quotas;
-use csi_mount::{DirectoryLimit, ErrorKind, KernelVersion, Mount, Removed, Target, unmount};
-use rustix::thread::CapabilitySet;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quotas {

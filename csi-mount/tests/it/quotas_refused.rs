@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use crate::quota_support::{Disk, assert_refused, in_memory};
 use csi_mount::internal::{Feature, without_features};
 use csi_mount::{Mount, MountOptions, Target, unmount};
+
+use crate::quota_support::{Disk, assert_refused, in_memory};
 
 #[test]
 fn what_cannot_enforce_says_why_and_how_to_change_it() {

@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::measure;
-use crate::mount_support::{sandbox, source, target};
-use crate::stepper::{Job, Programs, do_job};
 use csi_mount::internal::{Feature, mount_state, without_features};
 use csi_mount::{
     Bind, ErrorKind, Mount, MountAttributes, MountEntry, Outcome, Root, Target, Unmounted, mounts, unmount,
 };
 use rustix::fs::{RenameFlags, renameat_with};
+
+use crate::measure;
+use crate::mount_support::{sandbox, source, target};
+use crate::stepper::{Job, Programs, do_job};
 
 const THREADS: usize = 64;
 

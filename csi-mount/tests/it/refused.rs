@@ -6,13 +6,14 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::mount_support::{sandbox, target};
 use csi_mount::internal::{LoopDevice, health, mount_state, stats};
 use csi_mount::{
     Bind, BlockDevice, Error, ErrorKind, LoopOptions, Mount, MountHealth, MountOptions, MountState, Outcome,
     Removed, Root, Target, Unmounted, mounts, unmount,
 };
 use rustix::mount::{UnmountFlags, mount_bind};
+
+use crate::mount_support::{sandbox, target};
 
 /// Returns the mounts, and all files of the sandbox.
 fn world(sandbox: &Path) -> (Vec<String>, BTreeSet<PathBuf>) {

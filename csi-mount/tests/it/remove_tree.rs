@@ -5,12 +5,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::devices::{EndOfWork, Image, refused, run};
-use crate::measure;
-use crate::mount_support::{sandbox, unmount_watched};
 use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, Removed, Target, unmount};
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::devices::{EndOfWork, Image, refused, run};
+use crate::measure;
+use crate::mount_support::{sandbox, unmount_watched};
 
 fn tree(at: &Path) {
     fs::create_dir_all(at.join("a/b/c")).unwrap();

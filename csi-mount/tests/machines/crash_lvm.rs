@@ -8,12 +8,13 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 
-use crate::devices;
-use crate::devices::MIB;
-use crate::lvm_support::{Bed, DRIVER, mark, script, setting, thin, volume_has};
 use csi_mount::lvm::EraseMode;
 use csi_mount::lvm::{LvmDeletion, LvmName, LvmOptions, LvmRequest, LvmState, VolumeGroup};
 use csi_mount::{Error, ErrorKind};
+
+use crate::devices;
+use crate::devices::MIB;
+use crate::lvm_support::{Bed, DRIVER, mark, script, setting, thin, volume_has};
 
 /// The job of a process that is killed, and its launcher of lvm.
 const JOB: &str = "CSI_LVM_JOB";

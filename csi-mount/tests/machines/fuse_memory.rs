@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::thread::spawn;
 use std::time::Duration;
 
-use crate::fuse_process::{LIMIT, daemon, in_mounter, in_place, itself, kill, processes, the_process};
-use crate::mount_support::eventually;
 use csi_mount::internal::flow::fuse::{
     Mounter, MounterServer, exceeded_memory_limit, is_lost, stage, unstage,
 };
 use csi_mount::{ErrorKind, Outcome, Target, UNMOUNT_TIME_LIMIT};
+
+use crate::fuse_process::{LIMIT, daemon, in_mounter, in_place, itself, kill, processes, the_process};
+use crate::mount_support::eventually;
 
 const ROOT: &str = "/sys/fs/cgroup";
 

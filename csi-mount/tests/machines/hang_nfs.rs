@@ -11,11 +11,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::measure::children;
-use crate::mount_support;
-use crate::mount_support::eventually;
-use crate::mount_support::sandbox;
-use crate::nfs_support::{Patience, Protocol, Server};
 use csi_mount::internal::flow::shared::{SharedSource, publish, stage, unpublish, unstage};
 use csi_mount::internal::{health, health_within, mount_state, stats, stats_within};
 use csi_mount::{
@@ -23,6 +18,12 @@ use csi_mount::{
     unmount,
 };
 use rustix::fs::{Mode, OFlags};
+
+use crate::measure::children;
+use crate::mount_support;
+use crate::mount_support::eventually;
+use crate::mount_support::sandbox;
+use crate::nfs_support::{Patience, Protocol, Server};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The time limit for calls that send nothing to the server.

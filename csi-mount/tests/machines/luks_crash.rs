@@ -8,15 +8,16 @@
 use std::fs;
 use std::path::Path;
 
-use crate::devices;
-use crate::devices::Image;
-use crate::stepper::{End, Job, Points, Programs, do_job};
 use csi_mount::internal::DeviceQuestions as _;
 use csi_mount::internal::flow::block::{
     FilesystemOrigin, StagePlan, expand_encrypted, stage, stage_device, unstage,
 };
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{DeviceAccess, DeviceUse, Filesystem, Luks, LuksKey, LuksPbkdf, Target, mounts};
+
+use crate::devices;
+use crate::devices::Image;
+use crate::stepper::{End, Job, Points, Programs, do_job};
 
 const FILESYSTEM: Filesystem = Filesystem::Ext4;
 

@@ -4,8 +4,6 @@
 
 use std::fs;
 
-use crate::devices::{MIB, refused, run};
-use crate::luks_support::{DATA, KEY, Volume, assert_refused, content, holds, key, luks, plan, write};
 use csi_mount::internal::DeviceQuestions as _;
 use csi_mount::internal::flow::block::{
     FilesystemOrigin, StagePlan, expand, expand_encrypted, opened_device, publish, unpublish, unstage, usage,
@@ -14,6 +12,9 @@ use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, ErrorKind, Filesystem, Grown, LuksDiscards, LuksKey, MountAttributes, MountOptions, Outcome,
 };
+
+use crate::devices::{MIB, refused, run};
+use crate::luks_support::{DATA, KEY, Volume, assert_refused, content, holds, key, luks, plan, write};
 
 #[test]
 fn a_volume_lives_inside_an_encrypted_device() {

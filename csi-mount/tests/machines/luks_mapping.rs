@@ -5,11 +5,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::luks_support::{DATA, Volume, dmsetup, mappings, plan};
-use crate::mount_support;
 use csi_mount::internal::flow::block::{stage, unstage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{ErrorKind, Filesystem, Mount, Target};
+
+use crate::luks_support::{DATA, Volume, dmsetup, mappings, plan};
+use crate::mount_support;
 
 #[test]
 fn a_mapping_over_another_device_is_refused() {

@@ -4,14 +4,15 @@
 
 use std::fs;
 
-use crate::devices::{MIB, refused, run};
-use crate::luks_support::{DATA, Volume, content, dmsetup, holds, key, luks, mappings, plan, write};
 use csi_mount::internal::flow::block::{
     FilesystemOrigin, expand, expand_encrypted, opened_device, publish_device, stage_device, unpublish,
     unstage,
 };
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{DeviceAccess, ErrorKind, Filesystem, Grown, LuksDiscards, LuksKey};
+
+use crate::devices::{MIB, refused, run};
+use crate::luks_support::{DATA, Volume, content, dmsetup, holds, key, luks, mappings, plan, write};
 
 #[test]
 fn a_raw_publish_publishes_the_device_inside() {

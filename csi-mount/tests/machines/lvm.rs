@@ -8,15 +8,16 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-use crate::devices::{Image, MIB, eventually, run};
-use crate::lvm_support::{
-    Bed, DRIVER, EXTENT, has, lvm, mark, script, setting, thick, thin, volume_has, with_device,
-};
 use csi_mount::internal::{DeviceQuestions as _, EraseOptions, Probe, erase};
 use csi_mount::lvm::{
     EraseMode, LvmDeletion, LvmLayout, LvmName, LvmOptions, LvmRequest, LvmState, LvmWhenFull, VolumeGroup,
 };
 use csi_mount::{BlockDevice, ErrorKind};
+
+use crate::devices::{Image, MIB, eventually, run};
+use crate::lvm_support::{
+    Bed, DRIVER, EXTENT, has, lvm, mark, script, setting, thick, thin, volume_has, with_device,
+};
 
 #[test]
 fn the_life_of_a_thick_volume() {

@@ -4,13 +4,14 @@
 use std::fs;
 use std::process::Command;
 
+use csi_mount::internal::{Feature, without_features};
+use csi_mount::{DirectoryLimit, ErrorKind, Removed};
+
 use crate::devices;
 use crate::quota_support::{
     Disk, KIB, MIB, OURS, as_workload, assert_full, assert_refused, create, directories, has_limit,
     in_memory, inherits, on_each, project, set_project, write,
 };
-use csi_mount::internal::{Feature, without_features};
-use csi_mount::{DirectoryLimit, ErrorKind, Removed};
 
 fn tenants_are_apart(disk: &Disk) {
     let one = disk.path("one");

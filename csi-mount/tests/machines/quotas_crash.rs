@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use csi_mount::internal::set_first_project_ids;
+use csi_mount::{DirectoryLimit, Removed, Target};
+
 use crate::devices;
 use crate::devices::Image;
 use crate::quota_support::{
@@ -12,8 +15,6 @@ use crate::quota_support::{
     projects, write,
 };
 use crate::stepper::{End, Job, Programs, do_job};
-use csi_mount::internal::set_first_project_ids;
-use csi_mount::{DirectoryLimit, Removed, Target};
 
 /// How many project ids the processes try first that make 200 volumes.
 const FEW_IDS: u32 = 208;

@@ -9,10 +9,11 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::devices::{Image, MIB, refused, run, wait};
 use csi_mount::internal::flow::block::{FilesystemOrigin, StagePlan, stage, unstage};
 use csi_mount::internal::{DeviceIdentity, DeviceQuestions as _, Probe};
 use csi_mount::{BlockDevice, DeviceUse, ErrorKind, ExpectedDevice, Filesystem, Host, Mount, Rescan, Target};
+
+use crate::devices::{Image, MIB, refused, run, wait};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);

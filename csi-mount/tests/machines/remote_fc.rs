@@ -10,12 +10,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use csi_mount::remote::{FcTarget, Wwpn};
+use csi_mount::{ErrorKind, Filesystem};
+
 use crate::devices::eventually;
 use crate::fc_target::{Lio, delete_all, initiator, live, luns, port, set_link, states};
 use crate::multipath_node::{active, maps, multipathd_for, paths, udevd};
 use crate::remote_bed::{Bed, NAME, Node, read};
-use csi_mount::remote::{FcTarget, Wwpn};
-use csi_mount::{ErrorKind, Filesystem};
 
 /// A node without multipathd, and one port.
 fn node(name: &str, volumes: usize) -> Node<Lio> {

@@ -3,13 +3,14 @@
 //!
 //! The tests run where `cargo xtask test --kernels` provides the modules and multipath-tools.
 
+use csi_mount::remote::RemoteTarget;
+
 use crate::devices::eventually;
 use crate::fc_target;
 use crate::fc_target::{Lio, disks, luns, unit_of};
 use crate::multipath_node::{maps, multipathd, udevd};
 use crate::remote_bed::Bed as _;
 use crate::remote_crash::{Site, kill_each, run_step};
-use csi_mount::remote::RemoteTarget;
 
 /// The volume as the job's process knows it: the target belongs to the test's process.
 fn target(index: usize) -> RemoteTarget {

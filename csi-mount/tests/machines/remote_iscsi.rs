@@ -8,12 +8,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::devices::{eventually, refused, run};
-use crate::iscsi_target::{Lio, disks, iscsiadm, live, log_out_by_hand, luns, node_records, states};
-use crate::remote_bed::{Bed, NAME, Node, read};
 use csi_mount::internal::flow::block::{StagePlan, stage};
 use csi_mount::remote::IscsiTarget;
 use csi_mount::{ErrorKind, Filesystem};
+
+use crate::devices::{eventually, refused, run};
+use crate::iscsi_target::{Lio, disks, iscsiadm, live, log_out_by_hand, luns, node_records, states};
+use crate::remote_bed::{Bed, NAME, Node, read};
 
 fn node(name: &str, volumes: usize, ports: u16) -> Node<Lio> {
     Node::new(Lio::new(name, volumes, ports))

@@ -7,13 +7,14 @@
 use std::path::Path;
 use std::time::Duration;
 
+use csi_mount::remote::RemoteTarget;
+
 use crate::devices::eventually;
 use crate::iscsi_target;
 use crate::iscsi_target::{ADDRESSES, Lio, disks, live, luns, node_records, sessions};
 use crate::multipath_node::{maps, multipathd, udevd};
 use crate::remote_bed::Bed as _;
 use crate::remote_crash::{Site, kill_each, run_step};
-use csi_mount::remote::RemoteTarget;
 
 /// The volumes as the job's process knows them: the target belongs to the test's process.
 fn on_one_portal(index: usize) -> RemoteTarget {

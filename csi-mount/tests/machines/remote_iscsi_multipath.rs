@@ -6,11 +6,12 @@
 use std::fs;
 use std::time::Duration;
 
+use csi_mount::{ErrorKind, Filesystem};
+
 use crate::devices::{MIB, eventually, run};
 use crate::iscsi_target::{Lio, live, states};
 use crate::multipath_node::{active, multipathd_for, paths, udevd};
 use crate::remote_bed::{Bed, NAME, Node};
-use csi_mount::{ErrorKind, Filesystem};
 
 /// A node whose multipathd has these settings for disks of LIO.
 fn node(settings: &str, name: &str, volumes: usize) -> Node<Lio> {

@@ -8,11 +8,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use csi_mount::remote::{IscsiTarget, LunId, RemoteDisks};
+use csi_mount::{ErrorKind, Mount, Target};
+
 use crate::devices::{MIB, eventually, refused};
 use crate::iscsi_target;
 use crate::iscsi_target::{Lio, disks, luns, node_records, sessions};
-use csi_mount::remote::{IscsiTarget, LunId, RemoteDisks};
-use csi_mount::{ErrorKind, Mount, Target};
 
 const DRIVER: &str = "/sys/bus/pseudo/drivers/scsi_debug";
 const DEBUGFS: &str = "/sys/kernel/debug";

@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
+use csi_mount::{ErrorKind, Filesystem};
+
 use crate::devices;
 use crate::devices::{eventually, run};
 use crate::multipath_node::{active, dmsetup, has_native_multipath, maps, multipathd, paths, udevd};
 use crate::nvme_target::{Nvmet, PORTS, connect_by_hand, controllers, disks, live};
 use crate::remote_bed::{NAME, Node};
-use csi_mount::{ErrorKind, Filesystem};
 
 /// A node whose multipathd has these defaults.
 fn node(defaults: &str, name: &str, volumes: usize) -> Node<Nvmet> {

@@ -6,12 +6,13 @@
 use std::fs;
 use std::time::Duration;
 
+use csi_mount::{ErrorKind, Filesystem};
+
 use crate::devices;
 use crate::devices::{eventually, refused};
 use crate::nvme_target;
 use crate::nvme_target::{Nvmet, PORTS, controllers, disconnect_by_hand, live};
 use crate::remote_bed::{NAME, Node};
-use csi_mount::{ErrorKind, Filesystem};
 
 fn node(name: &str, volumes: usize, ports: u16) -> Node<Nvmet> {
     Node::new(Nvmet::new(name, volumes, ports))

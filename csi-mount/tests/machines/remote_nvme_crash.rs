@@ -3,11 +3,12 @@
 //!
 //! The tests run where `cargo xtask test --kernels` provides the modules.
 
+use csi_mount::remote::RemoteTarget;
+
 use crate::devices::eventually;
 use crate::nvme_target;
 use crate::nvme_target::{Nvmet, controllers, disks, live};
 use crate::remote_crash::{Site, kill_each, run_step};
-use csi_mount::remote::RemoteTarget;
 
 /// The volume as the job's process knows it: the subsystem belongs to the test's process.
 fn target(index: usize) -> RemoteTarget {

@@ -8,11 +8,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Stdio};
 
+use csi_mount::ErrorKind;
+use csi_mount::remote::RemoteDisks;
+
 use crate::devices::{MIB, eventually, run, start_daemon};
 use crate::nvme_target::{HOST_NQN, Nvmet, PORTS, controllers, live};
 use crate::remote_bed::Bed as _;
-use csi_mount::ErrorKind;
-use csi_mount::remote::RemoteDisks;
 
 /// Two that `nvme gen-tls-key` made for each hash, and one that the node uses as it is.
 const KEYS: [&str; 3] = [

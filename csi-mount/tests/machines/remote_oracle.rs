@@ -11,6 +11,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use csi_mount::remote::{RemoteDisks, RemoteTarget};
+
 use crate::devices::{eventually, run};
 use crate::iscsi_target;
 use crate::iscsi_target::{ADDRESSES, Lio, iscsiadm};
@@ -18,7 +20,6 @@ use crate::multipath_node::{dmsetup, has_native_multipath, maps, multipathd, sho
 use crate::nvme_target;
 use crate::nvme_target::Nvmet;
 use crate::started::{Cost, cost_of};
-use csi_mount::remote::{RemoteDisks, RemoteTarget};
 
 const ROUNDS: u32 = 3;
 /// How long udev and multipathd have until the state no longer changes.

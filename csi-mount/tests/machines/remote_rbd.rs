@@ -9,11 +9,12 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use crate::rbd_cluster::{Rbd, mapped, names, timed};
 use csi_mount::internal::flow::block::{StagePlan, expand, publish_device, stage, unpublish, unstage};
 use csi_mount::remote::{RbdTarget, RemoteDisks};
 use csi_mount::{DeviceAccess, ErrorKind, Filesystem, Target};
 use test_support::ceph::{Cluster as _, Daemon, IMAGE_NODE, IMAGES};
+
+use crate::rbd_cluster::{Rbd, mapped, names, timed};
 
 const MIB: u64 = 1 << 20;
 

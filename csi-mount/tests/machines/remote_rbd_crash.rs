@@ -6,10 +6,11 @@
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 
-use crate::rbd_cluster::{Rbd, mapped};
-use crate::remote_crash::{Site, kill_each, run_step};
 use csi_mount::remote::{RbdPool, RbdTarget, RemoteDisks, RemoteTarget};
 use test_support::ceph::{Cluster as _, IMAGE_NODE, IMAGES};
+
+use crate::rbd_cluster::{Rbd, mapped};
+use crate::remote_crash::{Site, kill_each, run_step};
 
 /// Where the test's process writes what the job's process must know.
 const KNOWN: &str = "/run/rbd-crash";

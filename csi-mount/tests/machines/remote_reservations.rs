@@ -12,16 +12,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use csi_mount::flow::block::{MountCopies, StagePlan};
+use csi_mount::internal::reservation::{Change, change, registrations};
+use csi_mount::reservation::{Fencing, ReservationKey, WriteRight};
+use csi_mount::{BlockDevice, ErrorKind, Filesystem, Host, OwnedPath, Owner};
+
 use crate::devices;
 use crate::devices::{MIB, eventually, run};
 use crate::iscsi_target::{ADDRESSES, set_address};
 use crate::stepper::{Job, Points, Programs, do_job};
 use crate::two_nodes;
 use crate::two_nodes::{Aligned, IscsiDisk, NvmeDisk, SharedDisk, direct};
-use csi_mount::flow::block::{MountCopies, StagePlan};
-use csi_mount::internal::reservation::{Change, change, registrations};
-use csi_mount::reservation::{Fencing, ReservationKey, WriteRight};
-use csi_mount::{BlockDevice, ErrorKind, Filesystem, Host, OwnedPath, Owner};
 
 /// The key of a generation, and the same after a takeover.
 fn keys(generation: u32) -> [u64; 2] {

@@ -7,13 +7,14 @@
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 
+use csi_mount::internal::flow::block::{StagePlan, stage, unstage};
+use csi_mount::remote::RemoteDisks;
+use csi_mount::{ErrorKind, Filesystem, Target};
+
 use crate::devices::{MIB, eventually};
 use crate::iscsi_target::Lio;
 use crate::nvme_target::Nvmet;
 use crate::remote_bed::Bed;
-use csi_mount::internal::flow::block::{StagePlan, stage, unstage};
-use csi_mount::remote::RemoteDisks;
-use csi_mount::{ErrorKind, Filesystem, Target};
 
 #[test]
 fn an_iscsi_clone_lives_beside_its_origin() {

@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use crate::tree::{cargo, folder, metadata, published, read, root, text};
 use proc_macro2::{TokenStream, TokenTree};
+
+use crate::tree::{cargo, folder, metadata, published, read, root, text};
 
 /// The string literals and the identifiers of a source file, without documentation.
 #[derive(Default)]

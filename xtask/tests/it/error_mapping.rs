@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::tree;
-use crate::tree::read;
 use csi_core::types::{GroupSnapshotId, NodeId, SnapshotId};
 use csi_core::{Error, Rpc, VolumeId};
 use tonic::Code;
+
+use crate::tree;
+use crate::tree::read;
 
 /// The rows of the document's table whose first column has this heading.
 fn rows(heading: &str) -> Vec<[String; 3]> {

@@ -1,14 +1,15 @@
 //! Folders are layers: each one imports only from folders that ARCHITECTURE.md lists above it.
 
-use crate::rust_source;
 use std::collections::{BTreeMap, BTreeSet};
 
+use syn::visit::{self, Visit};
+use syn::{ItemMod, ItemUse};
+
 use crate::public_api::crate_source::{Crate, Target};
+use crate::rust_source;
 use crate::rust_source::{Names, imports, is_test};
 use crate::tree;
 use crate::tree::root;
-use syn::visit::{self, Visit};
-use syn::{ItemMod, ItemUse};
 
 /// The paths that a file names, without tests, and the module of each.
 #[derive(Default)]

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::tree::{files, read, root, rows};
 use proc_macro2::{TokenStream, TokenTree};
+
+use crate::tree::{files, read, root, rows};
 
 /// Sources whose log an operator reads.
 const SOURCES: [&str; 6] = [

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::tree::read;
 use serde_json::Value;
+
+use crate::tree::read;
 
 /// The words that begin with one of these, of letters, digits and underscores.
 fn names<'a>(text: &'a str, starts: &[&str]) -> BTreeSet<&'a str> {

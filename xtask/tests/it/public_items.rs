@@ -1,10 +1,11 @@
 //! The lists of public items (`docs/public-api/`) are those of the source, so that a change of the public API
 //! shows in review.
 
-use crate::public_api;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+
+use crate::public_api;
 
 /// Removed lines with `-`, added lines with `+`.
 fn difference(before: &[String], after: &[String]) -> Vec<String> {

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use crate::tree::{cargo, folder, list, metadata, published, read, root, text};
 use serde_json::Value;
+
+use crate::tree::{cargo, folder, list, metadata, published, read, root, text};
 
 #[test]
 fn every_crate_describes_itself() {

@@ -4,11 +4,12 @@
 
 use std::fs;
 
+use csi_proto::v1;
+use tonic::Code;
+
 use crate::support::life::Life;
 use crate::support::requests::*;
 use crate::support::{MIB, Run, code, program, with_driver};
-use csi_proto::v1;
-use tonic::Code;
 
 const GIB: u64 = 1 << 30;
 /// The spec's numbers of the access modes.

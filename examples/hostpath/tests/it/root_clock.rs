@@ -5,12 +5,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::support::life::Life;
-use crate::support::requests::*;
-use crate::support::{MIB, Run, in_private, program};
 use csi_proto::v1;
 use test_support::driver::Signal;
 use tokio::time::timeout;
+
+use crate::support::life::Life;
+use crate::support::requests::*;
+use crate::support::{MIB, Run, in_private, program};
 
 const YEAR: i64 = 365 * 24 * 60 * 60;
 /// Much longer than a call takes on a busy machine, and much shorter than a jump.

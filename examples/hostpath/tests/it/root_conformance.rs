@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::support::life::Life;
-use crate::support::requests::wanted;
-use crate::support::{MIB, Run, in_private, rounds};
 use clap::ValueEnum as _;
 use csi_conformance::{Kit, Report, Verdict};
 use hostpath::Feature;
 use tokio::task::JoinSet;
+
+use crate::support::life::Life;
+use crate::support::requests::wanted;
+use crate::support::{MIB, Run, in_private, rounds};
 
 /// The number of drivers that run at the same time.
 const AT_ONCE: usize = 4;

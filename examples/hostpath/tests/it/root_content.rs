@@ -9,11 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use csi_proto::v1;
+use tonic::Code;
+
 use crate::support::life::Life;
 use crate::support::requests::*;
 use crate::support::{MIB, Run, in_private, takes_writes, with_driver, with_driver_on};
-use csi_proto::v1;
-use tonic::Code;
 
 /// A published volume with this file in it.
 async fn with_file<'a>(run: &'a Run, name: &str, filesystem: &str) -> Life<'a> {

@@ -5,12 +5,13 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::support::life::Life;
-use crate::support::requests::*;
-use crate::support::{MIB, Run, in_private, rounds, with_driver};
 use csi_core::client::{Client, VolumeUse};
 use csi_proto::v1;
 use tokio::task::JoinSet;
+
+use crate::support::life::Life;
+use crate::support::requests::*;
+use crate::support::{MIB, Run, in_private, rounds, with_driver};
 
 /// Calls at the same time.
 const CALLS: usize = 1000;

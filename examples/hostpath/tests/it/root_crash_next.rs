@@ -5,13 +5,14 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::support::life::Life;
-use crate::support::requests::*;
-use crate::support::{MIB, Run, rounds, with_driver};
 use csi_mount::internal::LoopDevice;
 use csi_mount::{Target, mounts, unmount};
 use csi_proto::v1;
 use tonic::Status;
+
+use crate::support::life::Life;
+use crate::support::requests::*;
+use crate::support::{MIB, Run, rounds, with_driver};
 
 /// What follows after the kill and a restart of the driver.
 #[derive(Debug, Clone, Copy)]

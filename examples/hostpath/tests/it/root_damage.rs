@@ -6,14 +6,15 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::life::Life;
-use crate::support::requests::*;
-use crate::support::{MIB, Run, loops_below, with_driver, with_driver_on};
 use csi_core::client::Client;
 use csi_mount::internal::LoopDevice;
 use csi_proto::v1;
 use nix::mount::{MsFlags, mount};
 use tonic::Code;
+
+use crate::support::life::Life;
+use crate::support::requests::*;
+use crate::support::{MIB, Run, loops_below, with_driver, with_driver_on};
 
 fn image(run: &Run, life: &Life<'_>) -> std::path::PathBuf {
     run.stored("volumes", &life.id, "image")

@@ -1,11 +1,12 @@
 //! How flags change the answers that callers get. Needs root.
 #![cfg(target_os = "linux")]
 
+use csi_proto::v1;
+use tonic::Code;
+
 use crate::support::life::Life;
 use crate::support::requests::*;
 use crate::support::{MIB, code, with_driver};
-use csi_proto::v1;
-use tonic::Code;
 
 // spec: controller-expand-volume.out-of-range, node-expand-volume.out-of-range, create-volume.out-of-range
 #[test]

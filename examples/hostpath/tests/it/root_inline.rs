@@ -4,12 +4,13 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::requests::*;
-use crate::support::{Run, in_private, with_driver, with_driver_on};
 use csi_core::client::VolumeUse;
 use csi_mount::{Bind, Target};
 use csi_proto::v1;
 use nix::mount::{MsFlags, mount};
+
+use crate::support::requests::*;
+use crate::support::{Run, in_private, with_driver, with_driver_on};
 
 /// The kubelet's call for a pod that was deleted.
 fn unpublish(request: &v1::NodePublishVolumeRequest) -> v1::NodeUnpublishVolumeRequest {

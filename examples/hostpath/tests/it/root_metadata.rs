@@ -7,12 +7,13 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::support::life::Life;
-use crate::support::requests::*;
-use crate::support::{MIB, Run, in_private, with_driver};
 use csi_core::client::Client;
 use csi_proto::v1;
 use nix::fcntl::{FallocateFlags, fallocate};
+
+use crate::support::life::Life;
+use crate::support::requests::*;
+use crate::support::{MIB, Run, in_private, with_driver};
 
 const BLOCK: usize = 4096;
 

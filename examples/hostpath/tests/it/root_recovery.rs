@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::support::life::Life;
-use crate::support::requests::*;
-use crate::support::{MIB, Run, takes_writes, with_driver, with_driver_on};
 use csi_core::client::Client;
 use csi_proto::v1;
 use test_support::driver::Signal;
+
+use crate::support::life::Life;
+use crate::support::requests::*;
+use crate::support::{MIB, Run, takes_writes, with_driver, with_driver_on};
 
 async fn group_deleted(client: &Client, group: &v1::VolumeGroupSnapshot) -> Result<(), tonic::Status> {
     let request = v1::DeleteVolumeGroupSnapshotRequest {

@@ -7,14 +7,15 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::support::life::Life;
-use crate::support::requests::*;
-use crate::support::{MIB, Run, in_private, rounds, with_driver_on};
 use csi_core::client::{Client, VolumeUse};
 use csi_proto::v1;
 use test_support::driver::Driver;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
+
+use crate::support::life::Life;
+use crate::support::requests::*;
+use crate::support::{MIB, Run, in_private, rounds, with_driver_on};
 
 /// Creates a volume that is a directory or an image.
 async fn create(client: &Client, name: &str, kind: &str) -> Result<String, Status> {

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::support::life::Life;
-use crate::support::requests::*;
-use crate::support::{MIB, Run, in_private};
 use csi_core::client::Client;
 use csi_proto::v1;
 use tokio::task::JoinSet;
+
+use crate::support::life::Life;
+use crate::support::requests::*;
+use crate::support::{MIB, Run, in_private};
 
 /// The number of measured calls of each kind.
 const SAMPLES: usize = 15;

@@ -3,13 +3,14 @@
 
 use std::sync::LazyLock;
 
+use csi_core::{Rpc, Service};
+use prost_reflect::{DescriptorPool, DynamicMessage, MapKey, MethodDescriptor, Value};
+use tonic::{Code, Status};
+
 use crate::program::bare;
 use crate::proxy;
 use crate::proxy::{Answer, Behind, Fault, fault};
 use crate::support::*;
-use csi_core::{Rpc, Service};
-use prost_reflect::{DescriptorPool, DynamicMessage, MapKey, MethodDescriptor, Value};
-use tonic::{Code, Status};
 
 /// One character of each class, in sequences that do harm.
 const OUTSIDE: &str = "\x1b]52;c;cm0=\x07\r\x08\t\nFORGED\0\x7f\u{9b}2J\u{85}\u{ad}\u{200b}\u{200f}\u{2028}\u{2029}\

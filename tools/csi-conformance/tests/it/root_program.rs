@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use crate::memory;
-use crate::program::*;
-use crate::proxy::{asked, fault, with_state};
-use crate::support::*;
 use csi_proto::v1;
 use nix::sys::signal::Signal;
 use prost::Message as _;
 use tokio::process::Command;
+
+use crate::memory;
+use crate::program::*;
+use crate::proxy::{asked, fault, with_state};
+use crate::support::*;
 
 #[test]
 fn it_reports_and_leaves_nothing() {

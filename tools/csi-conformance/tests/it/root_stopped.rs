@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::program::*;
-use crate::proxy::{asked, with_state};
-use crate::support::*;
 use csi_core::{Rpc, Service};
 use csi_proto::v1;
 use nix::sys::signal::Signal;
 use tokio::process::Child;
 use tokio::sync::Notify;
 use tonic::Status;
+
+use crate::program::*;
+use crate::proxy::{asked, with_state};
+use crate::support::*;
 
 /// How long a run takes at most to end.
 const END: Duration = Duration::from_secs(120);
