@@ -1,6 +1,7 @@
 //! The records of volumes, snapshots and groups.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use csi_core::controller::{CreateRecord, VolumeListing};
@@ -34,6 +35,9 @@ pub(crate) struct InlineRecord {
     pub(crate) volume: VolumeRecord,
     /// Whether its publish succeeded, so that the orchestrator will unpublish it.
     pub(crate) published: bool,
+    /// Where its pod has it, once that is so.
+    #[serde(default)]
+    pub(crate) target: PathBuf,
 }
 
 /// How a volume is attached to a node.

@@ -74,17 +74,32 @@ fn file_name(node: &NodeId) -> String {
 
 /// Opens the volumes of an earlier process. A volume whose publish never succeeded is removed if no workload
 /// uses it, because the orchestrator is not obliged to unpublish it. The other volumes wait for their
-/// unpublish, even across a reboot.
+/// unpublish, even across a reboot. If that took the pod's directory, only a pod that still exists gets the volume again,
+/// and nothing here says whether it does.
 pub(super) fn open(root: PathBuf) -> Result<Store<InlineRecord>> {
     let store: Store<InlineRecord> = Store::open(root)?;
     for (id, record) in store.all() {
-        if !record.published
-            && let Err(error) = undo_publish(&store, &id, record.volume.kind)
-        {
-            tracing::warn!("inline volume {id}, whose publish did not finish, can't be removed: {error}");
+        if !record.published {
+            if let Err(error) = undo_publish(&store, &id, record.volume.kind) {
+                tracing::warn!("inline volume {id}, whose publish did not finish, can't be removed: {error}");
+            }
+        } else if is_left(&store, &id, &record).unwrap_or_default() {
+            tracing::warn!(
+                "inline volume {id} is kept, and its pod's directory is gone: {}",
+                record.target.display()
+            );
         }
     }
     Ok(store)
+}
+
+/// Whether the orchestrator has lost the directory of a volume that nothing uses.
+fn is_left(store: &Store<InlineRecord>, id: &str, record: &InlineRecord) -> Result<bool> {
+    let is_known = match record.target.parent() {
+        Some(parent) => parent.try_exists()?,
+        None => true,
+    };
+    Ok(!is_known && !is_used(&Host::kernel(), record.volume.kind, &store.place(id))?)
 }
 
 fn undo_publish(store: &Store<InlineRecord>, id: &str, kind: Kind) -> Result<()> {
@@ -165,6 +180,7 @@ impl HostNode {
             Some(record) => InlineRecord::clone(&record),
             None => self.make_inline(&request)?,
         };
+        let target = request.target_path.clone();
         let published = self.publish_made(request, &record.volume).await;
         if record.published {
             return published;
@@ -172,6 +188,7 @@ impl HostNode {
         if published.is_ok() {
             self.inline_store.update(id, |record| {
                 record.published = true;
+                record.target = target;
                 Ok(())
             })?;
         } else if let Err(left) = self.end_inline(&host, &volume_id).await {
@@ -221,7 +238,7 @@ impl HostNode {
             attached: BTreeMap::new(),
             filesystem: request.volume_capability.is_mount(),
         };
-        let record = InlineRecord { volume, published: false };
+        let record = InlineRecord { volume, published: false, target: PathBuf::new() };
         let made = self.inline_store.make(id, record.clone(), |place| {
             content::make(request.host(), kind, place, bytes, Fill::Thin)
         })?;

@@ -1,7 +1,7 @@
 //! Inline volumes exist as long as their pod, and no longer. Needs root.
 #![cfg(target_os = "linux")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 
 use csi_core::client::VolumeUse;
@@ -10,7 +10,7 @@ use csi_proto::v1;
 use nix::mount::{MsFlags, mount};
 
 use crate::support::requests::*;
-use crate::support::{Run, in_private, with_driver, with_driver_on};
+use crate::support::{Run, in_private, program, with_driver, with_driver_on};
 
 /// The kubelet's call for a pod that was deleted.
 fn unpublish(request: &v1::NodePublishVolumeRequest) -> v1::NodeUnpublishVolumeRequest {
@@ -152,6 +152,55 @@ fn an_inline_volume_that_is_not_published_is_not_there() {
             driver.kill();
             driver = run.start(&[]).await;
         }
+    });
+}
+
+/// A reboot of a node that has the kubelet's directory in memory: nothing asks for the volume's end, and only the API
+/// server knows whether its pod still exists.
+#[test]
+fn an_inline_volume_whose_pods_directory_is_gone_is_named_at_each_start() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let log = run.of("log");
+        let mut command = program();
+        command.stderr(File::create(&log).unwrap());
+        let mut driver = run.start_as(command, "csi.sock", "node-1", &[]).await;
+        for (id, kind, filesystem) in [("csi-1", "directory", ""), ("csi-2", "image", "xfs")] {
+            let pod = run.of("target").join("pod");
+            let target_path = pod.join("mount").to_str().unwrap().to_owned();
+            let request = v1::NodePublishVolumeRequest { target_path, ..inline(&run, id, kind, filesystem) };
+            let is_named = || {
+                let text = format!("inline volume {id} is kept, and its pod's directory is gone");
+                fs::read_to_string(&log).unwrap().contains(&text)
+            };
+            let reboot = || {
+                let place = run.of("data/inline/node-1").join(id);
+                csi_mount::unmount(&Target::new(pod.join("mount")).unwrap()).unwrap();
+                if kind == "image" {
+                    csi_mount::unmount(&Target::new(place.join("staged")).unwrap()).unwrap();
+                    csi_mount::Host::kernel().devices().loop_detach(&place.join("image")).unwrap();
+                }
+            };
+            fs::create_dir(&pod).unwrap();
+            run.call(request.clone()).await.unwrap();
+            driver.kill();
+            reboot();
+            driver.start_again().await;
+            assert!(!is_named(), "{kind}: the kubelet has its directory");
+            driver.kill();
+            fs::remove_dir(pod.join("mount")).unwrap();
+            fs::remove_dir(&pod).unwrap();
+            driver.start_again().await;
+            assert!(is_named(), "{kind}");
+            // Its pod still exists, and then no longer.
+            fs::create_dir(&pod).unwrap();
+            run.call(request.clone()).await.unwrap();
+            run.call(unpublish(&request)).await.unwrap();
+            fs::remove_dir(&pod).unwrap();
+            assert_eq!(kept_inline(&run), 0, "{kind}");
+        }
+        drop(driver);
+        run.assert_clean();
     });
 }
 
