@@ -246,9 +246,10 @@ fn again(failed: Vec<Ended>) -> Result<(Vec<Part>, Vec<Part>), Failure> {
     Ok(both)
 }
 
-/// How many tests that compute run at once: one more than there are processors, because none computes all the time.
+/// How many tests that compute run at once: two for each processor, because most wait half of their time, for the
+/// kernel's mounts and devices.
 fn at_once() -> usize {
-    1 + thread::available_parallelism().map_or(1, usize::from)
+    2 * thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn run_parts(root: &Path, tests: &[Part], at_once: usize) -> Result<Vec<Ended>, Failure> {

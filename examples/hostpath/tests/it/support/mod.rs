@@ -183,9 +183,14 @@ pub(crate) fn program() -> Command {
 }
 
 impl Drop for Run {
-    /// The directory is deleted only if nothing is mounted below it.
+    /// The directory is deleted only if nothing is mounted below it. A loop device that a failed test leaves would stay
+    /// with its file when nothing else shows that any more. One that is mounted ends with the mount.
     fn drop(&mut self) {
         let Some(directory) = self.directory.take() else { return };
+        for (device, file) in loop_devices_below(directory.path()) {
+            eprintln!("{} is left over {file}", device.display());
+            let _ = Command::new("losetup").arg("--detach").arg(device).status();
+        }
         if let Some((place, device)) = self.disk.take() {
             let gone = unmount(&place).map(drop).and_then(|()| device.map_or(Ok(()), LoopDevice::detach));
             if let Err(error) = gone {
@@ -202,10 +207,16 @@ impl Drop for Run {
 
 /// The backing files of loop devices that lie below a directory, as the kernel reports them.
 pub(crate) fn loops_below(root: &Path) -> Vec<String> {
+    loop_devices_below(root).into_iter().map(|(_, file)| file).collect()
+}
+
+fn loop_devices_below(root: &Path) -> Vec<(PathBuf, String)> {
     let blocks = std::fs::read_dir("/sys/block").unwrap().flatten();
-    let files =
-        blocks.filter_map(|entry| std::fs::read_to_string(entry.path().join("loop/backing_file")).ok());
-    files.filter(|file| Path::new(file.trim()).starts_with(root)).collect()
+    let of_block = |entry: std::fs::DirEntry| {
+        let file = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        Some((Path::new("/dev").join(entry.file_name()), file))
+    };
+    blocks.filter_map(of_block).filter(|(_, file)| Path::new(file.trim()).starts_with(root)).collect()
 }
 
 /// Waits until a write to the volume at this target has ended: its filesystem is not frozen.
