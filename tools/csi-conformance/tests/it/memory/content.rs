@@ -11,7 +11,7 @@ pub(super) enum Storage {
     Images,
     /// With a filesystem on each image.
     Filesystems,
-    /// The same, or the image itself. Each of the two kinds lacks a mode that the other has.
+    /// The same on one node, or the image itself on many: neither kind has a mode of the other.
     TwoKinds,
 }
 

@@ -177,12 +177,10 @@ impl Controller for Memory {
 
     fn supports(&self, capability: &VolumeCapability) -> bool {
         let mode = capability.access_mode;
-        let is_kind = match (self.storage, capability.is_mount()) {
-            (Storage::TwoKinds, true) => mode != AccessMode::SingleNodeReaderOnly,
-            (Storage::TwoKinds, false) => mode != AccessMode::SingleNodeMultiWriter,
-            (storage, is_mount) => is_mount == (storage != Storage::Images),
-        };
-        is_kind && !mode.is_multi_node()
+        match (self.storage, capability.is_mount()) {
+            (Storage::TwoKinds, false) => mode == AccessMode::MultiNodeMultiWriter,
+            (storage, is_mount) => is_mount == (storage != Storage::Images) && !mode.is_multi_node(),
+        }
     }
 }
 
