@@ -20,7 +20,7 @@ use csi_mount::{
 };
 
 use crate::devices;
-use crate::devices::{Image, MIB, refused, run, run_when_let_go};
+use crate::devices::{Image, MIB, losetup_detach, refused, run, run_when_let_go};
 use crate::mount_support::{sandbox, target};
 
 /// A use of a device. It ends when this value is dropped.
@@ -66,8 +66,8 @@ fn in_another_namespace(script: &str) -> Use {
 
 fn losetup(arguments: &[&str]) -> Use {
     let node = run("losetup", &[&["--find", "--show"], arguments].concat());
-    let node = node.trim_end().to_owned();
-    Use::until(move || drop(run("losetup", &["--detach", &node])))
+    let node = PathBuf::from(node.trim_end());
+    Use::until(move || losetup_detach(&node))
 }
 
 /// Makes the second MiB of a disk its first partition, and returns the partition's node.
@@ -183,7 +183,7 @@ impl LoopOffset {
 
 impl Drop for LoopOffset {
     fn drop(&mut self) {
-        run("losetup", &["--detach", self.0.to_str().unwrap()]);
+        losetup_detach(&self.0);
     }
 }
 

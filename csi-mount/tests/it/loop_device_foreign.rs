@@ -8,7 +8,7 @@ use csi_mount::internal::flow::block::{StagePlan, publish_device, stage, unpubli
 use csi_mount::internal::{DeviceQuestions as _, Format, LoopDevice, PeerNamespace, Probe};
 use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, Outcome, Removed, Target, Unmounted};
 
-use crate::devices::{Image, refused, run};
+use crate::devices::{Image, losetup_detach, refused, run};
 use crate::fuse_support::{Fate, FileServer, bounded};
 use crate::mount_support::{sandbox, target};
 
@@ -37,13 +37,7 @@ impl Foreign {
 impl Drop for Foreign {
     fn drop(&mut self) {
         self.server.meets(Fate::Killed);
-        run("losetup", &["--detach", self.node.to_str().unwrap()]);
-        let name = self.node.file_name().unwrap();
-        let end = Instant::now() + Duration::from_secs(60);
-        while Path::new("/sys/block").join(name).join("loop").exists() {
-            assert!(Instant::now() < end, "{} is left behind", self.node.display());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        losetup_detach(&self.node);
     }
 }
 

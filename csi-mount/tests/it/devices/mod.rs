@@ -352,6 +352,19 @@ fn try_run(program: &str, arguments: &[&str]) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
+/// Detaches a loop device, and waits until it is detached: a program that has it open, such as another test's search for
+/// the users of a disk, keeps it.
+pub(crate) fn losetup_detach(node: &Path) {
+    let attached = Path::new("/sys/block").join(node.file_name().unwrap()).join("loop/backing_file");
+    let file = std::fs::read_to_string(&attached).unwrap();
+    run("losetup", &["--detach", node.to_str().unwrap()]);
+    let end = Instant::now() + PATIENCE;
+    while std::fs::read_to_string(&attached).is_ok_and(|now| now == file) {
+        assert!(Instant::now() < end, "{} is left behind", node.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Waits for the disk, and opens it.
 pub(crate) fn wait(expected: &ExpectedDevice) -> csi_mount::Result<BlockDevice> {
     BlockDevice::open(Host::kernel().devices().wait(expected)?)
