@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::suites::Suite;
+use super::suite::Suite;
 use crate::artifacts::{self, Artifact};
 use crate::{Failure, target};
 

@@ -21,7 +21,7 @@ use super::archive::{Kernel, Version};
 use super::build::Programs;
 use super::cpio::Cpio;
 use super::modules::Modules;
-use super::suites::{Groups, Suite, names};
+use super::suite::{Groups, Suite, names};
 use crate::{Failure, needs, sanity};
 
 /// Folders that programs expect.
@@ -120,7 +120,8 @@ fn orders(suite: &Suite, program: &str, on: Version, sample: &[(&str, String)]) 
     let package = suite.package;
     let test = suite.test;
     let seconds = seconds(suite, sample);
-    let (module, only) = (suite.module(), suite.only);
+    let module = suite.module();
+    let only = suite.only;
     let order = if suite.prints_output { "told" } else { "tests" };
     format!("env{settings}\n{order}\t{package}/{test}\t{seconds}\t{program}\t{module}\t{only}{skipped}\n")
 }
@@ -184,7 +185,8 @@ fn libraries(listed: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::suites::{SUITE, Skip};
+    use super::super::suite::Skip;
+    use super::super::suites::SUITE;
     use super::*;
 
     #[test]

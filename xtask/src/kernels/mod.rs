@@ -8,6 +8,7 @@ mod machine;
 mod modules;
 mod outcome;
 mod passed;
+mod suite;
 mod suites;
 mod table;
 
@@ -24,7 +25,8 @@ pub(crate) use build::programs_of;
 use machine::{Boot, Scratch};
 use outcome::Run;
 use passed::Passed;
-use suites::{InGate, SUITES, Suite};
+use suite::{InGate, Suite};
+use suites::SUITES;
 
 use crate::needs::{Install, Privilege, Work};
 use crate::{Failure, needs, target};
