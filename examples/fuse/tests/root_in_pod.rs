@@ -177,14 +177,7 @@ async fn serve_api(node: &Node) -> ApiServer {
         "podtemplates/flat-fuse/flat-fuse",
         json!({ "metadata": { "name": "flat-fuse" }, "template": template }),
     );
-    let address = format!("http://{}", server.listen().await);
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "test",
-        "clusters": [{ "name": "test", "cluster": { "server": address } }],
-        "users": [{ "name": "test", "user": {} }],
-        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
-    });
-    fs::write(node.kubeconfig(), config.to_string()).unwrap();
+    server.listen(&node.kubeconfig()).await;
     let cluster = server.clone();
     tokio::spawn(async move {
         loop {

@@ -91,6 +91,12 @@ pub struct Args {
     #[arg(long, env = "VENDOR_VERSION", value_name = "VERSION", default_value = env!("CARGO_PKG_VERSION"))]
     pub vendor_version: String,
 
+    /// Write events of this node in Kubernetes: a volume that stays in use, an inline volume whose pod's directory is
+    /// gone, an end with an error. The node's id must be its name
+    #[cfg(feature = "controllers")]
+    #[arg(long, env = "NODE_EVENTS")]
+    pub node_events: bool,
+
     #[allow(missing_docs, reason = "its own documentation is the help's text")]
     #[command(flatten)]
     pub driver: DriverArgs,

@@ -10,6 +10,7 @@
 //! | `content`, `quiesce`, `freezer`, `recover` | creating, copying and growing content; freezing it for a copy; repair at a start |
 //! | `controller/`, `group`, `metadata` | the controller's traits, one capability per file |
 //! | `node/` | the node's traits: the ready-made plugins for devices and directories, and the choice between them |
+//! | `node_events` | events of the node in Kubernetes, with the feature `controllers` |
 //! | `damage`, `watch` | the damage of a volume; whether the data directory exists, for Probe |
 #![cfg(target_os = "linux")]
 
@@ -25,6 +26,8 @@ mod in_use;
 mod kind;
 mod metadata;
 mod node;
+#[cfg(feature = "controllers")]
+mod node_events;
 mod parameters;
 mod plugin;
 mod pools;
@@ -47,17 +50,27 @@ pub use pools::PoolArg;
 pub async fn run(args: &Args) -> ExitCode {
     // Before the data directory is opened, which logs what it repairs.
     let log = csi_core::init_log(args.driver.log_format, &args.driver.log_level);
-    let plugin = log.and_then(|()| plugin(args).map_err(Into::into));
-    match plugin {
-        #[cfg(feature = "controllers")]
-        Ok(plugin) => csi_controllers::run(plugin, &args.driver, &args.controllers).await,
-        #[cfg(not(feature = "controllers"))]
-        Ok(plugin) => plugin.run_with(&args.driver).await,
-        Err(error) => {
-            eprintln!("{}: {error}", args.driver_name);
-            ExitCode::from(2)
-        }
-    }
+    let served = match log {
+        Ok(()) => serve(args).await,
+        Err(error) => Err(error.to_string()),
+    };
+    served.unwrap_or_else(|error| {
+        eprintln!("{}: {error}", args.driver_name);
+        ExitCode::from(2)
+    })
+}
+
+#[cfg(feature = "controllers")]
+async fn serve(args: &Args) -> Result<ExitCode, String> {
+    let (plugin, left) = plugin::open(args).map_err(|error| error.to_string())?;
+    let plugin = node_events::watch(plugin, &left, args).await?;
+    Ok(csi_controllers::run(plugin, &args.driver, &args.controllers).await)
+}
+
+#[cfg(not(feature = "controllers"))]
+async fn serve(args: &Args) -> Result<ExitCode, String> {
+    let plugin = plugin(args).map_err(|error| error.to_string())?;
+    Ok(plugin.run_with(&args.driver).await)
 }
 
 #[cfg(test)]

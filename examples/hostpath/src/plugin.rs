@@ -13,7 +13,7 @@ use csi_core::{
 use crate::args::When;
 use crate::features::Features;
 use crate::host::Driver;
-use crate::node::HostNode;
+use crate::node::{HostNode, LeftVolume};
 use crate::{Args, Feature};
 
 /// Builds the whole plugin, and opens its data directory.
@@ -21,22 +21,35 @@ use crate::{Args, Feature};
 /// # Errors
 /// When the data directory can't be opened; the message says why.
 pub fn plugin(args: &Args) -> Result<Plugin> {
+    Ok(open(args)?.0)
+}
+
+/// The plugin, and what its start found.
+pub(crate) fn open(args: &Args) -> Result<(Plugin, Vec<LeftVolume>)> {
     let driver = Driver::open(args)?;
     let features = driver.features.clone();
     let has = |feature| features.has(feature);
     let shared = Arc::new(driver.clone());
     let topologies = driver.pools.topologies();
+    let node = HostNode::new(driver.clone())?;
+    let left = node.left_volumes().to_vec();
+    #[cfg(feature = "controllers")]
+    let node_events = args.node_events;
     let mut plugin = Plugin::new(&args.driver_name, &args.vendor_version)
         .own_directory(&driver.data)
-        .declare(|options| {
+        .declare(move |options| {
             // It freezes mounted filesystems for a copy, and attaches loop devices.
             let has_own_pods = options.controller != deploy::Controller::NodeLocal;
             options.controller_sees_mounts |= has_own_pods;
             options.privileged_controller |= has_own_pods;
+            #[cfg(feature = "controllers")]
+            if node_events {
+                crate::node_events::declare(options);
+            }
         })
         .identity(Arc::clone(&shared))
-        .controller(controller(driver.clone(), &features, args.expansion))
-        .node(node(driver, &features)?);
+        .controller(controller(driver, &features, args.expansion))
+        .node(node_service(node, &features));
     if has(Feature::GroupSnapshots) {
         plugin = plugin.group_controller(Arc::clone(&shared));
     }
@@ -52,7 +65,7 @@ pub fn plugin(args: &Args) -> Result<Plugin> {
     if features.tell_condition() {
         plugin = plugin.serve_volume_condition();
     }
-    Ok(plugin)
+    Ok((plugin, left))
 }
 
 /// The features of a service, and how each is registered.
@@ -97,7 +110,7 @@ const CONDITION: (ControllerCapability, NodeCapability) =
 
 type Node = NodeService<HostNode>;
 
-fn node(driver: Driver, features: &Features) -> Result<Node> {
+fn node_service(node: HostNode, features: &Features) -> Node {
     let registered: Registered<Node, 7> = [
         (Feature::Stage, Node::stage_unstage_volume),
         (Feature::Stats, Node::get_volume_stats),
@@ -109,10 +122,10 @@ fn node(driver: Driver, features: &Features) -> Result<Node> {
     ];
     let filesystems = Filesystem::ALL.map(NodeNeed::Filesystem);
     let needs: Vec<_> = std::iter::once(NodeNeed::BlockDevices).chain(filesystems).collect();
-    let service = Node::new(Arc::new(HostNode::new(driver)?)).self_check(&needs);
+    let service = Node::new(Arc::new(node)).self_check(&needs);
     let chosen = registered.into_iter().filter(|(feature, _)| features.has(*feature));
     let service = chosen.fold(service, |service, (_, register)| register(service));
-    Ok(if features.has(Feature::Condition) { service } else { service.without(CONDITION.1) })
+    if features.has(Feature::Condition) { service } else { service.without(CONDITION.1) }
 }
 
 #[async_trait]

@@ -6,8 +6,6 @@
 //!     --test without_sidecars -- --nocapture
 //! ```
 
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -43,16 +41,6 @@ async fn start(directory: &TempDir, data: &str, flags: &[&str]) -> Driver {
     program.args(["--kind=directory", "--mode=controller", "--no-sidecars", "--log-level=warn"]);
     program.args(["--kube-api-qps=1000", "--kube-api-burst=1000"]).args(flags);
     Driver::start(program, socket).await
-}
-
-fn write_kubeconfig(path: &Path, server: &str) {
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "test",
-        "clusters": [{ "name": "test", "cluster": { "server": server } }],
-        "users": [{ "name": "test", "user": {} }],
-        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test", "namespace": "driver" } }],
-    });
-    fs::write(path, config.to_string()).unwrap();
 }
 
 /// Makes claims and attachments, until the driver has created and attached all volumes.
@@ -98,8 +86,7 @@ async fn many_volumes_take_little_memory() {
     let volumes = std::env::var("CSI_TEST_VOLUMES").map_or(VOLUMES, |text| text.parse().unwrap());
     let directory = tempfile::tempdir().unwrap();
     let server = ApiServer::new();
-    let address = server.listen().await;
-    write_kubeconfig(&directory.path().join("kubeconfig"), &format!("http://{address}"));
+    server.listen(&directory.path().join("kubeconfig")).await;
     server.create_node(DRIVER, NODE, &[]);
     server.create_class(DRIVER, "fast", json!({}));
     let mark = server.mark();

@@ -1,5 +1,6 @@
 //! Events of the node for what is otherwise in the driver's log only.
 
+use std::fmt;
 use std::time::Duration;
 
 use csi_core::Plugin;
@@ -29,38 +30,43 @@ const UNSTAGE: &str = "/csi.v1.Node/NodeUnstageVolume";
 /// ```
 /// # fn watch(plugin: csi_core::Plugin, client: kube::Client, node: String) -> csi_core::Plugin {
 /// use csi_kube::NodeEvents;
-/// NodeEvents::new("block.csi.example.org").watch(plugin, client, node)
+/// NodeEvents::new(client, "block.csi.example.org", node).watch(plugin)
 /// # }
 /// ```
 ///
 /// Needs the rules [`rules::NODE_EVENTS`](crate::rules::NODE_EVENTS), and `hostPID` to find the pod. Without them
 /// the volume's event says how to find it on the node. [`Events`] has the limits, and what happens to an event that
 /// can't be written.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct NodeEvents {
-    driver: String,
+    events: Events,
+    client: Client,
+    node: String,
+}
+
+impl fmt::Debug for NodeEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeEvents").field("node", &self.node).finish_non_exhaustive()
+    }
 }
 
 impl NodeEvents {
-    /// Events of this driver.
-    pub fn new(driver: impl Into<String>) -> Self {
-        Self { driver: driver.into() }
+    /// Events of this driver on the node with this name. Call it in the runtime that serves the plugin.
+    pub fn new(client: Client, driver: impl Into<String>, node: impl Into<String>) -> Self {
+        let node = node.into();
+        Self { events: Events::new(client.clone(), driver, node.clone()), client, node }
     }
 
-    /// Adds the events to the plugin that serves on this node: a layer around its calls
-    /// ([`Plugin::layer`]), and what it does at its end ([`Plugin::on_failure`]). Call it in the runtime that serves the
-    /// plugin.
+    /// Adds the table's events to the plugin that serves on this node: a layer around its calls ([`Plugin::layer`]),
+    /// and what it does at its end ([`Plugin::on_failure`]).
     #[must_use]
-    pub fn watch(self, plugin: Plugin, client: Client, node: impl Into<String>) -> Plugin {
-        let node = node.into();
-        let reporter =
-            Reporter { events: Events::new(client.clone(), self.driver, node.clone()), client, node };
-        let at_end = reporter.clone();
+    pub fn watch(self, plugin: Plugin) -> Plugin {
+        let at_end = self.clone();
         let layer = layer_fn(move |calls: CallService| {
-            let reporter = reporter.clone();
+            let events = self.clone();
             service_fn(move |request: http::Request<tonic::body::Body>| {
                 let calls = calls.clone();
-                let reporter = reporter.clone();
+                let events = events.clone();
                 async move {
                     let is_unstage = request.uri().path() == UNSTAGE;
                     let response = calls.oneshot(request).await?;
@@ -69,7 +75,7 @@ impl NodeEvents {
                         && status.code() == Code::FailedPrecondition
                     {
                         // The caller does not wait for the API server.
-                        tokio::spawn(async move { reporter.volume_in_use(status.message()).await });
+                        tokio::spawn(async move { events.volume_in_use(status.message()).await });
                     }
                     Ok(response)
                 }
@@ -78,23 +84,15 @@ impl NodeEvents {
         plugin.layer(layer).on_failure(move |error| {
             let text = error.to_string();
             async move {
-                at_end.publish("CSIDriverFailed", text);
+                at_end.warn("CSIDriverFailed", text);
                 // In time or not: a driver must not depend on its events.
                 let _ = timeout(FAREWELL, at_end.events.flush()).await;
             }
         })
     }
-}
 
-#[derive(Clone)]
-struct Reporter {
-    events: Events,
-    client: Client,
-    node: String,
-}
-
-impl Reporter {
-    fn publish(&self, reason: &str, note: String) {
+    /// Writes a warning of the node soon; `reason` and `note` are those of [`Events::publish`].
+    pub fn warn(&self, reason: impl Into<String>, note: impl Into<String>) {
         // The kubelet too has the name in place of the UID, and `kubectl describe node` looks for that.
         let metadata = ObjectMeta {
             name: Some(self.node.clone()),
@@ -114,7 +112,7 @@ impl Reporter {
             [] => error.to_owned(),
             pods => format!("delete the pods that use the volume: {}: {error}", pods.join(", ")),
         };
-        self.publish("CSIVolumeInUse", note);
+        self.warn("CSIVolumeInUse", note);
     }
 
     /// The pods of the node whose UID the text has, as `namespace/name`.

@@ -1,6 +1,7 @@
 //! Inline ephemeral volumes: created at publish, deleted at unpublish.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -72,12 +73,33 @@ fn file_name(node: &NodeId) -> String {
         .collect()
 }
 
+/// An inline volume whose pod's directory is gone.
+#[derive(Debug, Clone)]
+pub(crate) struct LeftVolume {
+    id: String,
+    target: PathBuf,
+}
+
+/// What to do about it, for people.
+impl fmt::Display for LeftVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let target = self.target.display();
+        write!(
+            f,
+            "inline volume {} is kept, and its pod's directory is gone; if no pod has the UID in the path, end it by: \
+             csi node unpublish-volume --volume-id {0} --target-path {target}",
+            self.id
+        )
+    }
+}
+
 /// Opens the volumes of an earlier process. A volume whose publish never succeeded is removed if no workload
 /// uses it, because the orchestrator is not obliged to unpublish it. The other volumes wait for their
 /// unpublish, even across a reboot. If that took the pod's directory, only a pod that still exists gets the volume again,
-/// and nothing here says whether it does.
-pub(super) fn open(root: PathBuf) -> Result<Store<InlineRecord>> {
+/// and nothing here says whether it does: those volumes are returned too, for people.
+pub(super) fn open(root: PathBuf) -> Result<(Store<InlineRecord>, Vec<LeftVolume>)> {
     let store: Store<InlineRecord> = Store::open(root)?;
+    let mut left = Vec::new();
     for (id, record) in store.all() {
         if !record.published {
             if let Err(error) = undo_publish(&store, &id, record.volume.kind) {
@@ -88,9 +110,10 @@ pub(super) fn open(root: PathBuf) -> Result<Store<InlineRecord>> {
                 "inline volume {id} is kept, and its pod's directory is gone: {}",
                 record.target.display()
             );
+            left.push(LeftVolume { id, target: record.target.clone() });
         }
     }
-    Ok(store)
+    Ok((store, left))
 }
 
 /// Whether the orchestrator has lost the directory of a volume that nothing uses.

@@ -11,6 +11,7 @@ use crate::host::Driver;
 use crate::kind::Kind;
 use crate::records::{InlineRecord, VolumeRecord};
 use crate::store::Store;
+pub(crate) use inline::LeftVolume;
 use volumes::Volumes;
 
 /// A key of the publish context: the volume is attached read-only.
@@ -25,6 +26,7 @@ pub(crate) struct HostNode {
     /// The inline volumes, which live as long as their pod. The node creates them in a store of its own.
     inline: Volumes,
     inline_store: Store<InlineRecord>,
+    left: Vec<LeftVolume>,
     /// Shows that a process with this node id runs.
     _lock: Option<inline::NodeLock>,
 }
@@ -33,14 +35,19 @@ impl HostNode {
     pub(crate) fn new(driver: Driver) -> Result<Self> {
         let root = inline::directory(&driver);
         // Opened even if the feature is off: existing inline volumes can still be unpublished.
-        let inline_store = if driver.serves_node {
+        let (inline_store, left) = if driver.serves_node {
             inline::open(root.clone())?
         } else {
-            Store::of_another_process(root.clone())
+            (Store::of_another_process(root.clone()), Vec::new())
         };
         let lock = if driver.serves_node { inline::lock(&root, FlockOperation::LockShared)? } else { None };
         let volumes = Volumes::new(&driver, driver.data.join("volumes"));
-        Ok(Self { volumes, inline: Volumes::new(&driver, root), inline_store, driver, _lock: lock })
+        Ok(Self { volumes, inline: Volumes::new(&driver, root), inline_store, left, driver, _lock: lock })
+    }
+
+    /// The inline volumes that the start found without their pod's directory.
+    pub(crate) fn left_volumes(&self) -> &[LeftVolume] {
+        &self.left
     }
 
     /// Finds the volume, and the set of volumes that contains it.

@@ -13,6 +13,8 @@ mod root_damage;
 mod root_flags;
 mod root_inline;
 mod root_metadata;
+#[cfg(feature = "controllers")]
+mod root_node_events;
 mod root_recovery;
 mod root_resources;
 mod root_scale;

@@ -16,6 +16,17 @@ fn the_manifests_are_for_the_version_of_the_spec_that_the_pods_serve() {
     assert!(text.contains("/csi-external-health-monitor-controller:v0.19.0\n"), "{text}");
 }
 
+#[cfg(feature = "controllers")]
+#[test]
+fn the_nodes_pods_have_what_its_events_need() {
+    let needs = ["- --node-events\n", "hostPID: true\n", "- events.k8s.io\n"];
+    let without = manifests(&[]);
+    let with = manifests(&["--node-events"]);
+    for need in needs {
+        assert!(with.contains(need) && !without.contains(need), "{need}: {with}");
+    }
+}
+
 fn manifests(flags: &[&str]) -> String {
     let data = tempfile::tempdir().unwrap();
     let socket = data.path().join("csi.sock");

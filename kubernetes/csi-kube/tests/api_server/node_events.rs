@@ -54,7 +54,7 @@ impl StageUnstageVolume for Busy {
 fn plugin(server: &ApiServer) -> Plugin {
     let node = NodeService::new(Arc::new(Busy)).stage_unstage_volume();
     let plugin = Plugin::new("block.csi.example.org", "1").node(node);
-    NodeEvents::new("block.csi.example.org").watch(plugin, server.client(), "worker-1")
+    NodeEvents::new(server.client(), "block.csi.example.org", "worker-1").watch(plugin)
 }
 
 fn server() -> ApiServer {

@@ -1,6 +1,6 @@
 //! The path of a request: the record, hooks, faults, rules, and what it does.
 
-use std::net::SocketAddr;
+use std::path::Path;
 
 use http::Request;
 use http_body_util::BodyExt as _;
@@ -16,12 +16,13 @@ use super::request::{Answer, Call, Failure, Target, answer};
 use super::{ApiServer, Fault, Hook, Link, kinds, watch};
 
 impl ApiServer {
-    /// Serves other processes over HTTP, without TLS, as long as the runtime lives. Returns the address.
+    /// Serves other processes over HTTP, without TLS, as long as the runtime lives. They find it by this kubeconfig,
+    /// which is written here.
     ///
     /// # Panics
     ///
-    /// If no port is free.
-    pub async fn listen(&self) -> SocketAddr {
+    /// If no port is free, or the file can't be written.
+    pub async fn listen(&self, kubeconfig: &Path) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let server = self.clone();
@@ -41,7 +42,13 @@ impl ApiServer {
                 tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
-        address
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{ "name": "test", "cluster": { "server": format!("http://{address}") } }],
+            "users": [{ "name": "test", "user": {} }],
+            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test", "namespace": "driver" } }],
+        });
+        std::fs::write(kubeconfig, config.to_string()).expect("a kubeconfig");
     }
 
     pub(super) async fn serve(
