@@ -62,7 +62,6 @@ async fn place_stays(ctx: &TestContext) -> Outcome {
 }
 
 async fn refusal_leaves_nothing(ctx: &TestContext) -> Outcome {
-    let before = volume_ids(ctx).await?;
     let range = v1::CapacityRange { required_bytes: ctx.settings.size, limit_bytes: ctx.settings.size - 1 };
     let mut requests =
         vec![v1::CreateVolumeRequest { capacity_range: Some(range), ..ctx.create(&ctx.name()) }];
@@ -73,6 +72,7 @@ async fn refusal_leaves_nothing(ctx: &TestContext) -> Outcome {
         requests.push(ctx.create_from(of_snapshot(&ctx.name())));
     }
     for request in requests {
+        let before = volume_ids(ctx).await?;
         // Whether it is refused is the subject of other tests.
         if ctx.settled(&request).await.is_ok() {
             continue;

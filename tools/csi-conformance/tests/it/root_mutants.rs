@@ -173,6 +173,16 @@ fn a_driver_with_little_room_passes() {
     passes(faults::unusual::has_little_room(), Driver::Directories, None);
 }
 
+/// A volume that the driver creates although it should refuse it is nothing that its next refusal has left.
+#[test]
+fn a_fault_is_not_found_twice() {
+    let mut all = faults::all().into_iter();
+    let mutant = all.find(|one| one.due == "create-volume.limit-below-required").unwrap();
+    let (report, _) = run(mutant.driver, mutant.fault, Some("create-volume.refusal-leaves-nothing"), LONG);
+    report.assert_ok();
+    assert_eq!(report.passed(), 1);
+}
+
 fn tests_of_the_kit() -> BTreeSet<String> {
     Kit::new("/nowhere.sock".parse().unwrap()).tests().into_iter().map(|test| test.id).collect()
 }
