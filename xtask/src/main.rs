@@ -63,8 +63,8 @@ Usage: cargo xtask <command>
                       clippy, docs, all tests, csi-sanity on hostpath (if there is a Go toolchain), some tests on
                       the newest kernel. All of them run; the last lines name what failed, and how it is repeated
   ci --all            both rings: also each feature alone, the archives of the published crates, a static
-                      build, containers, templates, Helm, csi-sanity on every example, instruction counts, kills
-                      at every system call, and the oldest and the newest kernel
+                      build, containers, templates, Helm, csi-sanity on every example, instruction counts,
+                      more kills and power cuts, and the oldest and the newest kernel
   ci --since COMMIT   the first ring, and what the folders that have changed since then ask for in the second one
   ci --only TEXT      the checks with this text in their name
   ci … --strict       an unsteady test fails

@@ -260,7 +260,7 @@ fn kill_disk(
 /// As on a busy machine, where the first run waits most often.
 #[test]
 fn a_first_run_with_many_calls_costs_no_points() {
-    let mut points = Points::with_continuations(18, 6);
+    let mut points = Points::of(1, Some(18), 6);
     assert!(points.step(End::Finished { calls: 4000 }).is_none());
     let swept = loop {
         let end = if points.call() < 1600 { End::Killed } else { End::Finished { calls: 1600 } };

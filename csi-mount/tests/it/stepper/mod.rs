@@ -107,7 +107,8 @@ impl Points {
         }
     }
 
-    fn of(stride: u64, at_most: Option<u64>, continuations: usize) -> Self {
+    /// Whatever the environment says.
+    pub(crate) fn of(stride: u64, at_most: Option<u64>, continuations: usize) -> Self {
         let mut points = Self { pair: 0, stride, at_most, aim: at_most, killed: vec![0; continuations] };
         points.set_stride(stride);
         points
