@@ -229,7 +229,7 @@ fn optional_part(
     } else if has(0x60, CASEFOLD) {
         Some(("casefold".to_owned(), "CONFIG_UNICODE"))
     } else if writes && has(0x64, QUOTA) {
-        Some(("quotas".to_owned(), "CONFIG_QFMT_V2"))
+        Some(("quotas".to_owned(), "CONFIG_QFMT_V2 (module quota_v2)"))
     } else {
         None
     }
@@ -333,7 +333,7 @@ mod tests {
             (Ext4, ext4(24, 6), false, Some(("blocks of 65536 bytes", "pages of this size"))),
             (Ext4, ext4(24, u32::MAX), false, None),
             (Ext4, ext4(0x60, 0x2_0000), false, Some(("casefold", "CONFIG_UNICODE"))),
-            (Ext4, ext4(0x64, 0x100), true, Some(("quotas", "CONFIG_QFMT_V2"))),
+            (Ext4, ext4(0x64, 0x100), true, Some(("quotas", "CONFIG_QFMT_V2 (module quota_v2)"))),
             (Ext4, ext4(0x64, 0x2000), false, None),
             (
                 Xfs,

@@ -131,7 +131,7 @@ fn a_daemon_dies_with_a_container_that_shares_the_pods_processes() {
 }
 
 fn spec_without_args() -> Spec {
-    let env = vec![("DIRS_ROOT", "/var/lib/kubelet".to_owned())];
+    let env = vec![("DIRS_ROOT", DATA.to_owned())];
     Spec { args: Vec::new(), env, ..spec(Processes::Own) }
 }
 

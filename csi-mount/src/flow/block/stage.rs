@@ -263,7 +263,8 @@ fn explain_features(error: Error, device: &BlockDevice, plan: &StagePlan) -> Err
             .add_reason(reason)
             .hint("use it on a newer kernel; for new volumes, choose a mkfs profile for the oldest kernel");
     }
-    if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS))
+    // The last one: it is a module of the kernel that could not be loaded.
+    if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::ESRCH))
         || error.kind() == ErrorKind::InvalidOption
     {
         return error;
