@@ -10,7 +10,7 @@ pub(crate) fn names(groups: Groups) -> impl Iterator<Item = &'static str> {
     groups.iter().flat_map(|group| group.split_whitespace())
 }
 
-/// A test program, and what it needs of the machine. Base a row on [`SUITE`].
+/// A test program, and what it needs of the machine. Base a row on `suites::SUITE`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Suite {
     pub(crate) package: &'static str,
