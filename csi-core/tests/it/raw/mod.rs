@@ -1,12 +1,13 @@
 //! A client that writes its own HTTP/2 frames, to send what other implementations send.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -33,7 +34,18 @@ pub struct Raw {
 
 impl Raw {
     pub async fn open(path: &Path) -> Self {
-        let mut stream = UnixStream::connect(path).await.expect("somebody listens");
+        // The file of a socket is there a moment before somebody listens.
+        let connecting = async {
+            loop {
+                match UnixStream::connect(path).await {
+                    Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                    connected => return connected.expect("a socket"),
+                }
+            }
+        };
+        let mut stream = timeout(PATIENCE, connecting).await.expect("somebody listens");
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         let mut raw = Self { stream, decoder: loona_hpack::Decoder::new(), next: 1 };
         raw.send(SETTINGS, 0, 0, &[]).await;
