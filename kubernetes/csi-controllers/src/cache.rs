@@ -32,7 +32,8 @@ struct Shared<K> {
     objects: RwLock<HashMap<Key, Arc<K>>>,
     /// The versions that this process wrote, until the watch shows them.
     written: Mutex<HashMap<Key, u64>>,
-    handlers: RwLock<Vec<Handler<K>>>,
+    /// Until the watch begins, which owns them then: some of them know this cache, and would keep it for ever.
+    handlers: Mutex<Vec<Handler<K>>>,
     is_synced: watch::Sender<bool>,
 }
 
@@ -48,16 +49,20 @@ impl<K> Default for Cache<K> {
             pool: Mutex::default(),
             objects: RwLock::default(),
             written: Mutex::default(),
-            handlers: RwLock::default(),
+            handlers: Mutex::default(),
             is_synced: watch::Sender::new(false),
         }))
     }
 }
 
 impl<K: Kind> Cache<K> {
-    /// Calls this at each change, after the change is in the cache. It must not block.
+    /// Calls this at each change, after the change is in the cache. It must not block. To be called before the watch begins.
     pub(crate) fn on_change(&self, handler: impl Fn(Change<'_, K>) + Send + Sync + 'static) {
-        self.0.handlers.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(handler));
+        self.handlers().push(Box::new(handler));
+    }
+
+    fn handlers(&self) -> MutexGuard<'_, Vec<Handler<K>>> {
+        self.0.handlers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the key of each object whose change matters, and of each that is gone.
@@ -126,21 +131,22 @@ impl<K: Kind> Cache<K> {
 
     /// Keeps the cache up to date with these objects, without an end.
     pub(crate) async fn watch(self, api: Api<ForKube<K>>) {
+        let handlers = std::mem::take(&mut *self.handlers());
         let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
         let mut listed = HashSet::new();
         while let Some(event) = events.next().await {
             match event {
-                Ok(watcher::Event::Apply(watched)) => self.set(watched.object),
-                Ok(watcher::Event::Delete(watched)) => self.remove(&Key::of(&watched.object)),
+                Ok(watcher::Event::Apply(watched)) => self.set(watched.object, &handlers),
+                Ok(watcher::Event::Delete(watched)) => self.remove(&Key::of(&watched.object), &handlers),
                 Ok(watcher::Event::Init) => listed.clear(),
                 Ok(watcher::Event::InitApply(watched)) => {
                     listed.insert(Key::of(&watched.object));
-                    self.set(watched.object);
+                    self.set(watched.object, &handlers);
                 }
                 Ok(watcher::Event::InitDone) => {
                     let known: Vec<Key> = self.objects().keys().cloned().collect();
                     for key in known.iter().filter(|key| !listed.contains(key)) {
-                        self.remove(key);
+                        self.remove(key, &handlers);
                     }
                     listed = HashSet::new();
                     self.0.is_synced.send_replace(true);
@@ -154,7 +160,7 @@ impl<K: Kind> Cache<K> {
         }
     }
 
-    fn set(&self, mut object: K) {
+    fn set(&self, mut object: K, handlers: &[Handler<K>]) {
         object.strip(&mut self.0.pool.lock().unwrap_or_else(PoisonError::into_inner));
         let key = Key::of(&object);
         let now = Arc::new(object);
@@ -174,23 +180,16 @@ impl<K: Kind> Cache<K> {
         if before.as_ref().is_some_and(|before| before.metadata().resource_version == *version) {
             return;
         }
-        self.tell(|| Change::Set { before: before.as_deref(), now: &now });
-    }
-
-    fn remove(&self, key: &Key) {
-        let gone = self.0.objects.write().unwrap_or_else(PoisonError::into_inner).remove(key);
-        self.written().remove(key);
-        if let Some(gone) = gone {
-            self.tell(|| Change::Gone(&gone));
+        for handler in handlers {
+            handler(Change::Set { before: before.as_deref(), now: &now });
         }
     }
 
-    fn tell<'a>(&self, change: impl Fn() -> Change<'a, K>)
-    where
-        K: 'a,
-    {
-        for handler in self.0.handlers.read().unwrap_or_else(PoisonError::into_inner).iter() {
-            handler(change());
+    fn remove(&self, key: &Key, handlers: &[Handler<K>]) {
+        let gone = self.0.objects.write().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.written().remove(key);
+        if let Some(gone) = gone {
+            handlers.iter().for_each(|handler| handler(Change::Gone(&gone)));
         }
     }
 }

@@ -146,3 +146,17 @@ async fn a_process_that_is_killed_anywhere_loses_and_leaves_nothing() {
     bed.until("no record is left", || bed.get(RECORDS)["data"] == json!({})).await;
     drop(process);
 }
+
+/// What is told of changes in a cache often has the cache itself.
+#[test]
+fn the_memory_of_a_process_is_given_back_with_its_work() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let calls = runtime.block_on(async {
+        let (bed, _process) = Bed::started(&[]).await;
+        bed.volume("data").await;
+        bed.calls.clone()
+    });
+    drop(runtime);
+    assert!(calls.are_over());
+}

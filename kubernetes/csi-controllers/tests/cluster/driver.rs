@@ -62,6 +62,11 @@ impl Calls {
         self.0.lock().unwrap()
     }
 
+    /// Whether the driver and all that calls it have ended.
+    pub(crate) fn are_over(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// The next call of this RPC has this fault.
     pub(crate) fn fail(&self, rpc: &str, fault: Fault) {
         self.state().next.push((rpc.to_owned(), fault));
