@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags};
-use rustix::mount::{MountFlags, MoveMountFlags, mount_move, move_mount};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, mount_change, mount_move, mount_remount, move_mount,
+};
 
 use crate::detached::scratch::{Scratch, mount_flags};
 use crate::error::{Error, ErrorKind, Result};
@@ -75,7 +77,12 @@ pub(crate) fn bind(
         Depth::Recursive => rustix::mount::mount_bind_recursive(&from, &onto),
     };
     let flags = MountFlags::BIND | mount_flags(attributes);
-    let made = bound.and_then(|()| rustix::mount::mount_remount(&onto, flags, c""));
+    // In the source's propagation group, it would receive mounts from there.
+    let private = || match depth {
+        Depth::Single => mount_change(&onto, MountPropagationFlags::PRIVATE),
+        Depth::Recursive => Ok(()),
+    };
+    let made = bound.and_then(|()| private()).and_then(|()| mount_remount(&onto, flags, c""));
     made.map_err(|error| Error::os(operation, path, error))?;
     scratch.into_prepared()
 }

@@ -22,6 +22,7 @@ use crate::place::target::{OpenTarget, Target};
 use crate::place::target_lock::{Purpose, TargetLock};
 use crate::sys::attributes::MountAttributes;
 use crate::sys::descriptor::{Locked, path_of};
+use crate::sys::ids::MountId;
 use crate::table::details::{Basics, Details};
 use crate::table::facts;
 use crate::table::mountinfo::mounts;
@@ -86,8 +87,12 @@ pub(crate) fn mount_once(
             return Ok(Outcome::Mounted);
         }
     }
+    Err(busy(operation, target))
+}
+
+pub(crate) fn busy(operation: &'static str, target: &Target) -> Error {
     let reason = "another process mounts and unmounts there at the same time";
-    Err(Error::new(ErrorKind::Busy, operation, reason).at(target.path()))
+    Error::new(ErrorKind::Busy, operation, reason).at(target.path())
 }
 
 /// The error for a target where something else than the requested mount is mounted.
@@ -132,6 +137,25 @@ pub(crate) fn attach(
         target.set_mark(operation, &opened.fd, MarkedMount::from_facts(&root))?;
     }
     move_and_verify(operation, &mount, target, opened, attributes)
+}
+
+/// Moves a prepared mount of a FUSE filesystem onto the target's topmost mount, which must be this one, and verifies it.
+pub(crate) fn attach_on_top(
+    operation: &'static str,
+    mount: Prepared,
+    target: &Target,
+    below: MountId,
+    attributes: MountAttributes,
+) -> Result<Attached> {
+    let _held = TargetLock::take(target, Purpose::Mount);
+    let mount = mount;
+    let opened = target.open(operation)?;
+    if opened.facts.mount != below {
+        return Ok(Attached::Lost);
+    }
+    // It is true before the move and after it, wherever the process is killed.
+    target.mark_covered(operation, MarkedMount::Fuse)?;
+    move_and_verify(operation, &mount, target, &opened, attributes)
 }
 
 fn move_and_verify(
@@ -193,7 +217,7 @@ fn verify(
     attributes: MountAttributes,
 ) -> Result<Attached> {
     let Some(ours) = Basics::from_fd(mount, operation, target.path())? else { return Ok(Attached::Lost) };
-    if ours.parent != opened.directory.mount {
+    if ours.parent != opened.facts.mount {
         return Ok(Attached::Lost);
     }
     if ours.attributes != attributes {

@@ -16,6 +16,7 @@ use crate::place::nesting::{MountedDirectory, Nesting, nesting};
 use crate::place::target::{OpenTarget, Target, name_of};
 use crate::sys::attributes::MountAttributes;
 use crate::sys::features::{self, Feature};
+use crate::sys::ids::MountId;
 use crate::sys::mount_api::{self, Depth, StatMountBasic};
 use crate::table::details::{Basics, Details, statmount_basics};
 use crate::table::facts::{self, Facts};
@@ -29,7 +30,7 @@ use crate::table::facts::{self, Facts};
 /// `mount --bind -o ro` does, stays writable on the host if the target's mount is shared with the host.
 ///
 /// The bind has the attributes of the source's mount in addition to the requested ones, so it never allows
-/// more.
+/// more. A bind that is not [recursive](Self::recursive) receives no mounts from its source, and sends it none.
 ///
 /// ```no_run
 /// # fn main() -> csi_mount::Result<()> {
@@ -111,36 +112,56 @@ impl<'a> Bind<'a> {
     /// - [`ErrorKind::Unsupported`]: this kernel does not support an attribute.
     pub fn at(&self, target: &Target) -> Result<Outcome> {
         let path = paths::absolute("bind", self.source)?;
-        let open = || -> io::Result<_> {
-            let fd = lookup::open_path(&path, OFlags::empty())?;
-            let facts = facts::from_fd(&fd)?;
-            Ok((fd, facts))
-        };
-        let (fd, facts) = open().map_err(|error| Error::os("bind", &path, error))?;
-        if facts.is_broken() {
-            let reason = "its filesystem is dead, and does not return the type of the file";
-            let error = Error::new(ErrorKind::Unresponsive, "bind", reason).at(&path);
-            return Err(error.hint("restore its device or server; then unmount it and mount it again"));
-        }
-        let statmount = statmount_basics(&fd).ok().flatten();
-        let mount = match statmount {
-            Some(statmount) => Some(statmount.into()),
-            None => Basics::from_fd(&fd, "bind", &path)?,
-        };
-        let mount = mount.ok_or_else(|| {
-            Error::new(ErrorKind::Busy, "bind", "it was unmounted during the call").at(&path)
-        })?;
-        let source = Source { path: &path, fd, facts, statmount, depth: self.depth, id_map: &self.id_map };
-        let attributes = mount.attributes.combined_with(self.attributes);
+        let (source, attributes) = self.open(&path)?;
         attach::mount_once(
             BIND,
             target,
             |opened, found| accept(&source, attributes, target, opened, found),
             |opened| {
                 check_pair(&source, target, &opened)?;
-                source.bind(attributes, target, &opened).map_err(diagnosed)
+                let bind = || {
+                    let mount = source.prepared(attributes, opened.facts.file_type)?;
+                    attach::attach(BIND, mount, target, &opened, attributes)
+                };
+                bind().map_err(diagnosed)
             },
         )
+    }
+
+    /// Mounts a directory on top of the target's topmost mount, which must be this one.
+    pub(crate) fn on_top_of(&self, below: MountId, target: &Target) -> Result<Outcome> {
+        let path = paths::absolute("bind", self.source)?;
+        let (source, attributes) = self.open(&path)?;
+        let mount = source.prepared(attributes, FileType::Directory).map_err(diagnosed)?;
+        match attach::attach_on_top(BIND, mount, target, below, attributes)? {
+            Attached::Ours => Ok(Outcome::Mounted),
+            Attached::Lost => Err(attach::busy(BIND, target)),
+        }
+    }
+
+    /// The source, and the attributes of its bind.
+    fn open<'s>(&'s self, path: &'s Path) -> Result<(Source<'s>, MountAttributes)> {
+        let open = || -> io::Result<_> {
+            let fd = lookup::open_path(path, OFlags::empty())?;
+            let facts = facts::from_fd(&fd)?;
+            Ok((fd, facts))
+        };
+        let (fd, facts) = open().map_err(|error| Error::os("bind", path, error))?;
+        if facts.is_broken() {
+            let reason = "its filesystem is dead, and does not return the type of the file";
+            let error = Error::new(ErrorKind::Unresponsive, "bind", reason).at(path);
+            return Err(error.hint("restore its device or server; then unmount it and mount it again"));
+        }
+        let statmount = statmount_basics(&fd).ok().flatten();
+        let mount = match statmount {
+            Some(statmount) => Some(statmount.into()),
+            None => Basics::from_fd(&fd, "bind", path)?,
+        };
+        let mount = mount.ok_or_else(|| {
+            Error::new(ErrorKind::Busy, "bind", "it was unmounted during the call").at(path)
+        })?;
+        let attributes = mount.attributes.combined_with(self.attributes);
+        Ok((Source { path, fd, facts, statmount, depth: self.depth, id_map: &self.id_map }, attributes))
     }
 }
 
@@ -154,20 +175,20 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn bind(&self, attributes: MountAttributes, target: &Target, opened: &OpenTarget) -> Result<Attached> {
-        let mount = if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
-            Prepared::Detached(self.detached(attributes)?)
-        } else if !self.id_map.is_identity() {
+    /// The bind with its attributes. It is not visible yet.
+    fn prepared(&self, attributes: MountAttributes, file_type: FileType) -> Result<Prepared> {
+        if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
+            return Ok(Prepared::Detached(self.detached(attributes)?));
+        }
+        if !self.id_map.is_identity() {
             let error = Error::new(
                 ErrorKind::Unsupported,
                 "map owners of the bind of",
                 "this kernel does not support it",
             );
             return Err(error.at(self.path).hint("it needs Linux 5.12"));
-        } else {
-            prepared::bind(self.path, &self.fd, self.depth, attributes, opened.facts.file_type)?
-        };
-        attach::attach(BIND, mount, target, opened, attributes)
+        }
+        prepared::bind(self.path, &self.fd, self.depth, attributes, file_type)
     }
 
     /// Makes the bind in no namespace, with its attributes.

@@ -86,11 +86,18 @@ pub struct Unmount {
     detach: Detach,
     answer_limit: Duration,
     finish_limit: Duration,
+    /// The layer that stays, with those beneath it.
+    down_to: Option<MountId>,
 }
 
 impl Default for Unmount {
     fn default() -> Self {
-        Self { detach: Detach::default(), answer_limit: STATS_TIME_LIMIT, finish_limit: UNMOUNT_TIME_LIMIT }
+        Self {
+            detach: Detach::default(),
+            answer_limit: STATS_TIME_LIMIT,
+            finish_limit: UNMOUNT_TIME_LIMIT,
+            down_to: None,
+        }
     }
 }
 
@@ -124,6 +131,12 @@ impl Unmount {
         self
     }
 
+    /// Unmounts only what is on top of this mount.
+    pub(crate) fn down_to(mut self, layer: MountId) -> Self {
+        self.down_to = Some(layer);
+        self
+    }
+
     /// Unmounts everything that is mounted at the target, and checks that nothing is mounted there
     /// afterwards.
     ///
@@ -154,7 +167,9 @@ impl Unmount {
         scratch::remove_abandoned();
         target.refuse_system(UNMOUNT)?;
         let own = target.require_own(UNMOUNT)?;
-        while let MountState::Mounted(top) = target.state()? {
+        while let MountState::Mounted(top) = target.state()?
+            && Some(top.id) != self.down_to
+        {
             if own.as_ref().is_some_and(|own| !own.contains(&top.id)) {
                 // It was mounted since. The next call checks it from the start.
                 let reason = "another process mounts and unmounts there at the same time";

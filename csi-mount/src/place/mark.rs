@@ -169,6 +169,15 @@ impl Target {
         mark.write(place).map_err(|error| self.error(operation, error))
     }
 
+    /// Marks the place beneath the mounts that are there as its owner's.
+    pub(crate) fn mark_covered(&self, operation: &'static str, mounted: MarkedMount) -> Result<()> {
+        if self.owner().is_none() {
+            return Ok(());
+        }
+        let (_above, place) = open_covered(self, operation).map_err(|error| self.error(operation, error))?;
+        self.set_mark(operation, &place, mounted)
+    }
+
     /// Marks a new place as its owner's, so that another process can remove it if this one is killed.
     pub(crate) fn mark_new(&self, operation: &'static str) -> Result<()> {
         self.set_made_here();
@@ -200,7 +209,8 @@ impl Target {
                 let reason = format!("{} is mounted there, not {}", found.owner, owner.id);
                 Err(Error::new(ErrorKind::AlreadyMounted, operation, reason).at(self.path()))
             }
-            Some(found) if found.mounted == new_mark.mounted => Ok(()),
+            // A FUSE filesystem can be on top of another one that has lost its daemon.
+            Some(found) if [new_mark.mounted, MarkedMount::Fuse].contains(&found.mounted) => Ok(()),
             _ => new_mark.write(&place).map_err(|error| self.error(operation, error)),
         }
     }

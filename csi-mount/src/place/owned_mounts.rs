@@ -33,7 +33,7 @@ impl Target {
         {
             return Ok(false);
         }
-        self.layers(OPERATION, &opened, &top)?;
+        self.layers(OPERATION, &opened, &top, None)?;
         self.mark_existing(OPERATION, &opened.facts)?;
         if self.mark(OPERATION)?.is_none() {
             let reason =
@@ -72,11 +72,19 @@ impl Target {
                         (Owner::roots; VOLUME_ROOTS of a driver)";
             return Err(self.refuse_mount(operation, &top, &why).hint(hint));
         }
-        self.layers(operation, &opened, &top).map(Some)
+        let mounted = mark.map(|mark| mark.mounted);
+        self.layers(operation, &opened, &top, mounted).map(Some)
     }
 
-    /// The proven mount and the mounts beneath it. Each of them must have the same root directory.
-    fn layers(&self, operation: &'static str, opened: &OpenTarget, top: &Details) -> Result<Vec<MountId>> {
+    /// The proven mount and the mounts beneath it. Each of them must have the same root directory, or be a FUSE filesystem
+    /// that has lost its daemon.
+    fn layers(
+        &self,
+        operation: &'static str,
+        opened: &OpenTarget,
+        top: &Details,
+        marked: Option<MarkedMount>,
+    ) -> Result<Vec<MountId>> {
         let mut layers = vec![top.id];
         if top.parent == opened.directory.mount {
             return Ok(layers);
@@ -87,7 +95,8 @@ impl Target {
         let mut next = top.parent;
         while next != opened.directory.mount {
             let (Some(proven), Some(layer)) = (proven, entry(next)) else { break };
-            if !layer.shows_same(proven) || layer.fs_type != proven.fs_type {
+            let can_be_lost = marked == Some(MarkedMount::Fuse) && is_fuse(&layer.fs_type);
+            if !can_be_lost && (!layer.shows_same(proven) || layer.fs_type != proven.fs_type) {
                 let layer = Details::from(layer.clone());
                 return Err(self.refuse_mount(operation, &layer, "it lies beneath the volume's own mount"));
             }

@@ -104,6 +104,10 @@ impl Volume for Served {
         (usize::from(level > Level::Free), usize::from(level == Level::Published))
     }
 
+    fn lost_beneath(&self) -> usize {
+        1
+    }
+
     fn prepare(&mut self, _step: Step) -> bool {
         if self.lost_daemon {
             lost_server(&self.place.staging);
