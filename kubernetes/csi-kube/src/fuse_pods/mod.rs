@@ -338,7 +338,9 @@ impl FusePods {
 
     /// A pod that exists already is as good: its name says what it is for.
     async fn create(&self, name: &str, node: &str, owner: Owner<'_>, volumes: &Use<'_>) -> Result<()> {
-        let pod = self.pod(name, node, owner, volumes).await?;
+        // One that is gone needs no pod.
+        let Some(node) = self.node(node).await? else { return Ok(()) };
+        let pod = self.pod(name, &node, owner, volumes).await?;
         let created =
             send(&format!("create pod {name}"), self.pods().create(&PostParams::default(), &pod)).await;
         match created {

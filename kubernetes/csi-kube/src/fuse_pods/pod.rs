@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use csi_core::kubernetes::Quantity as Bytes;
 use k8s_openapi::api::core::v1::{
-    Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,
+    Affinity, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,
     PodTemplate,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::Api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Api, ResourceExt as _};
 
 use super::owner::Owner;
 use super::{Class, DRIVER, FusePods, NODE};
@@ -33,7 +34,7 @@ impl FusePods {
     pub(super) async fn pod(
         &self,
         name: &str,
-        node: &str,
+        node: &Node,
         owner: Owner<'_>,
         volumes: &Use<'_>,
     ) -> Result<Pod> {
@@ -48,16 +49,31 @@ impl FusePods {
         let mut metadata = template.metadata.unwrap_or_default();
         metadata.name = Some(name.to_owned());
         metadata.namespace = Some(self.namespace.clone());
-        let own = [(DRIVER, self.driver.as_str()), (NODE, node)];
+        metadata.owner_references = Some(vec![controlled_by(node)]);
+        let node = node.name_any();
+        let own = [(DRIVER, self.driver.as_str()), (NODE, &node)];
         let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let annotations = metadata.annotations.get_or_insert_default();
         annotations.extend(own);
         annotations.extend(owner.annotations(&volumes.users));
-        spec.affinity = Some(on_node(node));
+        spec.affinity = Some(on_node(&node));
         if let Some(memory) = volumes.memory {
             limit(&mut spec, &memory.to_string());
         }
         Ok(Pod { metadata, spec: Some(spec), status: None })
+    }
+}
+
+/// `kubectl drain` refuses a pod without a controller. The driver's Deployment would take the pods of volumes that are in use
+/// with it when it is deleted; a node takes those that end with it.
+fn controlled_by(node: &Node) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.name_any(),
+        uid: node.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: None,
     }
 }
 

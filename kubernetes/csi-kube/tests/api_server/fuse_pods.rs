@@ -150,6 +150,10 @@ async fn a_volume_has_one_pod_from_its_attachment_to_its_detachment() {
     assert!(affinity.to_string().contains(r#"["worker-1"]"#), "{affinity}");
     assert_eq!(spec, template["spec"], "the rest is the template's, and the scheduler is asked");
     let metadata = &pod["metadata"];
+    let owner = &metadata["ownerReferences"][0];
+    let of_node =
+        json!({ "apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": "n1", "controller": true });
+    assert_eq!(*owner, of_node, "`kubectl drain` refuses a pod without a controller");
     assert_eq!((&metadata["annotations"]["a"], &metadata["labels"]["c"]), (&json!("b"), &json!("d")));
 
     let again = during(&server, Cluster::Works, pods.publish(&id("v"), &node())).await.unwrap();
