@@ -9,7 +9,8 @@ use async_trait::async_trait;
 #[cfg(feature = "http")]
 use csi_mount::flow::fuse::MounterDaemon;
 use csi_mount::flow::fuse::{FuseDaemon, Mounter, resume};
-use csi_mount::{Host, NodeNeed, OwnedPath, Owner, UNMOUNT_TIME_LIMIT};
+use csi_mount::{ErrorKind, Host, MountAttributes, NodeNeed, OwnedPath, Owner, UNMOUNT_TIME_LIMIT};
+use tokio::sync::Mutex;
 
 #[cfg(feature = "http")]
 use super::fuse_metrics;
@@ -61,8 +62,9 @@ pub trait FuseFilesystems: Send + Sync + 'static {
     /// [`Attachment::mount_group`], for example by the program's `--gid`. The group is part of what identifies
     /// the daemon: a volume is not staged again with another group.
     ///
-    /// Called at each stage. Also called at a publish, with that call's secrets, if the daemon has died
-    /// meanwhile: it is then started again. Without staging ([`FuseNode::unstaged_service`]) it is called at
+    /// Called at each stage. Also called at a publish with that call's secrets, if it has any, or service account tokens, or
+    /// if the daemon has died meanwhile: a daemon that runs gets the new content of its
+    /// [credentials](FuseDaemon::arg_credential), and another one is started again. Without staging ([`FuseNode::unstaged_service`]) it is called at
     /// each publish, also where the daemon already runs, with the call's current tokens and secrets. A
     /// driver whose tokens are renewed writes them here to the file from which its daemon reads them.
     ///
@@ -97,6 +99,13 @@ pub trait FuseFilesystems: Send + Sync + 'static {
     /// [`Error::InvalidArgument`] for permissions that can't be parsed.
     fn root_permissions(&self, _volume: &Attachment) -> Result<RootPermissions> {
         Ok(RootPermissions::default())
+    }
+
+    /// Returns whether volumes can have set-user-ID programs and device nodes. By default they can't: each target is mounted
+    /// with `nosuid,nodev`, because the program alone decides what its files are, and a workload or the node would run
+    /// them with root's rights.
+    fn allows_suid_and_dev(&self) -> bool {
+        false
     }
 
     /// Returns how long a daemon can take to end when its volume is unstaged; by default
@@ -142,19 +151,22 @@ pub struct FuseNode<F> {
     filesystems: Arc<F>,
     /// Where the daemons mount if the volumes are not staged.
     mounts: Option<PathBuf>,
+    /// Held while the daemons in other pods are looked for.
+    resuming: Arc<Mutex<()>>,
 }
 
 // Not derived, because the filesystems need not be `Clone`.
 impl<F> Clone for FuseNode<F> {
     fn clone(&self) -> Self {
-        Self { filesystems: Arc::clone(&self.filesystems), mounts: self.mounts.clone() }
+        let filesystems = Arc::clone(&self.filesystems);
+        Self { filesystems, mounts: self.mounts.clone(), resuming: Arc::clone(&self.resuming) }
     }
 }
 
 impl<F: FuseFilesystems> FuseNode<F> {
     /// Creates the node plugin for these filesystems.
     pub fn new(filesystems: Arc<F>) -> Self {
-        Self { filesystems, mounts: None }
+        Self { filesystems, mounts: None, resuming: Arc::default() }
     }
 
     /// Creates a Node service for these filesystems, with all supported capabilities registered.
@@ -219,7 +231,22 @@ impl<F: FuseFilesystems> FuseNode<F> {
     /// # fn write_private(_: &Path, _: &str) -> Result<()> { Ok(()) }
     /// ```
     pub fn unstaged_service(filesystems: Arc<F>, directory: impl Into<PathBuf>) -> NodeService<Self> {
-        Self { filesystems, mounts: Some(directory.into()) }.into_service()
+        Self { mounts: Some(directory.into()), ..Self::new(filesystems) }.into_service()
+    }
+
+    /// Follows the daemons in other pods again, beside the calls: no mounter and no daemon makes one wait.
+    fn resume(&self) {
+        let Some(mounter) = self.filesystems.mounter() else { return };
+        let Ok(turn) = Arc::clone(&self.resuming).try_lock_owned() else { return };
+        let limit = self.filesystems.unmount_time_limit();
+        tokio::spawn(async move {
+            if let Err(error) = blocking(move || Ok(resume(&mounter, limit)?)).await {
+                tracing::warn!(
+                    "the FUSE daemons in other pods are not followed before their next call: {error}"
+                );
+            }
+            drop(turn);
+        });
     }
 
     /// Where the daemon of a target mounts if the volumes are not staged.
@@ -243,6 +270,9 @@ impl<F: FuseFilesystems> FuseNode<F> {
         let daemon = self.filesystems.daemon(volume, flags, staging).await?;
         let group = volume.mount_group()?.map(|group| format!("volume_mount_group={group}"));
         let of_daemon = flags.iter().chain(group.as_deref()).collect();
+        let daemon = daemon.unmount_time_limit(self.filesystems.unmount_time_limit());
+        let daemon =
+            if self.filesystems.allows_suid_and_dev() { daemon.allow_suid_and_dev() } else { daemon };
         let mut daemon = daemon.identity(mark(&volume.volume_id, of_daemon));
         if let Some(mounter) = self.filesystems.mounter() {
             if let Some(pod) = volume.publish_context.get(FUSE_POD_KEY) {
@@ -280,7 +310,7 @@ impl<F: FuseFilesystems> FuseNode<F> {
         let id = request.volume_id.clone();
         let path = staging.to_owned();
         let volume_owner = owner.clone();
-        let is_lost = blocking(move || {
+        let looked = blocking(move || {
             refuse_to_publish(&host, &path, &id, &volume_owner)?;
             // If the path has no mark, its daemon identifies the volume.
             let is_marked = host.mounts().marked_owner(&path)?.is_some();
@@ -288,24 +318,47 @@ impl<F: FuseFilesystems> FuseNode<F> {
             if served.is_some_and(|mark| !is_of(&mark.to_string_lossy(), &id)) {
                 return Err(another_is_staged(&path, &id));
             }
-            Ok(host.mounts().has_lost_daemon(&path)?)
+            let is_staged = host.mounts().state(&path)?.mount_point().is_some();
+            Ok((is_staged, host.mounts().has_lost_daemon(&path)?))
         });
-        if is_lost.await? || self.mounts.is_some() {
-            let volume = Attachment::from(&request);
+        let (is_staged, is_lost) = looked.await?;
+        let volume = Attachment::from(&request);
+        if is_lost || self.mounts.is_some() {
             let permissions = self.filesystems.root_permissions(&volume)?.unless_read_only(attributes);
             self.stage(&volume, &request.volume_capability, staging, owner, permissions).await?;
+        } else if is_staged && has_credentials(&request) {
+            let kept = RootPermissions::default();
+            // The volume works with those of its stage.
+            if let Err(error) = self.stage(&volume, &request.volume_capability, staging, owner, kept).await {
+                tracing::warn!(
+                    volume_id = %request.volume_id,
+                    "the credentials of a FUSE daemon are not those of the publish: {error}"
+                );
+            }
         }
         let staging = staging.to_owned();
+        let forced = if self.filesystems.allows_suid_and_dev() {
+            MountAttributes::empty()
+        } else {
+            MountAttributes::NOSUID | MountAttributes::NODEV
+        };
         blocking(move || {
             require_context(request.host(), &options, &staging)?;
-            published_from_staging(request.host().fuse().publish(
-                &staging,
-                &request.owned_target(),
-                attributes,
-            ))
+            let target = request.owned_target();
+            let publish = |attributes| request.host().fuse().publish(&staging, &target, attributes);
+            published_from_staging(publish(attributes | forced).or_else(|error| match error.kind() {
+                // A version of the driver that forced nothing has published it, and its pod runs.
+                ErrorKind::AlreadyMounted => publish(attributes).map_err(|_| error),
+                _ => Err(error),
+            }))
         })
         .await
     }
+}
+
+/// Whether a publish has what can be newer than at the stage, which the orchestrator does not repeat.
+fn has_credentials(request: &NodePublishVolumeRequest) -> bool {
+    request.secrets.iter().next().is_some() || request.volume_context.pod("serviceAccount.tokens").is_some()
 }
 
 /// The mark by which a later process recognises the volume's daemon: the id, and a hash of the flags. The
@@ -357,11 +410,7 @@ impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
 impl<F: FuseFilesystems> Node for FuseNode<F> {
     async fn info(&self) -> Result<NodeInfo> {
         // The plugin asks for this before it serves.
-        if let Some(mounter) = self.filesystems.mounter()
-            && let Err(error) = blocking(move || Ok(resume(&mounter)?)).await
-        {
-            tracing::warn!("the FUSE daemons in other pods are not followed before their next call: {error}");
-        }
+        self.resume();
         self.filesystems.info().await
     }
 

@@ -5,18 +5,18 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use csi_core::client::VolumeUse;
-use csi_core::mount::flow::fuse::{FuseDaemon, Mounter, MounterServer};
-use csi_core::mount::{Mount, MountOptions, Target};
+use csi_core::mount::flow::fuse::{FuseDaemon, Mounter, MounterServer, inherited_device};
+use csi_core::mount::{Mount, MountAttributes, MountOptions, Target};
 use csi_core::types::MountFlags;
 use csi_core::*;
 use csi_proto::v1;
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use tonic::Code;
 use v1::volume_capability::MountVolume;
 
@@ -37,7 +37,7 @@ const GREEDY: &str = "ROOT_FLOW_FUSE_GREEDY";
 #[test]
 fn serve_as_daemon() {
     let Some(at) = std::env::var_os(AT).map(PathBuf::from) else { return };
-    let mut device = inherited_device().unwrap_or_else(|| mount_as_daemon(at));
+    let mut device = device_of_argument().unwrap_or_else(|| mount_as_daemon(at));
     if std::env::var_os(GREEDY).is_some() {
         std::thread::spawn(|| {
             let mut taken = Vec::new();
@@ -82,10 +82,9 @@ fn mount_as_daemon(at: PathBuf) -> File {
 }
 
 /// The device that an argument names, in a mounter.
-fn inherited_device() -> Option<File> {
-    let number = std::env::args().find_map(|argument| argument.strip_prefix("/dev/fd/")?.parse().ok())?;
-    let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
-    Some(pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap().into())
+fn device_of_argument() -> Option<File> {
+    let argument = std::env::args().find(|argument| argument.starts_with("/dev/fd/"))?;
+    Some(inherited_device(Path::new(&argument)).unwrap().into())
 }
 
 /// `length` bytes, all zero except these words.
@@ -120,6 +119,7 @@ impl FuseFilesystems for Buckets {
         let daemon = FuseDaemon::new(std::env::current_exe()?).env(AT, at);
         let name = format!("{}-by-{}", volume.volume_id, volume.secrets.require("key")?);
         let daemon = daemon.args(["--exact", "root_flow_fuse::serve_as_daemon"]).secret(name);
+        let daemon = daemon.arg_credential("--skip=", "key", volume.secrets.require("key")?);
         let daemon = match &self.mounter {
             Some(_) => daemon.arg_device(MountOptions::new()),
             None => daemon,
@@ -186,6 +186,8 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
             served.call(publish_to_pod.clone()).await.unwrap();
         }
         assert_eq!(source(), "v-by-stage");
+        let mounted = Target::new(&pod).unwrap().mounted().unwrap().unwrap().attributes;
+        assert!(mounted.contains(MountAttributes::NOSUID | MountAttributes::NODEV), "{mounted:?}");
 
         refused(served.call(stage(&others)).await, Code::AlreadyExists);
         let other = place.join("other");
@@ -203,7 +205,7 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
         served.call(publish_to_pod).await.unwrap();
         assert_eq!(source(), "v-by-publish");
         assert!(told().await.is_empty());
-        assert_eq!(buckets.asked.load(Ordering::Relaxed), 4);
+        assert_eq!(buckets.asked.load(Ordering::Relaxed), 6);
 
         served.call(volume.node_unpublish_volume(&pod)).await.unwrap();
         assert_eq!(told().await, ["NotMounted"]);
@@ -282,6 +284,50 @@ fn a_volume_whose_daemon_has_died_in_a_mounter_says_why_in_its_health_and_metric
         let drained = tokio::task::spawn_blocking(move || server.drain(Duration::ZERO));
         drained.await.unwrap();
         serving.join().unwrap();
+    });
+}
+
+/// The orchestrator does not repeat a stage.
+#[test]
+fn a_publish_renews_the_credentials_of_a_staged_volume() {
+    on_tmpfs(async |place| {
+        let served = Served::start(with_health(Buckets::default())).await;
+        let staging = place.join("staging");
+        std::fs::create_dir(&staging).unwrap();
+        let _no_daemons = NoDaemons(&staging);
+        let volume = volume("v").staged_at(&staging);
+        served.call(stage(&volume)).await.unwrap();
+        let daemon = daemons(&staging)[0];
+        let arguments = std::fs::read_to_string(format!("/proc/{daemon}/cmdline")).unwrap();
+        let file = arguments.split('\0').find_map(|argument| argument.strip_prefix("--skip=")).unwrap();
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "stage");
+        let pod = place.join("pod");
+        for key in ["publish", "later"] {
+            served.call(publish(&volume, &pod, key)).await.unwrap();
+            assert_eq!(std::fs::read_to_string(file).unwrap(), key);
+        }
+        // Without secrets the volume keeps those that it has.
+        served.call(volume.node_publish_volume(&pod)).await.unwrap();
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "later");
+        assert_eq!(daemons(&staging), [daemon], "it is the same daemon");
+        served.call(volume.node_unpublish_volume(&pod)).await.unwrap();
+        served.call(volume.node_unstage_volume()).await.unwrap();
+    });
+}
+
+/// The kubelet registers no driver that does not answer this call.
+#[test]
+fn a_mounter_that_does_not_answer_delays_no_node_info() {
+    on_tmpfs(async |place| {
+        let listener = UnixListener::bind(place.join("mounter.sock")).unwrap();
+        let buckets = Buckets { mounter: Some(Mounter::at(place)), ..Default::default() };
+        let served = Served::start(with_health(buckets)).await;
+        served.call(v1::NodeGetInfoRequest {}).await.unwrap();
+        let (mut connection, _) = listener.accept().unwrap();
+        connection.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let mut request = Vec::new();
+        let error = connection.read_to_end(&mut request).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "it is still waited for: {request:?}");
     });
 }
 

@@ -1,8 +1,9 @@
 //! Open descriptors: their paths, their locks, and who is at the other end of a socket.
 
 use std::ffi::c_int;
+use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,6 +18,15 @@ use crate::sys::hash::fnv1a;
 /// The path by which a system call that takes no descriptor reaches an open file. Needs /proc.
 pub(crate) fn path_of(fd: impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()).into()
+}
+
+/// Another descriptor of an open file that this process was started with, by its number.
+pub(crate) fn duplicate(number: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: the arguments are integers, and a number that is not open is an error.
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
+    let copy = nix::errno::Errno::result(copy)?;
+    // SAFETY: the kernel has just made it, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// Opens the regular file of a descriptor that was opened with `O_PATH`, whatever its name leads to meanwhile.

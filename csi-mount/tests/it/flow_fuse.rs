@@ -2,8 +2,8 @@
 //! noticed. The daemon is this test program, started again (`fuse_process`).
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use csi_mount::internal::flow::fuse::{
@@ -142,9 +142,104 @@ fn a_lost_filesystem_is_recovered_with_its_targets() {
         publish_lost(staging, &served, pod);
         let targets = vec![pod.path().to_owned()];
         assert_eq!(recover(staging, &served).unwrap(), Recovered::Restarted { targets });
-        assert_eq!((layers(staging.path()), layers(pod.path())), (1, 1));
+        assert_eq!((layers(staging.path()), layers(pod.path())), (1, 2));
         assert_healthy_and_read_only(pod);
         unpublish(pod).unwrap();
+        unstage(staging).unwrap();
+    });
+}
+
+/// A container with `HostToContainer`. What is unmounted on the host stays there, and what is mounted in its place does not
+/// come.
+struct Receiver {
+    container: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Receiver {
+    fn of(pod: &Target) -> Self {
+        let inside = pod.path().with_file_name("inside");
+        fs::create_dir(&inside).unwrap();
+        let script = "mount --bind \"$1\" \"$2\"; while read -r line; do stat -f -c seen \"$2\" 2>&1; done";
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--propagation", "slave", "sh", "-c", script, "sh"]);
+        let unshare = unshare.args([pod.path(), &inside]).env("LC_ALL", "C");
+        let mut container = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let answers = BufReader::new(container.stdout.take().unwrap());
+        Self { container, answers }
+    }
+
+    /// What a user of the volume sees there.
+    fn looks(&mut self) -> String {
+        writeln!(self.container.stdin.as_mut().unwrap()).unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        answer
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.container.kill().unwrap();
+        self.container.wait().unwrap();
+    }
+}
+
+#[test]
+fn who_receives_the_mounts_of_a_target_has_the_next_filesystem() {
+    for owner in [None, Some(csi_mount::Owner::new("fuse.example.org", "vol-1"))] {
+        in_place(|staging, pod| {
+            let owned = |target: &Target| match &owner {
+                Some(owner) => OwnedPath::new(target.path(), owner.clone()).target().unwrap(),
+                None => Target::new(target.path()).unwrap(),
+            };
+            let (staging, pod) = (&owned(staging), &owned(pod));
+            let served = daemon("serve", staging);
+            stage(staging, &served).unwrap();
+            publish(staging.path(), pod, MountAttributes::RDONLY).unwrap();
+            let mut receiver = Receiver::of(pod);
+            assert_eq!(receiver.looks(), "seen\n");
+            for _ in 0..3 {
+                kill(the_process(staging));
+                eventually("the mount is lost", || is_lost(pod.path()).unwrap());
+                let seen = receiver.looks();
+                assert!(seen.contains("not connected"), "{seen}");
+                let targets = vec![pod.path().to_owned()];
+                assert_eq!(recover(staging, &served).unwrap(), Recovered::Restarted { targets });
+                assert_eq!(receiver.looks(), "seen\n");
+                assert_healthy_and_read_only(pod);
+                assert_eq!((layers(staging.path()), layers(pod.path())), (1, 2), "they don't pile up");
+                let again = publish(staging.path(), pod, MountAttributes::RDONLY);
+                assert_eq!(again.unwrap(), Outcome::AlreadyMounted);
+            }
+            drop(receiver);
+            unpublish(pod).unwrap();
+            unstage(staging).unwrap();
+        });
+    }
+}
+
+/// Such binds are of a driver that was built on an older version. What is put on top of one comes to all.
+#[test]
+fn targets_that_share_their_mounts_are_mounted_anew() {
+    in_place(|staging, pod| {
+        let served = daemon("serve", staging);
+        stage(staging, &served).unwrap();
+        let pods =
+            [Target::new(pod.path()).unwrap(), Target::new(pod.path().with_file_name("second")).unwrap()];
+        for pod in &pods {
+            pod.create_dir().unwrap();
+            rustix::mount::mount_bind(staging.path(), pod.path()).unwrap();
+        }
+        kill(the_process(staging));
+        eventually("the mount is lost", || is_lost(staging.path()).unwrap());
+        recover(staging, &served).unwrap();
+        assert_eq!(layers(staging.path()), 1);
+        assert_eq!(layers(pods[0].path()), 1);
+        for pod in &pods {
+            assert_eq!(health(pod.path()).unwrap(), MountHealth::Healthy);
+            unpublish(pod).unwrap();
+        }
         unstage(staging).unwrap();
     });
 }
@@ -387,7 +482,7 @@ fn while_the_parent_directory_is_locked_no_daemon_is_started() {
 #[test]
 fn a_daemon_that_another_process_starts_is_waited_for() {
     in_place(|staging, _| {
-        let mut starter = itself("stage", staging.path()).spawn().unwrap();
+        let mut starter = itself("stage late", staging.path()).spawn().unwrap();
         eventually("it runs", || !processes(staging).is_empty());
         let started = the_process(staging);
         assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::AlreadyMounted);
@@ -404,7 +499,7 @@ fn a_failed_start_of_another_process_is_waited_for() {
         std::thread::scope(|scope| {
             let failing = scope.spawn(|| stage(staging, &hurried));
             eventually("it runs", || !processes(staging).is_empty());
-            let ended = itself("stage", staging.path()).status().unwrap();
+            let ended = itself("stage late", staging.path()).status().unwrap();
             assert!(ended.success(), "{ended}");
             let error = failing.join().unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
@@ -420,9 +515,16 @@ fn a_failed_start_of_another_process_is_waited_for() {
 #[test]
 fn a_daemon_that_mounts_while_it_is_waited_for_leaves_no_mount() {
     in_place(|staging, _| {
-        left_by_killed_stage("stage", staging);
+        left_by_killed_stage("stage told", staging);
         assert_eq!(layers(staging.path()), 0);
-        unstage_within(staging, Duration::from_secs(2)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // By then it is waited for. If it is not, nothing else is asserted.
+                std::thread::sleep(Duration::from_millis(500));
+                fs::write(staging.path().with_file_name("mount now"), "").unwrap();
+            });
+            unstage_within(staging, Duration::from_secs(2)).unwrap();
+        });
         assert_eq!(layers(staging.path()), 0);
         assert!(processes(staging).is_empty(), "killed");
     });

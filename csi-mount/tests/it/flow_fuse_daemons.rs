@@ -9,6 +9,7 @@ use csi_mount::internal::flow::fuse::{
 };
 use csi_mount::internal::health;
 use csi_mount::{ErrorKind, MountAttributes, MountHealth, Outcome, Target};
+use nix::unistd::Pid;
 
 use crate::fuse_process::{daemon, in_place, itself, kill, processes};
 use crate::fuse_support;
@@ -116,4 +117,50 @@ fn a_staging_path_through_a_symbolic_link_is_the_same_place() {
         unstage(through).unwrap();
         assert!(processes(through).is_empty());
     });
+}
+
+/// A program can write over its environment, or execute another one without it.
+#[test]
+fn a_daemon_that_has_lost_its_mark_is_known_and_ended() {
+    in_place(|staging, _| {
+        let served = daemon("nameless", staging);
+        assert_eq!(stage(staging, &served).unwrap(), Outcome::Mounted);
+        assert_eq!(stage(staging, &served).unwrap(), Outcome::AlreadyMounted);
+        let is_it = |pid: &i32| {
+            let file = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let at = staging.path().as_os_str().as_encoded_bytes();
+            !file.is_empty() && environment.windows(at.len()).any(|part| part == at)
+        };
+        let all = || {
+            let entries = std::fs::read_dir("/proc").unwrap().flatten();
+            let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+            pids.filter(is_it).collect::<Vec<i32>>()
+        };
+        assert_eq!(all().len(), 1);
+        unstage_within(staging, Duration::from_millis(300)).unwrap();
+        assert_eq!(all(), Vec::<i32>::new(), "it was killed");
+    });
+}
+
+/// A helper process does not serve the mount, also if it has the device.
+#[test]
+fn a_daemon_that_was_killed_is_started_again_though_its_helper_lives() {
+    for mode in ["helped", "helped with the device"] {
+        in_place(|staging, target| {
+            stage(staging, &daemon(mode, staging).restart_when_lost()).unwrap();
+            publish(staging.path(), target, MountAttributes::empty()).unwrap();
+            eventually("its helper runs", || processes(staging).len() == 2);
+            let name = |process: &Pid| std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap();
+            let all = processes(staging);
+            let first = all.into_iter().find(|process| name(process).trim() != "sleep").unwrap();
+            kill(first);
+            eventually("the next one serves", || {
+                !processes(staging).contains(&first)
+                    && health(target.path()).is_ok_and(|health| health == MountHealth::Healthy)
+            });
+            unpublish(target).unwrap();
+            unstage_within(staging, Duration::from_millis(300)).unwrap();
+        });
+    }
 }

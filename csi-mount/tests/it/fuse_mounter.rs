@@ -213,6 +213,84 @@ fn a_failed_start_returns_the_last_lines_and_leaves_nothing() {
     });
 }
 
+/// It has no users who could wait for the next one.
+#[test]
+fn a_program_that_fails_at_its_first_start_is_started_once() {
+    with_pod(|staging, _, _, _pod, mounter| {
+        let starts = staging.path().with_file_name("starts");
+        fs::write(&starts, "").unwrap();
+        fs::set_permissions(&starts, fs::Permissions::from_mode(0o666)).unwrap();
+        let failing = in_mounter("fails", staging, &mounter).continue_when_lost();
+        let error = stage(staging, &failing).unwrap_err();
+        assert!(error.to_string().contains("exit status: 3"), "{error}");
+        assert_eq!(fs::read_to_string(starts).unwrap().lines().count(), 1);
+    });
+}
+
+/// What a daemon was given once it can print for ever.
+#[test]
+fn credentials_that_were_replaced_are_hidden() {
+    with_pod(|staging, target, _, _pod, mounter| {
+        let served = |key: &str| {
+            in_mounter("leaky", staging, &mounter).arg_credential("--skip=", "key", key).identity("volume 1")
+        };
+        let keys = ["hunter2-the-first", "hunter2-the-second", "hunter2-the-third"];
+        for key in keys {
+            let _ = stage(staging, &served(key)).unwrap();
+            // It reads its key, and prints none.
+            let _ = fs::metadata(staging.path().join("file"));
+        }
+        fs::write(staging.path().with_file_name("tell"), "").unwrap();
+        let _ = fs::metadata(staging.path().join("file"));
+        eventually("the driver knows the last lines", || mounter.last_end(staging.path()).is_some());
+        let end = mounter.last_end(staging.path()).unwrap();
+        assert!(end.contains("was given") && end.contains("***") && !end.contains("the-"), "{end}");
+        super::fuse_mounter::end(staging, target, &mounter);
+    });
+}
+
+/// An unmount is not the end of what a program has to store. What comes meanwhile, the driver's start and a stage at the
+/// same place, waits for it.
+#[test]
+fn a_daemon_that_stores_after_the_unmount_is_waited_for() {
+    with_pod(|staging, target, directory, _pod, mounter| {
+        let _ = stage(staging, &in_mounter("late to store", staging, &mounter)).unwrap();
+        let first = the_process(staging);
+        // A driver in another pod does not see the daemon, and its unstage does not wait for it.
+        csi_mount::unmount(staging).unwrap();
+        std::thread::scope(|scope| {
+            let ended = scope.spawn(|| mounter.end(staging.path(), PATIENCE));
+            let resumed = scope.spawn(|| resume(&Mounter::at(directory), PATIENCE));
+            let next = in_mounter("serve", staging, &mounter).unmount_time_limit(PATIENCE);
+            let staged = scope.spawn(move || stage(staging, &next));
+            std::thread::sleep(Duration::from_millis(500));
+            assert!(processes(staging).contains(&first), "it was killed");
+            fs::create_dir(staging.path().with_file_name("backend")).unwrap();
+            fs::set_permissions(staging.path().with_file_name("backend"), fs::Permissions::from_mode(0o777))
+                .unwrap();
+            ended.join().unwrap().unwrap();
+            resumed.join().unwrap().unwrap();
+            assert_eq!(staged.join().unwrap().unwrap(), Outcome::Mounted);
+        });
+        assert!(staging.path().with_file_name("backend/stored").exists());
+        assert!(is_healthy(staging) && the_process(staging) != first);
+        end(staging, target, &mounter);
+    });
+}
+
+/// The mounter is no root: the environment of such a program is not readable for it.
+#[test]
+fn a_daemon_whose_environment_is_not_readable_is_ended() {
+    with_pod(|staging, target, _, _pod, mounter| {
+        let _ = stage(staging, &in_mounter("hidden stubborn", staging, &mounter)).unwrap();
+        csi_mount::unmount(staging).unwrap();
+        assert_eq!(processes(staging).len(), 1, "it does not end by itself");
+        mounter.end(staging.path(), Duration::ZERO).unwrap();
+        assert!(processes(staging).is_empty());
+        end(staging, target, &mounter);
+    });
+}
+
 /// The daemons of a mounter are other users' programs.
 #[test]
 fn only_root_is_served() {
@@ -287,6 +365,63 @@ fn a_daemon_over_its_memory_limit_ends_alone() {
         end(staging, target, &mounter);
         unstage(&other).unwrap();
         mounter.end(other.path(), UNMOUNT_TIME_LIMIT).unwrap();
+    });
+}
+
+/// A control group for memory, as a container has it. The processes in it have ended when it is dropped.
+struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    /// `None` if this process can make none.
+    fn make(limit: u64) -> Option<Self> {
+        let table = csi_mount::mounts().unwrap();
+        let of_memory = table.iter().find_map(|entry| match entry.fs_type.as_str() {
+            "cgroup" if entry.super_options.has_flag("memory") => Some((entry, "memory.limit_in_bytes")),
+            "cgroup2" if entry.mount_point.join("cgroup.subtree_control").exists() => {
+                let enabled = fs::read_to_string(entry.mount_point.join("cgroup.subtree_control")).ok()?;
+                enabled.contains("memory").then_some((entry, "memory.max"))
+            }
+            _ => None,
+        });
+        let (entry, file) = of_memory?;
+        let group = Self(entry.mount_point.join(format!("csi-test-{}", std::process::id())));
+        fs::create_dir(&group.0).ok()?;
+        fs::write(group.0.join(file), limit.to_string()).unwrap();
+        Some(group)
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        eventually("its processes have ended", || fs::remove_dir(&self.0).is_ok());
+    }
+}
+
+/// Kubernetes limits the container, and the daemon has no limit of its own.
+#[test]
+fn a_daemon_that_uses_up_the_memory_of_its_container_says_so() {
+    let Some(container) = ControlGroup::make(256 << 20) else {
+        println!("NOT RUN: no control group with a memory limit can be made here");
+        return;
+    };
+    with_pod(|staging, target, _, mut pod, mounter| {
+        fs::write(container.0.join("cgroup.procs"), pod.child.id().to_string()).unwrap();
+        bring_up(staging, target, &in_mounter("greedy when asked", staging, &mounter));
+        // Its answer can come after its end.
+        let _ = fs::metadata(target.path().join("file"));
+        eventually("the driver knows why", || {
+            let end = mounter.last_end(staging.path()).unwrap_or_default();
+            end.contains("killed: the memory of its container was used up")
+        });
+        assert!(pod.child.try_wait().unwrap().is_none());
+        end(staging, target, &mounter);
+        // One that is killed in another way is not.
+        stage(staging, &in_mounter("serve", staging, &mounter)).unwrap();
+        kill(the_process(staging));
+        eventually("the driver knows why", || mounter.last_end(staging.path()).is_some());
+        assert!(!mounter.last_end(staging.path()).unwrap().contains("memory"));
+        unstage(staging).unwrap();
+        pod.kill();
     });
 }
 
@@ -406,8 +541,8 @@ fn the_next_driver_resumes_what_an_earlier_one_started() {
         await_next(staging, target, first);
         let second = the_process(staging);
         let mounter = Mounter::at(directory);
-        resume(&mounter).unwrap();
-        resume(&mounter).unwrap();
+        resume(&mounter, UNMOUNT_TIME_LIMIT).unwrap();
+        resume(&mounter, UNMOUNT_TIME_LIMIT).unwrap();
         pod.kill();
         let _next = Pod::start(directory, staging);
         await_next(staging, target, second);
@@ -417,11 +552,12 @@ fn the_next_driver_resumes_what_an_earlier_one_started() {
 
 /// With no mounter, users wait for a bounded time.
 #[test]
-fn without_a_next_mounter_users_get_an_error_within_a_minute() {
+fn without_a_next_mounter_users_get_an_error_in_time() {
     with_pod(|staging, target, directory, mut pod, mounter| {
-        bring_up(staging, target, &in_mounter("serve", staging, &mounter).continue_when_lost());
+        let served = in_mounter("serve", staging, &mounter).continue_when_lost();
+        bring_up(staging, target, &served.continue_time_limit(Duration::from_secs(2)));
         pod.kill();
-        let seen = bounded(Duration::from_secs(60), || look_up(target.path()));
+        let seen = bounded(PATIENCE, || look_up(target.path()));
         assert!(matches!(seen, IoErrorKind::NotConnected | IoErrorKind::ConnectionAborted), "{seen}");
         let _next = Pod::start(directory, staging);
         // The driver's own attempts go on.
@@ -460,7 +596,7 @@ fn a_daemon_without_a_mount_is_ended_when_the_driver_starts() {
         stage(staging, &in_mounter("stubborn", staging, &mounter)).unwrap();
         csi_mount::unmount(staging).unwrap();
         assert_eq!(processes(staging).len(), 1, "it does not end by itself");
-        resume(&Mounter::at(directory)).unwrap();
+        resume(&Mounter::at(directory), Duration::ZERO).unwrap();
         assert!(processes(staging).is_empty());
     });
 }

@@ -16,11 +16,14 @@ use super::credentials;
 use super::device::mount_fuse;
 use super::memory::{MemoryGroup, MemoryLimit, over_memory_limit};
 use super::mounter::{Mounter, source_with_pod};
-use super::output::{Output, Secrets};
+use super::output::Output;
 use super::processes::DaemonStart;
+use super::secrets::Secrets;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounting::options::MountOptions;
+use crate::mounting::unmount::UNMOUNT_TIME_LIMIT;
 use crate::place::target::Target;
+use crate::sys::attributes::MountAttributes;
 use crate::sys::descriptor_copies;
 use crate::sys::process::{enter_control_group, inherit, limit_data};
 
@@ -29,6 +32,8 @@ const START: &str = "start the daemon";
 const CONTINUES: &str = "CSI_MOUNT_FUSE_CONTINUES";
 /// Half of the kubelet's time limit for a stage.
 const READY_TIME_LIMIT: Duration = Duration::from_secs(60);
+/// The longest pause of Kubernetes between two starts of a container, and the start itself.
+const CONTINUE_TIME_LIMIT: Duration = Duration::from_secs(6 * 60);
 
 /// A program that mounts a FUSE filesystem and serves it. `Debug` shows no environment values and no
 /// secret.
@@ -55,9 +60,12 @@ pub struct FuseDaemon {
     pub(super) mounter: Option<Mounter>,
     pub(crate) identity: Option<OsString>,
     pub(super) ready_time_limit: Duration,
+    pub(super) unmount_time_limit: Duration,
     pub(super) is_restarted: bool,
     pub(super) is_continued: bool,
+    pub(super) continue_time_limit: Duration,
     pub(super) memory_limit: Option<u64>,
+    pub(super) has_suid_and_dev: bool,
     /// Whether this process is its mounter.
     pub(super) is_in_mounter: bool,
 }
@@ -89,9 +97,12 @@ impl FuseDaemon {
             mounter: None,
             identity: None,
             ready_time_limit: READY_TIME_LIMIT,
+            unmount_time_limit: UNMOUNT_TIME_LIMIT,
             is_restarted: false,
             is_continued: false,
+            continue_time_limit: CONTINUE_TIME_LIMIT,
             memory_limit: None,
+            has_suid_and_dev: false,
             is_in_mounter: false,
         }
     }
@@ -140,6 +151,7 @@ impl FuseDaemon {
     /// [launcher](Self::launcher) that executes it can take that away (`setpriv --bounding-set=-sys_admin`). A
     /// launcher that has another process start it does not pass the device on.
     ///
+    /// A program in Rust takes the device by [`inherited_device`](super::inherited_device).
     /// Programs on libfuse 3.3 or later and on go-fuse can accept this argument: sshfs, fuse-overlayfs and
     /// gocryptfs do. One that does not can mount over `/dev/fuse` (bindfs), so try it first.
     ///
@@ -147,7 +159,7 @@ impl FuseDaemon {
     /// use csi_mount::MountOptions;
     /// use csi_mount::flow::fuse::FuseDaemon;
     ///
-    /// let options = MountOptions::parse(["allow_other", "default_permissions", "nosuid", "nodev"])?;
+    /// let options = MountOptions::parse(["allow_other", "default_permissions"])?;
     /// let daemon = FuseDaemon::new("sshfs").args(["-f", "user@host:/directory"]).arg_device(options);
     /// # drop(daemon);
     /// # Ok::<(), csi_mount::Error>(())
@@ -161,6 +173,13 @@ impl FuseDaemon {
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn program(&self) -> &std::ffi::OsStr {
         &self.program
+    }
+
+    /// Lets the mount of [`arg_device`](Self::arg_device) have set-user-ID programs and device nodes. Without this it has
+    /// `nosuid` and `nodev`, also where the options don't say so: the program alone decides what its files are.
+    pub fn allow_suid_and_dev(mut self) -> Self {
+        self.has_suid_and_dev = true;
+        self
     }
 
     /// Sets an environment variable. With a [launcher](Self::launcher), it reaches the program only if the
@@ -216,6 +235,14 @@ impl FuseDaemon {
         self
     }
 
+    /// Sets how long to wait for an earlier daemon of the same place, which can still store what it has after an unmount,
+    /// before it is killed; the time limit of [`unstage`](crate::FuseVolumes::unstage). The default is
+    /// [`UNMOUNT_TIME_LIMIT`].
+    pub fn unmount_time_limit(mut self, limit: Duration) -> Self {
+        self.unmount_time_limit = limit;
+        self
+    }
+
     /// Starts the daemon again when it dies while its filesystem is staged, and binds the filesystem again at
     /// its targets. By default its death is only logged.
     ///
@@ -238,12 +265,24 @@ impl FuseDaemon {
     ///
     /// The mounter and this process each keep the device open for that. A daemon that dies is replaced by the
     /// mounter, and after the end of the mounter this process gives the device to the next one. A later driver process
-    /// gets it from the mounter. Until the next daemon answers, users wait, for at most one minute. If none does, if it
+    /// gets it from the mounter. Until the next daemon answers, users wait, for at most the
+    /// [`continue_time_limit`](Self::continue_time_limit). If none does, if it
     /// dies within a minute, or if the kernel is older than Linux 6.9, the mount is lost and the daemon is started as
     /// by `restart_when_lost`. If driver and mounter end at the same time, the volume is lost too.
     pub fn continue_when_lost(mut self) -> Self {
         self.is_continued = true;
         self.restart_when_lost()
+    }
+
+    /// Sets how long the users of a mount that can be [continued](Self::continue_when_lost) wait for the next mounter, while
+    /// the pod of the last one exists: then they get an error. The default is six minutes, because Kubernetes starts a
+    /// container again after pauses of up to five. For a pod that is gone it is 90 s at most.
+    ///
+    /// A driver can take it from a parameter of its class. One that has restarted takes the default until the volume is
+    /// staged again.
+    pub fn continue_time_limit(mut self, limit: Duration) -> Self {
+        self.continue_time_limit = limit;
+        self
     }
 
     /// Limits the memory of the daemon and of the processes that it starts, in bytes: with its part of the page
@@ -368,6 +407,9 @@ impl FuseDaemon {
     /// Mounts the filesystem if the daemon does not, and returns its device.
     pub(super) fn mount(&self, staging: &Target) -> Result<Option<OwnedFd>> {
         let Some(options) = &self.device else { return Ok(None) };
+        let forced = MountAttributes::NOSUID | MountAttributes::NODEV;
+        let forced = if self.has_suid_and_dev { MountAttributes::empty() } else { forced };
+        let options = &options.clone().with_attributes(forced);
         let source = Path::new(Path::new(&self.program).file_name().unwrap_or(&self.program));
         let pod = self.mounter.as_ref().and_then(|mounter| mounter.pod_of(staging.path()));
         match pod {

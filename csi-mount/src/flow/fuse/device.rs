@@ -8,10 +8,11 @@ use std::path::Path;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::mounting::mount::Mount;
 use crate::mounting::options::MountOptions;
 use crate::place::target::Target;
+use crate::sys::descriptor::duplicate;
 use crate::sys::ids::DeviceNumber;
 
 const DEVICE: &str = "/dev/fuse";
@@ -36,6 +37,30 @@ pub(super) fn mount_fuse(
         .with_option("fd", &device.as_raw_fd().to_string())?;
     Mount::new("fuse", source).options(&options).at(staging)?;
     Ok(device.into())
+}
+
+/// The open `/dev/fuse` that a program gets in place of a mount point, by the argument `/dev/fd/N` of
+/// [`FuseDaemon::arg_device`](crate::flow::fuse::FuseDaemon::arg_device). It needs no privilege, also under a runtime's
+/// default seccomp profile.
+///
+/// ```no_run
+/// use std::path::Path;
+/// let device = csi_mount::flow::fuse::inherited_device(Path::new("/dev/fd/3"))?;
+/// # Ok::<(), csi_mount::Error>(())
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the argument does not name an open `/dev/fuse`.
+pub fn inherited_device(argument: &Path) -> Result<OwnedFd> {
+    let refuse =
+        |reason: &str| Err(Error::new(ErrorKind::InvalidInput, "take the device", reason).at(argument));
+    let number =
+        argument.strip_prefix("/dev/fd").ok().and_then(|number| number.to_str()?.parse::<i32>().ok());
+    let Some(number) = number else { return refuse("it is not /dev/fd/N") };
+    if !is_fuse_device(&Path::new("/proc/self/fd").join(number.to_string())) {
+        return refuse("it is no open /dev/fuse");
+    }
+    duplicate(number).map_err(|error| Error::os("take the device", argument, error))
 }
 
 /// Asks the kernel to send the requests again that the earlier daemon had received and not answered

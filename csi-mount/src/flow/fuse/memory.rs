@@ -18,7 +18,7 @@ use nix::libc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::hash::fnv1a;
-use crate::table::mountinfo::mounts;
+use crate::table::mountinfo::{MountEntry, mounts};
 
 const LIMIT: &str = "limit the memory of a daemon";
 /// The child group for the processes of the driver itself. systemd calls this `DelegateSubgroup=`.
@@ -127,6 +127,29 @@ pub(super) fn remove_group(place: &Path) {
 pub(super) fn over_memory_limit(place: &Path) -> String {
     let limit = MemoryGroup::existing(place).and_then(|group| group.exceeded());
     limit.map_or_else(String::new, |bytes| format!(", killed: over its memory limit of {bytes} bytes"))
+}
+
+/// How many processes of this process's control group the kernel has killed because its memory was used up: in a container,
+/// those of the container. `None` if that can't be read.
+pub(super) fn killed_for_memory() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let table = mounts().ok()?;
+    groups.lines().find_map(|line| {
+        let (controllers, own) = line.split_once(':')?.1.split_once(':')?;
+        let (fs_type, file) = match controllers {
+            "" => ("cgroup2", "memory.events"),
+            names if names.split(',').any(|name| name == "memory") => ("cgroup", "memory.oom_control"),
+            _ => return None,
+        };
+        let of_memory = |entry: &&MountEntry| {
+            entry.fs_type == fs_type && (fs_type == "cgroup2" || entry.super_options.has_flag("memory"))
+        };
+        table.iter().filter(of_memory).find_map(|entry| {
+            let below = Path::new(own).strip_prefix(&entry.root).ok()?;
+            let events = fs::read_to_string(entry.mount_point.join(below).join(file)).ok()?;
+            events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+        })
+    })
 }
 
 /// The group whose children are the groups of the daemons.

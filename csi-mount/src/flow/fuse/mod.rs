@@ -49,11 +49,13 @@ mod mounter;
 mod output;
 mod processes;
 pub(crate) mod recover;
+mod secrets;
 mod start;
 pub(crate) mod steps;
 mod watch;
 
 pub use daemon::FuseDaemon;
+pub use device::inherited_device;
 pub(crate) use lost::is_lost;
 pub use mounter::{Mounter, MounterDaemon, MounterServer};
 pub use recover::resume;

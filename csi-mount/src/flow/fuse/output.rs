@@ -8,7 +8,8 @@
 //!
 //! The file also proves whose daemon a process is: see [`is_proof_held_by`].
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,12 +26,15 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::credentials;
+use super::secrets::Secrets;
 use crate::sys::descriptor::reopen_file;
 
 const NAME: &str = "csi-mount-fuse-output";
 /// The attribute of the file that has the daemon's place. Only a process with CAP_SYS_ADMIN in the initial user
 /// namespace can set or read it.
 const PROOF: &str = "trusted.csi-mount.daemon-at";
+/// The attribute of the file of a daemon whose mount has answered.
+const SERVED: &str = "trusted.csi-mount.has-served";
 /// The longest line that is copied, in bytes. The end of a longer line is left out.
 const MAX_LINE: usize = 4 * 1024;
 /// If this many bytes are not copied yet, all but the last ones are left out.
@@ -65,12 +69,22 @@ impl Output {
 
     /// The file of a running daemon; none if its output goes elsewhere, or its process is not visible.
     pub(super) fn of_process(pid: i32) -> Option<Self> {
-        let ours = format!("/memfd:{NAME}");
-        let paths = [2, 1].map(|number| format!("/proc/{pid}/fd/{number}"));
-        let path = paths
-            .into_iter()
-            .find(|path| fs::read_link(path).is_ok_and(|link| link.to_string_lossy().starts_with(&ours)))?;
-        Some(Self { file: File::options().read(true).open(path).ok()? })
+        Some(Self { file: File::options().read(true).open(output_file(pid)?).ok()? })
+    }
+
+    /// Notes that the mount of the daemon has answered, for later processes.
+    pub(super) fn set_served(&self) {
+        if let Err(error) = fsetxattr(&self.file, SERVED, b"", XattrFlags::empty()) {
+            tracing::debug!(%error, "a later process does not know whether a FUSE daemon has served");
+        }
+    }
+
+    /// Whether the mount of the daemon has answered. Without the right to know, it can have.
+    pub(super) fn has_served(&self) -> bool {
+        match fgetxattr(&self.file, SERVED, &mut [0_u8; 0][..]) {
+            Ok(_) => true,
+            Err(_) => !can_prove(),
+        }
     }
 
     pub(super) fn stdio(&self) -> io::Result<Stdio> {
@@ -97,6 +111,21 @@ pub(super) fn is_proof_held_by(pid: i32, place: &Path) -> bool {
     })
 }
 
+/// Whether a process prints into such a file, as a daemon does. A driver that copies the file has it too. Without privileges
+/// the file does not tell the place.
+pub(super) fn is_output_of(pid: i32, place: &Path) -> bool {
+    can_prove() && output_file(pid).is_some_and(|path| is_proof(&path, place))
+}
+
+/// The standard output or standard error of a process that is such a file.
+fn output_file(pid: i32) -> Option<PathBuf> {
+    let ours = format!("/memfd:{NAME}");
+    let paths = [2, 1].map(|number| PathBuf::from(format!("/proc/{pid}/fd/{number}")));
+    let is_ours =
+        |path: &PathBuf| fs::read_link(path).is_ok_and(|link| link.to_string_lossy().starts_with(&ours));
+    paths.into_iter().find(is_ours)
+}
+
 fn is_proof(file: &Path, place: &Path) -> bool {
     let place = place.as_os_str().as_bytes();
     let mut found = vec![0; place.len() + 1];
@@ -116,8 +145,8 @@ fn can_prove() -> bool {
     *CAN.get_or_init(|| Output::new(Path::new("/")).is_ok_and(is_set))
 }
 
-/// The outputs that this process copies, or waits to copy, by their inode numbers.
-static COPIED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+/// The outputs that this process copies, or waits to copy, by their inode numbers, and what is hidden in each.
+static COPIED: Mutex<BTreeMap<u64, Secrets>> = Mutex::new(BTreeMap::new());
 
 /// Copies the output of one daemon into the log, from the moment when no other process does.
 pub(super) struct Copier {
@@ -132,11 +161,9 @@ pub(super) struct Copier {
     /// The start of the current line is not known, and its rest could be a part of a secret.
     is_cut: bool,
     last: LastLines,
-    /// Those that the daemon was started with.
     secrets: Secrets,
     /// The content of its credentials at the last look.
     credentials: Vec<Vec<u8>>,
-    hidden: Secrets,
     place: PathBuf,
     at: String,
 }
@@ -163,7 +190,7 @@ impl LastLines {
 }
 
 impl Copier {
-    /// None if another thread of this process has one for this output.
+    /// None if another thread of this process has one for this output. That one hides these secrets too.
     pub(super) fn new(
         output: &Output,
         secrets: Secrets,
@@ -173,9 +200,13 @@ impl Copier {
         // An open file of its own: the lock must not belong to the daemon.
         let file = File::from(reopen_file(&output.file, OFlags::RDWR)?);
         let inode = file.metadata()?.ino();
-        if !copied().insert(inode) {
-            return Ok(None);
-        }
+        match copied().entry(inode) {
+            Entry::Occupied(known) => {
+                known.get().add(&secrets);
+                return Ok(None);
+            }
+            Entry::Vacant(free) => free.insert(secrets.clone()),
+        };
         Ok(Some(Self {
             file,
             inode,
@@ -184,7 +215,6 @@ impl Copier {
             partial: Vec::new(),
             is_cut: false,
             last: LastLines::default(),
-            hidden: secrets.clone(),
             secrets,
             credentials: Vec::new(),
             place: place.to_owned(),
@@ -272,13 +302,12 @@ impl Copier {
         Ok(())
     }
 
-    /// Hides the credentials that a later stage has brought, and those before them, which the daemon can still print.
+    /// Hides the credentials that another process has brought by a later stage. The daemon can still print those before.
     fn hide_credentials(&mut self) {
         let now = credentials::contents(&self.place);
         if now != self.credentials {
-            let before = std::mem::replace(&mut self.credentials, now);
-            let both = before.iter().chain(&self.credentials).map(Vec::as_slice);
-            self.hidden = Secrets::new(both, [].into_iter()).and(&self.secrets);
+            self.secrets.add(&Secrets::new(now.iter().map(Vec::as_slice), [].into_iter()));
+            self.credentials = now;
         }
     }
 
@@ -289,7 +318,7 @@ impl Copier {
             return;
         }
         // A secret can have control characters, and is hidden before they are replaced.
-        let line = self.hidden.hide(line.trim_end());
+        let line = self.secrets.hide(line.trim_end());
         // Other control characters could change a terminal.
         let shown = line.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
         let line: String = shown.take(MAX_LINE).collect();
@@ -310,47 +339,8 @@ impl Drop for Copier {
     }
 }
 
-fn copied() -> MutexGuard<'static, BTreeSet<u64>> {
+fn copied() -> MutexGuard<'static, BTreeMap<u64, Secrets>> {
     COPIED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The words that must not be in a log line or an error.
-#[derive(Clone, Default)]
-pub(super) struct Secrets(Vec<String>);
-
-impl Secrets {
-    /// A part of this length of a secret, or a longer one, is hidden. Shorter parts are found in any text.
-    const MIN_PART: usize = 4;
-    /// Values of the environment are mostly no secrets: `RUST_LOG=info`.
-    const MIN_VALUE: usize = 8;
-
-    /// A secret is hidden as a whole, and so is each word in it: `user:password`, JSON.
-    pub(super) fn new<'s>(
-        secrets: impl Iterator<Item = &'s [u8]>,
-        values: impl Iterator<Item = &'s [u8]>,
-    ) -> Self {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let is_between = |letter: char| !letter.is_alphanumeric() && !"+/_-.~=".contains(letter);
-        let mut words = Vec::new();
-        for whole in secrets.map(text) {
-            words.extend(whole.split(is_between).chain([whole.trim()]).map(str::to_owned));
-        }
-        words.retain(|word| word.len() >= Self::MIN_PART);
-        words.extend(values.map(text).filter(|value| value.len() >= Self::MIN_VALUE));
-        Self(words).and(&Self::default())
-    }
-
-    /// The longest words come first: a shorter one can be a part of them.
-    fn and(mut self, others: &Self) -> Self {
-        self.0.extend_from_slice(&others.0);
-        self.0.sort_by_key(|word| std::cmp::Reverse(word.len()));
-        self.0.dedup();
-        self
-    }
-
-    fn hide(&self, line: &str) -> String {
-        self.0.iter().fold(line.to_owned(), |line, word| line.replace(word, "***"))
-    }
 }
 
 #[cfg(test)]
@@ -451,22 +441,6 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_hidden_whole_and_in_parts() {
-        let values = [&b"from the environment"[..], b"info"];
-        let secrets = Secrets::new([&b"AKIA123:pa/ss+word\n"[..]].into_iter(), values.into_iter());
-        for (line, shown) in [
-            ("login AKIA123:pa/ss+word failed", "login *** failed"),
-            ("no such key: AKIA123", "no such key: ***"),
-            ("password='pa/ss+word'", "password='***'"),
-            ("got from the environment, info", "got ***, info"),
-        ] {
-            assert_eq!(secrets.hide(line), shown);
-        }
-        assert_eq!(Secrets::new([].into_iter(), [].into_iter()).hide("line"), "line");
-        assert_eq!(Secrets::new([&b""[..]].into_iter(), [].into_iter()).hide("line"), "line");
-    }
-
-    #[test]
     fn a_credential_that_is_replaced_while_the_daemon_runs_is_hidden() {
         let place = Path::new("/no/such/place/of/an/output");
         let renew =
@@ -479,10 +453,14 @@ mod tests {
             writeln!(&output.file, "login {token} failed").unwrap();
             copier.copy();
         }
-        writeln!(&output.file, "no longer first-and-second").unwrap();
+        // The thread of a later stage has no output to copy, and its secrets are hidden all the same.
+        let renewed = Secrets::new([&b"fourth"[..]].into_iter(), [].into_iter());
+        assert!(Copier::new(&output, renewed, place, String::new()).unwrap().is_none());
+        writeln!(&output.file, "no longer first-and-second or third, but fourth").unwrap();
         copier.copy();
         credentials::remove(place);
-        let lines = ": login *** failed | login *** failed | login *** failed | no longer ***";
+        let lines =
+            ": login *** failed | login *** failed | login *** failed | no longer *** or ***, but ***";
         assert_eq!(copier.last_lines().text(), lines);
     }
 

@@ -15,15 +15,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, pidfd_open,
+    pidfd_send_signal, waitid,
+};
 
 use super::device::is_fuse_device;
-use super::output::is_proof_held_by;
+use super::output::{is_output_of, is_proof_held_by};
 use crate::error::{Error, ErrorKind, Result};
 use crate::place::target::Target;
 use crate::sys::deadline::deadline;
@@ -115,7 +119,22 @@ impl Processes {
         if proven.iter().any(|(_, proof)| *proof == Proof::Complete) {
             proven.retain(|(_, proof)| *proof == Proof::Complete);
         }
+        if proven.is_empty() && !self.has_token && self.mounted().is_some() {
+            return self.without_marks();
+        }
         proven.into_iter().map(|(pid, _)| pid).collect()
+    }
+
+    /// The processes that print as a daemon of the place does, and have another environment than at their start. All processes
+    /// are looked at for it, so it is only asked where something must serve a mount.
+    fn without_marks(&self) -> Vec<i32> {
+        let numbers = processes().into_iter().flatten().map(u32::cast_signed);
+        numbers.filter(|pid| self.prints(*pid)).collect()
+    }
+
+    /// Whether a process has the file of a daemon's output as its own. One in the middle of an `exec` can hold up who looks.
+    fn prints(&self, pid: i32) -> bool {
+        has_program(pid, Instant::now()) && is_output_of(pid, &self.place)
     }
 
     fn is_marked(&self, pid: i32, deadline: Instant) -> bool {
@@ -157,16 +176,11 @@ impl Processes {
     pub(super) fn held(&self) -> Vec<HeldProcess> {
         let held = self.running().into_iter().map(HeldProcess::open);
         // The number can have become another process's before it was opened.
-        let is_it = |pid| self.is_marked(pid, Instant::now() + EXEC_TIME_LIMIT) && self.proof(pid).is_some();
+        let is_it = |pid| {
+            let is_marked = self.is_marked(pid, Instant::now() + EXEC_TIME_LIMIT);
+            if is_marked { self.proof(pid).is_some() } else { self.prints(pid) }
+        };
         held.filter(|process| is_it(process.pid)).collect()
-    }
-
-    /// Waits for the end of a child of this process, or up to this limit.
-    pub(super) fn wait_for(child: i32, limit: Duration) {
-        match HeldProcess::open(child).descriptor {
-            Some(descriptor) => drop(is_readable_within(&descriptor, limit)),
-            None => sleep(limit),
-        }
     }
 
     /// Waits for all of them to end, for these earlier ones, which can have closed their device since, and for
@@ -220,9 +234,10 @@ impl Processes {
         Error::new(ErrorKind::Unresponsive, "end the daemon of", reason).at(&self.place)
     }
 
-    /// Sends SIGTERM to all that live.
-    pub(super) fn terminate(&self) {
-        for process in self.held() {
+    /// Sends SIGTERM to the program and to all others that live.
+    pub(super) fn terminate(&self, program: &Leader) {
+        program.0.send(Signal::TERM);
+        for process in self.held().iter().filter(|process| process.pid != program.pid()) {
             process.send(Signal::TERM);
         }
     }
@@ -296,13 +311,54 @@ fn fuse_devices(pid: i32) -> Vec<Option<u64>> {
     devices.map(connection).collect()
 }
 
+/// A program that this process started and that leads a process group. It is known whatever its rights are: the
+/// environment of some programs is not readable.
+#[derive(Debug)]
+pub(super) struct Leader(HeldProcess);
+
+impl Leader {
+    /// A child that was not waited for.
+    pub(super) fn of(child: &Child) -> Self {
+        Self(HeldProcess::open(child.id().cast_signed()))
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.0.pid
+    }
+
+    /// Waits up to this limit. A child that has ended stays a zombie.
+    pub(super) fn has_ended_within(&self, limit: Duration) -> bool {
+        match &self.0.descriptor {
+            Some(descriptor) => is_readable_within(descriptor, limit),
+            None => {
+                sleep(limit);
+                let Some(pid) = rustix::process::Pid::from_raw(self.0.pid) else { return true };
+                let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+                !matches!(waitid(WaitId::Pid(pid), flags), Ok(None))
+            }
+        }
+    }
+
+    /// Kills the program and its group. Not for a program that was waited for: the number can be another group's.
+    pub(super) fn kill_group(&self) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.0.pid) {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
 /// A process that is held by a descriptor (`pidfd_open(2)`, Linux 5.3), or known by its number only.
+#[derive(Debug)]
 pub(super) struct HeldProcess {
     pid: i32,
     descriptor: Option<OwnedFd>,
 }
 
 impl HeldProcess {
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
     fn open(pid: i32) -> Self {
         let number =
             rustix::process::Pid::from_raw(pid).filter(|_| features::has(Feature::ProcessDescriptor));
@@ -337,6 +393,15 @@ impl HeldProcess {
             }
         }
     }
+}
+
+/// Says that a daemon got this time to store what it had when it was unmounted, and has not ended.
+pub(super) fn warn_of_loss(place: &Path, limit: Duration) {
+    tracing::warn!(
+        at = %place.display(),
+        ?limit,
+        "killing a FUSE daemon that has not ended in time after its unmount: what it has not stored is lost"
+    );
 }
 
 /// Waits up to this limit. A descriptor of a process is readable when the process has ended.

@@ -1,5 +1,7 @@
 //! Starting the daemon of a staged filesystem again, and binding the filesystem to its targets again.
 
+use std::collections::BTreeSet;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -15,7 +17,6 @@ use super::start::stage_locked;
 use super::watch::{DaemonEnd, DaemonRun, watch_existing};
 use crate::error::Result;
 use crate::flow::shared;
-use crate::mounting::unmount::UNMOUNT_TIME_LIMIT;
 use crate::place::owner::Owner;
 use crate::place::target::Target;
 use crate::sys::attributes::MountAttributes;
@@ -94,28 +95,35 @@ fn recover_lost(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Result<
 
 /// Follows all daemons of a mounter again, for the start of a driver: it then keeps the devices of their mounts, so
 /// that they outlive the mounter too ([`FuseDaemon::continue_when_lost`]). A daemon whose place is no longer mounted is
-/// ended.
+/// waited for, for at most `limit`, the time limit of the driver's unstage, and then killed.
+///
+/// All daemons are looked at at the same time. Each can take the time limit of some messages, and `limit`.
 ///
 /// A daemon that is lost later is not started again by [`FuseDaemon::restart_when_lost`] before its next stage.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound): no mounter answers. All its daemons are tried, and the first
 /// error is returned.
-pub fn resume(mounter: &Mounter) -> Result<()> {
-    let mut failed = None;
-    for place in mounter.places()? {
-        let resumed = Target::new(&place).and_then(|staging| {
-            if staging.mounted()?.is_some_and(|entry| is_fuse(&entry.fs_type)) {
-                return mounter.resume(&staging);
-            }
-            tracing::info!(at = %place.display(), "ending a FUSE daemon that has no mount");
-            mounter.end(&place, UNMOUNT_TIME_LIMIT)
-        });
-        if let Err(error) = resumed {
-            failed.get_or_insert(error);
-        }
+pub fn resume(mounter: &Mounter, limit: Duration) -> Result<()> {
+    let places = mounter.places()?;
+    std::thread::scope(|scope| {
+        let resume = |place: &Path| resume_place(mounter, place, limit);
+        let all: Vec<_> = places.iter().map(|place| scope.spawn(move || resume(place))).collect();
+        // A panic is this thread's too.
+        let results = all.into_iter().map(|one| one.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        results.fold(Ok(()), Result::and)
+    })
+}
+
+fn resume_place(mounter: &Mounter, place: &Path, limit: Duration) -> Result<()> {
+    let staging = Target::new(place)?;
+    // What a stage starts meanwhile must not be ended.
+    let _lock = lock_threads(RECOVER, &staging, START_TIME_LIMIT)?;
+    if staging.mounted()?.is_some_and(|entry| is_fuse(&entry.fs_type)) {
+        return mounter.resume(&staging);
     }
-    failed.map_or(Ok(()), Err)
+    tracing::info!(at = %place.display(), "waiting for the end of a FUSE daemon that has no mount");
+    mounter.end(place, limit)
 }
 
 fn target_at(path: &Path, owner: Option<&Owner>) -> Result<Target> {
@@ -147,7 +155,10 @@ fn lost_targets(
     // Only the whole filesystem is bound by this flow.
     // A mount that an interrupted call has left is of an older filesystem.
     let whole = all.filter(|entry| entry.root == staged.root && !entry.is_root_deleted());
-    whole.map(|entry| (entry.mount_point.clone(), entry.attributes)).collect()
+    // A target can have one filesystem on top of another.
+    let mut seen = BTreeSet::new();
+    let targets = whole.filter(|entry| seen.insert(&entry.mount_point));
+    targets.map(|entry| (entry.mount_point.clone(), entry.attributes)).collect()
 }
 
 /// What follows the end of a daemon that this process watches. One that ends although its filesystem is mounted

@@ -13,8 +13,8 @@ use super::daemon_start_lock::{DaemonStartLock, StartInProgress};
 use super::lost::{mount_lost_placeholder, unmount_if_lost};
 use super::memory::{MemoryGroup, over_memory_limit, remove_group};
 use super::output::Output;
-use super::processes::{self, DaemonStart, Processes};
-use super::watch::{AtEnd, DaemonEnd, DaemonRun, Watched, watch_existing, watch_started};
+use super::processes::{self, DaemonStart, Processes, warn_of_loss};
+use super::watch::{AtEnd, DaemonEnd, DaemonRun, StartedDaemon, Watched, watch_existing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounted::health::{MountHealth, health, health_within};
 use crate::mounting::attach::Outcome;
@@ -58,13 +58,15 @@ pub(super) fn stage_locked(
     let run = DaemonRun::new(staging, daemon, restarts);
     let is_staged = Arc::clone(&run.is_staged);
     is_staged.store(false, Ordering::SeqCst);
-    let started = prepare(staging).and_then(|()| match &daemon.mounter {
+    let started = prepare(staging, daemon.unmount_time_limit).and_then(|()| match &daemon.mounter {
         Some(mounter) => {
             let served = mounter.serve(staging, daemon, run);
             drop(lock);
             served.and_then(|ended| {
                 let failure = || Ok(ended.try_recv().ok());
-                wait_until_ready(staging, daemon, failure, String::new)
+                let outcome = wait_until_ready(staging, daemon, failure, String::new)?;
+                mounter.update(staging.path(), daemon)?;
+                Ok(outcome)
             })
         }
         None => {
@@ -74,6 +76,7 @@ pub(super) fn stage_locked(
                 let failure = || watched.failure(start.processes(), staging, daemon);
                 let outcome = wait_until_ready(staging, daemon, failure, || watched.last_lines.text())?;
                 watched.is_ready.store(true, Ordering::SeqCst);
+                watched.output.set_served();
                 Ok(outcome)
             })
         }
@@ -167,9 +170,17 @@ fn accept_daemon(staging: &Target, daemon: &FuseDaemon, is_marked: bool) -> Resu
     }
 }
 
-/// Ends what a killed stage has left, and marks the place.
-fn prepare(staging: &Target) -> Result<()> {
-    Processes::for_place(staging.path()).kill(Vec::new())?;
+/// Ends what a killed stage has left, and marks the place. An earlier daemon that has served can still store what it has,
+/// and gets this time for it.
+fn prepare(staging: &Target, limit: Duration) -> Result<()> {
+    let earlier = Processes::for_place(staging.path());
+    let held = earlier.held();
+    if held.iter().any(|process| Output::of_process(process.pid()).is_some_and(|output| output.has_served()))
+        && !earlier.wait_until_ended(&held, limit)
+    {
+        warn_of_loss(staging.path(), limit);
+    }
+    earlier.kill(held)?;
     // The old daemon can have mounted before it was ended.
     unmount_without_daemon(staging)?;
     remove_group(staging.path());
@@ -193,10 +204,16 @@ fn start_daemon(
     })?;
     let device = daemon.mount(staging)?;
     let child = daemon.start(start, &output, device.as_ref(), First::IsFirst)?;
-    let processes = start.processes().clone();
-    let name = staging.path().display().to_string();
-    let at_end = move |end: &DaemonEnd| at_end(run, end);
-    Ok(watch_started(None, name, child, &output, daemon, processes, at_end))
+    let started = StartedDaemon {
+        child,
+        processes: start.processes().clone(),
+        output,
+        secrets: daemon.secrets(),
+        name: staging.path().display().to_string(),
+        device: None,
+        launched: if daemon.launcher.is_empty() { Duration::ZERO } else { daemon.ready_time_limit },
+    };
+    Ok(started.watch(move |end: &DaemonEnd| at_end(run, end)))
 }
 
 /// Marks the mount as its owner's, if the place has an owner.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::daemon_start_lock::{DaemonStartLock, START_TIME_LIMIT, lock_threads};
-use super::processes::Processes;
+use super::processes::{Processes, warn_of_loss};
 use super::recover::after_end;
 use super::start::stage_locked;
 use super::{FuseDaemon, credentials, memory};
@@ -53,7 +53,7 @@ pub fn unstage(staging: &Target, limit: Duration) -> Result<Unmounted> {
     let deadline = deadline(limit);
     let unmounted = shared::unstage(staging, limit)?;
     if !processes.wait_until_ended(&serving, deadline.saturating_duration_since(Instant::now())) {
-        tracing::warn!(at = %staging.path().display(), "killing a daemon that does not end");
+        warn_of_loss(staging.path(), limit);
         processes.kill(serving)?;
     }
     memory::remove_group(staging.path());

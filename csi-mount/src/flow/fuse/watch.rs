@@ -12,12 +12,17 @@ use std::time::{Duration, Instant};
 use super::FuseDaemon;
 use super::device::is_connected;
 use super::output::{Copier, LastLines, Output};
-use super::processes::Processes;
+use super::processes::{Leader, Processes};
+use super::secrets::Secrets;
+use crate::mounted::health::{MountHealth, health_within};
 use crate::place::owner::Owner;
 use crate::place::target::Target;
 
 /// How often the output is copied. A daemon that starts can end at once, so the first pauses are shorter.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
+
+/// The time limit of a look at the mount of a daemon that has lost a process.
+const HEALTH_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the caller of a start learns about the program.
 pub(super) struct Watched {
@@ -25,6 +30,7 @@ pub(super) struct Watched {
     pub(super) last_lines: LastLines,
     /// Set when the mount answers: then there is a daemon, also if it dies before the thread that watches has seen it.
     pub(super) is_ready: Arc<AtomicBool>,
+    pub(super) output: Output,
 }
 
 /// One run of a daemon, as far as its successor has to know it.
@@ -68,31 +74,38 @@ impl DaemonEnd {
 
 pub(super) type AtEnd = fn(DaemonRun, &DaemonEnd);
 
-/// Watches a daemon that this process started, in a thread, so that the program does not stay a zombie.
-///
-/// `name` is for its lines in the log. With the `device` of its mount, the daemon is its program in the foreground.
-pub(super) fn watch_started(
-    device: Option<OwnedFd>,
-    name: String,
-    child: Child,
-    output: &Output,
-    daemon: &FuseDaemon,
-    processes: Processes,
-    at_end: impl FnOnce(&DaemonEnd) + Send + 'static,
-) -> Watched {
-    let (sender, ended) = channel();
-    let copier = Copier::new(output, daemon.secrets(), processes.place(), name);
-    let copier = copier.unwrap_or_else(|error| {
-        tracing::warn!(%error, "the output of a FUSE daemon will not be logged");
-        None
-    });
-    let last_lines = copier.as_ref().map(Copier::last_lines).unwrap_or_default();
-    let launched = if daemon.launcher.is_empty() { Duration::ZERO } else { daemon.ready_time_limit };
-    let watch = Watch { place: processes.place().to_owned(), processes, copier, device };
-    let is_ready = Arc::new(AtomicBool::new(false));
-    let was_ready = Arc::clone(&is_ready);
-    spawn(move || watch.until_end(Some((child, sender)), launched, &was_ready, at_end));
-    Watched { ended, last_lines, is_ready }
+/// A daemon that this process has started.
+pub(super) struct StartedDaemon {
+    /// The program, or what starts it.
+    pub(super) child: Child,
+    pub(super) processes: Processes,
+    pub(super) output: Output,
+    pub(super) secrets: Secrets,
+    /// For its lines in the log.
+    pub(super) name: String,
+    /// The device of its mount, if its program stays in the foreground and has not mounted itself.
+    pub(super) device: Option<OwnedFd>,
+    /// How long a launcher can take until the daemon runs.
+    pub(super) launched: Duration,
+}
+
+impl StartedDaemon {
+    /// Watches it in a thread, so that the program does not stay a zombie.
+    pub(super) fn watch(self, at_end: impl FnOnce(&DaemonEnd) + Send + 'static) -> Watched {
+        let Self { child, processes, output, secrets, name, device, launched } = self;
+        let (sender, ended) = channel();
+        let copier = Copier::new(&output, secrets, processes.place(), name);
+        let copier = copier.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the output of a FUSE daemon will not be logged");
+            None
+        });
+        let last_lines = copier.as_ref().map(Copier::last_lines).unwrap_or_default();
+        let watch = Watch { place: processes.place().to_owned(), processes, copier, device };
+        let is_ready = Arc::new(AtomicBool::new(false));
+        let was_ready = Arc::clone(&is_ready);
+        spawn(move || watch.until_end(Some((child, sender)), launched, &was_ready, at_end));
+        Watched { ended, last_lines, is_ready, output }
+    }
 }
 
 /// Watches a daemon that an earlier process started, unless a thread of this process already does.
@@ -130,7 +143,6 @@ struct Watch {
 }
 
 impl Watch {
-    /// `launched` is how long a launcher can take until the daemon runs.
     fn until_end(
         mut self,
         child: Option<(Child, Sender<ExitStatus>)>,
@@ -140,19 +152,20 @@ impl Watch {
     ) {
         let start = Instant::now();
         let status = child.and_then(|(child, sender)| self.until_program_ended(child, &sender));
-        // The users of a mount whose program has died wait until the device is closed, and not for what is left of it.
-        if let Some(device) = self.device.take()
-            && is_connected(&device)
-            && let Err(error) = self.processes.kill(Vec::new())
-        {
-            tracing::info!(%error, "a helper process of a FUSE daemon that has died stays");
-        }
         let mut was_seen = false;
+        // A program that puts itself into the background ends with success.
+        let mut has_lost_one = launched.is_zero() && status.is_some_and(|status| !status.success());
+        let mut known = 0;
         loop {
             was_seen |= is_ready.load(Ordering::SeqCst);
             let held = self.processes.held();
             if held.is_empty() && (was_seen || start.elapsed() >= launched) {
                 break;
+            }
+            has_lost_one |= held.len() < known;
+            known = held.len();
+            if std::mem::take(&mut has_lost_one) && was_seen && self.is_not_served() {
+                self.end_helpers();
             }
             was_seen |= !held.is_empty();
             let until = Instant::now() + PAUSES[1];
@@ -171,6 +184,23 @@ impl Watch {
         at_end(&DaemonEnd { lived: start.elapsed(), status, last_lines: last_lines.unwrap_or_default() });
     }
 
+    /// Whether one of the daemon's processes served the mount and has ended, and what is left only keeps it from being lost.
+    fn is_not_served(&self) -> bool {
+        // With a device, the program was the one.
+        self.device.is_none()
+            && matches!(
+                health_within(&self.place, HEALTH_TIME_LIMIT),
+                Ok(MountHealth::Unresponsive | MountHealth::Dead(_))
+            )
+    }
+
+    /// The users of a mount whose daemon has died would wait until the last process that has the device has ended.
+    fn end_helpers(&self) {
+        if let Err(error) = self.processes.kill(Vec::new()) {
+            tracing::info!(%error, "a helper process of a FUSE daemon that has died stays");
+        }
+    }
+
     fn copy(&mut self) {
         if let Some(copier) = &mut self.copier {
             copier.copy();
@@ -178,23 +208,22 @@ impl Watch {
     }
 
     fn until_program_ended(&mut self, mut child: Child, sender: &Sender<ExitStatus>) -> Option<ExitStatus> {
+        let program = Leader::of(&child);
         let mut pause = PAUSES[0];
-        loop {
-            let ended = child.try_wait();
+        while !program.has_ended_within(pause) {
             self.copy();
-            match ended {
-                Ok(None) => {}
-                Ok(Some(status)) => {
-                    tracing::info!(%status, at = %self.place.display(), "the program that served a FUSE \
-                        filesystem has ended");
-                    // Once the mount is ready, nobody receives this.
-                    let _ = sender.send(status);
-                    return Some(status);
-                }
-                Err(_) => return None,
-            }
-            Processes::wait_for(child.id().cast_signed(), pause);
             pause = (pause * 2).min(PAUSES[1]);
         }
+        self.copy();
+        if self.device.take().is_some_and(|device| is_connected(&device)) {
+            // As long as the program is not waited for, the number of its group is no other one's.
+            program.kill_group();
+            self.end_helpers();
+        }
+        let status = child.wait().ok()?;
+        tracing::info!(%status, at = %self.place.display(), "the program that served a FUSE filesystem has ended");
+        // Once the mount is ready, nobody receives this.
+        let _ = sender.send(status);
+        Some(status)
     }
 }

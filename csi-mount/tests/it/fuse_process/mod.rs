@@ -1,17 +1,20 @@
 //! The daemon of `flow_fuse.rs` and `fuse_memory.rs`: this test program, started again. And its processes, as the tests see them.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use csi_mount::flow::fuse::inherited_device;
 use csi_mount::internal::flow::fuse::{FuseDaemon, Mounter, MounterServer, resume, stage, unstage};
-use csi_mount::{MountOptions, Target};
+use csi_mount::{MountOptions, Target, UNMOUNT_TIME_LIMIT};
 use nix::unistd::Pid;
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::fuse_support::{
     PATIENCE, answer, answer_init, daemon_processes, empty_filesystem, fuse_of, operation, the_daemon,
@@ -48,21 +51,31 @@ fn serve_as_daemon() {
             // The child must outlive this process, which ends here.
             std::mem::forget(child);
         }
+        "nameless" => {
+            let marks = std::env::vars_os()
+                .map(|(key, _)| key)
+                .filter(|key| key.to_str().is_some_and(|key| key.starts_with("CSI_MOUNT_FUSE")));
+            let mut other = itself("stubborn", &at);
+            for mark in marks {
+                other.env_remove(mark);
+            }
+            panic!("{}", other.exec());
+        }
         "late" => {
             std::thread::sleep(Duration::from_millis(500));
             serve("serve", &at);
         }
-        "stage" => {
-            let staging = Target::new(&at).unwrap();
-            stage(&staging, &daemon("late", &staging)).unwrap();
+        "told" => {
+            eventually("it is told to mount", || at.with_file_name("mount now").exists());
+            serve("serve", &at);
         }
-        "stage idle" => {
+        "stage late" | "stage told" | "stage idle" | "stage chatty" => {
             let staging = Target::new(&at).unwrap();
-            stage(&staging, &daemon("idle", &staging)).unwrap();
+            stage(&staging, &daemon(mode.strip_prefix("stage ").unwrap(), &staging)).unwrap();
         }
         "mounter" => serve_as_mounter(&at),
         "ask" => {
-            let error = resume(&Mounter::at(&at)).unwrap_err();
+            let error = resume(&Mounter::at(&at), UNMOUNT_TIME_LIMIT).unwrap_err();
             println!("{error}");
         }
         "stage in mounter" => {
@@ -77,10 +90,6 @@ fn serve_as_daemon() {
             println!("staged");
             std::io::stdin().read_to_string(&mut String::new()).unwrap();
         }
-        "stage chatty" => {
-            let staging = Target::new(&at).unwrap();
-            stage(&staging, &daemon("chatty", &staging)).unwrap();
-        }
         "stage limited" | "stage idle limited" => {
             let staging = Target::new(&at).unwrap();
             let program = if mode == "stage limited" { "serve" } else { "idle" };
@@ -88,6 +97,13 @@ fn serve_as_daemon() {
                 eprintln!("{error}");
                 std::process::exit(1);
             }
+        }
+        "fails" => {
+            // Each start is a line.
+            let mut starts =
+                File::options().create(true).append(true).open(at.with_file_name("starts")).unwrap();
+            writeln!(starts).unwrap();
+            std::process::exit(3)
         }
         "unstage" => drop(unstage(&Target::new(&at).unwrap()).unwrap()),
         "greedy at once" => take_memory(),
@@ -123,10 +139,9 @@ pub(crate) fn left_by_killed_stage(mode: &str, staging: &Target) -> Pid {
 }
 
 /// The device that an argument names.
-fn inherited_device() -> Option<File> {
-    let number = std::env::args().find_map(|argument| argument.strip_prefix("/dev/fd/")?.parse().ok())?;
-    let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
-    Some(pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap().into())
+fn device_of_argument() -> Option<File> {
+    let argument = std::env::args().find(|argument| argument.starts_with("/dev/fd/"))?;
+    Some(inherited_device(Path::new(&argument)).unwrap().into())
 }
 
 /// Is a mounter until its standard input ends. It drains then, for as many seconds as it has read.
@@ -163,7 +178,7 @@ fn serve(mode: &str, at: &Path) {
     let mut name = String::new();
     std::io::stdin().read_to_string(&mut name).unwrap();
     let name = if name.is_empty() { "no-secret".to_owned() } else { name };
-    let mut device = inherited_device().unwrap_or_else(|| fuse_of("fuse", name, &Target::new(at).unwrap()));
+    let mut device = device_of_argument().unwrap_or_else(|| fuse_of("fuse", name, &Target::new(at).unwrap()));
     if mode == "held" {
         // A process without a mark, which keeps the connection open for a moment longer.
         let other = device.try_clone().unwrap();
@@ -174,9 +189,11 @@ fn serve(mode: &str, at: &Path) {
     if is_first {
         answer_init(&device);
     }
-    if mode == "helped" {
+    if mode.starts_with("helped") {
+        // A helper that has the device open, or one that has not.
+        let input = if mode == "helped" { Stdio::null() } else { device.try_clone().unwrap().into() };
         let mut helper = Command::new("sleep");
-        drop(helper.arg("600").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
+        drop(helper.arg("600").stdin(input).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
     }
     if mode == "greedy" {
         std::thread::spawn(take_memory);
@@ -190,6 +207,10 @@ fn serve(mode: &str, at: &Path) {
             }
         });
     }
+    if mode.starts_with("hidden") {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
+    }
+    let mut read = BTreeSet::new();
     let mut request = [0; 8192];
     while device.read(&mut request).is_ok() {
         let operation = operation(&request);
@@ -197,6 +218,13 @@ fn serve(mode: &str, at: &Path) {
         let is_kept = mode == "continued" && is_first && operation == 1;
         if mode == "greedy when asked" && operation == 1 {
             std::thread::spawn(take_memory);
+        }
+        if mode == "leaky" && operation == 1 {
+            read.insert(std::fs::read_to_string(credential()).unwrap());
+            if at.with_file_name("tell").exists() {
+                eprintln!("was given {read:?}");
+                std::process::exit(3);
+            }
         }
         // 36 is FUSE_INTERRUPT.
         if !matches!(mode, "silent" | "held") && operation != 36 && !is_kept {
@@ -206,16 +234,24 @@ fn serve(mode: &str, at: &Path) {
         }
     }
     drop(device);
-    if mode == "stubborn" {
+    if mode.ends_with("stubborn") {
         std::thread::sleep(Duration::from_secs(600));
     }
+    if mode == "late to store" {
+        eventually("it can store", || at.with_file_name("backend").exists());
+        std::fs::write(at.with_file_name("backend/stored"), "").unwrap();
+    }
+}
+
+/// The path of the daemon's credential.
+fn credential() -> String {
+    let argument = |argument: String| argument.strip_prefix("--skip=").map(str::to_owned);
+    std::env::args().find_map(argument).unwrap()
 }
 
 /// Whether the backend accepts what is in the daemon's credential: it is a file next to the place, with a key in each line.
 fn is_accepted(at: &Path) -> bool {
-    let argument = |argument: String| argument.strip_prefix("--skip=").map(str::to_owned);
-    let credential = std::env::args().find_map(argument).unwrap();
-    let key = std::fs::read_to_string(credential).unwrap();
+    let key = std::fs::read_to_string(credential()).unwrap();
     let accepted = std::fs::read_to_string(at.with_file_name("accepted")).unwrap();
     accepted.lines().any(|accepted| accepted == key)
 }

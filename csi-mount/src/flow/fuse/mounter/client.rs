@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::super::FuseDaemon;
 use super::super::daemon::First;
+use super::super::processes::warn_of_loss;
 use super::VERSION;
 use super::handle::{Mounter, pod_in_source};
 use super::message::{Message, invalid};
@@ -43,7 +44,11 @@ impl Mounter {
     pub(super) fn try_end(&self, place: &Path, limit: Duration) -> Result<()> {
         let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let request = request("end", place).number(millis);
-        self.ask(place, &request, limit.saturating_add(2 * MESSAGE_TIME_LIMIT)).map(drop)
+        let (_, mut answer) = self.ask(place, &request, limit.saturating_add(2 * MESSAGE_TIME_LIMIT))?;
+        if !limit.is_zero() && answer.message.next_text().is_ok_and(|how| how == "killed") {
+            warn_of_loss(place, limit);
+        }
+        Ok(())
     }
 
     /// The daemon of a place, as its mounter knows it.
@@ -51,18 +56,15 @@ impl Mounter {
         Ok(self.attach(place)?.map(|attached| attached.daemon))
     }
 
-    /// The places whose daemons the mounter has.
+    /// The places whose daemons the mounter has. Where each place has a pod, the mounts tell them, also the places to which
+    /// they are bound.
     pub(in crate::flow::fuse) fn places(&self) -> Result<Vec<PathBuf>> {
         if let Location::Pods { pods: Pods::OfPlace, .. } = self.location() {
             // Other drivers' pods are in other namespaces.
             let is_ours =
                 |pod: String| self.location().sockets(Some(&pod)).is_ok_and(|found| !found.is_empty());
             let of_volumes = mounts()?.into_iter().filter(|entry| pod_in_source(entry).is_some_and(is_ours));
-            // A bind of the filesystem at a target has the same source, and its daemon does not know the target.
-            let places = of_volumes.map(|entry| entry.mount_point);
-            return Ok(places
-                .filter(|place| self.attach(place).is_ok_and(|known| known.is_some()))
-                .collect());
+            return Ok(of_volumes.map(|entry| entry.mount_point).collect());
         }
         let none = Path::new("");
         let (_, mut answer) = self.ask(none, &request("list", none), MESSAGE_TIME_LIMIT)?;

@@ -29,7 +29,7 @@ const POD_MARK: &str = "@pod:";
 /// use csi_mount::flow::fuse::{FuseDaemon, Mounter};
 ///
 /// let mounter = Mounter::in_pods("s3-fuse", "s3-fuse");
-/// let options = MountOptions::parse(["allow_other", "default_permissions", "nosuid", "nodev"])?;
+/// let options = MountOptions::parse(["allow_other", "default_permissions"])?;
 /// let daemon = FuseDaemon::new("example-s3").args(["-f", "bucket"]).arg_device(options).mounter(mounter);
 /// # drop(daemon);
 /// # Ok::<(), csi_mount::Error>(())
@@ -131,6 +131,12 @@ impl Mounter {
         Self(Arc::new(Inner { location, followers, pods: Mutex::default() }))
     }
 
+    /// Whether a pod that served a place exists, whether or not it runs.
+    pub(super) fn has_pod(&self, place: &Path) -> bool {
+        let pod = self.pod_of(place);
+        self.location().sockets(pod.as_deref()).is_ok_and(|sockets| !sockets.is_empty())
+    }
+
     pub(super) fn location(&self) -> &Location {
         &self.0.location
     }
@@ -147,21 +153,19 @@ impl Mounter {
         self.0.followers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a thread of this process follows the daemon of a place.
-    pub(super) fn is_followed(&self, place: &Path) -> bool {
-        self.followers().by_place.contains_key(place)
-    }
-
     /// Counts a thread that follows the daemon of a place by this connection. It takes the place of an earlier one, whose
-    /// connection ends.
+    /// connection ends. Returns its number, or `None` if another one stays.
     pub(super) fn add_follower(
         &self,
         place: &Path,
         connection: Option<UnixStream>,
         identity: Option<OsString>,
         begun: Begun,
-    ) -> u64 {
+    ) -> Option<u64> {
         let mut followers = self.followers();
+        if begun == Begun::Resumed && followers.by_place.contains_key(place) {
+            return None;
+        }
         let first = MounterDaemon { identity, is_running: true, restarts: 0 };
         let again = |known: &mut MounterDaemon| {
             known.is_running = true;
@@ -175,7 +179,7 @@ impl Mounter {
         if let Some((_, Some(connection))) = earlier {
             drop(connection.shutdown(Shutdown::Both));
         }
-        number
+        Some(number)
     }
 
     /// Whether this thread still is the one that follows the daemon of the place.
@@ -243,6 +247,8 @@ pub(super) enum Begun {
     Started,
     /// It runs already.
     Found,
+    /// It runs already, and what a stage knows about it is better known.
+    Resumed,
 }
 
 /// What [`Mounter::daemons`] knows about the daemon of a staged volume.

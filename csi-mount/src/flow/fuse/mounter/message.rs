@@ -17,6 +17,8 @@ use crate::sys::deadline::deadline;
 
 /// The longest message, in bytes: arguments and credentials.
 const MOST: usize = 4 << 20;
+/// The bytes of one write.
+const WRITE: usize = 16 << 10;
 
 #[derive(Default)]
 pub(super) struct Message {
@@ -56,7 +58,10 @@ impl Message {
         self.next_text()?.parse().map_err(|_| invalid("a number of a message is wrong"))
     }
 
-    pub(super) fn send(&self, mut stream: &UnixStream) -> io::Result<()> {
+    /// Sends it within the stream's time limit for one write.
+    pub(super) fn send(&self, stream: &UnixStream) -> io::Result<()> {
+        let limit = stream.write_timeout()?;
+        let deadline = deadline(limit.unwrap_or(MESSAGE_TIME_LIMIT));
         let mut body = Vec::new();
         for word in &self.words {
             body.extend(length(word.len())?);
@@ -71,14 +76,16 @@ impl Message {
         // The file comes with the first byte.
         let header = length(body.len())?;
         let sent = sendmsg(stream, &[IoSlice::new(&header)], &mut attached, SendFlags::NOSIGNAL)?;
-        stream.write_all(&header[sent..])?;
-        stream.write_all(&body)
+        write_by(deadline, stream, &header[sent..])?;
+        write_by(deadline, stream, &body)?;
+        stream.set_write_timeout(limit)
     }
 
-    /// Waits for a message for as long as the stream's time limit, and then for at most as long for its rest. Returns `None`
-    /// if the other side has closed the connection.
+    /// Waits for a whole message for as long as the stream's time limit for one read; without one, for its rest only. Returns
+    /// `None` if the other side has closed the connection.
     pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Self>> {
         let limit = stream.read_timeout()?;
+        let by = limit.map(deadline);
         let mut header = [0; 4];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut attached = RecvAncillaryBuffer::new(&mut space);
@@ -91,7 +98,7 @@ impl Message {
             RecvAncillaryMessage::ScmRights(mut files) => files.next(),
             _ => None,
         });
-        let deadline = deadline(limit.unwrap_or(MESSAGE_TIME_LIMIT));
+        let deadline = by.unwrap_or_else(|| deadline(MESSAGE_TIME_LIMIT));
         read_by(deadline, stream, &mut header[received.bytes..])?;
         let length = u32::from_le_bytes(header) as usize;
         if length > MOST {
@@ -102,6 +109,22 @@ impl Message {
         stream.set_read_timeout(limit)?;
         Ok(Some(Self { words: words(&body)?, device }))
     }
+}
+
+/// Writes all. Each byte that is taken would begin a time limit of the stream again.
+fn write_by(deadline: Instant, mut stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        stream.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
+        // A time limit holds for one wait of a write, and a longer write can wait again and again.
+        match stream.write(&bytes[..bytes.len().min(WRITE)]) {
+            Ok(_) if left.is_zero() => return Err(io::ErrorKind::WouldBlock.into()),
+            Ok(length) => bytes = &bytes[length..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Fills the buffer. Each byte that comes would begin a time limit of the stream again.
@@ -183,6 +206,23 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
         drop(other);
         sender.join().unwrap();
+    }
+
+    /// Each of the bytes is taken within the time limit of a write.
+    #[test]
+    fn a_message_that_is_taken_byte_by_byte_is_given_up() {
+        let (one, mut other) = UnixStream::pair().unwrap();
+        one.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut some = [0; 16 << 10];
+            while other.read(&mut some).is_ok_and(|length| length > 0) {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let error = Message::new("long").word(vec![7; 3 << 20]).send(&one).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+        drop(one);
+        reader.join().unwrap();
     }
 
     #[test]

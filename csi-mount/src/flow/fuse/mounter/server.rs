@@ -7,21 +7,24 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::daemon::First;
 use super::super::device::{is_connected, repeat_requests};
-use super::super::memory::remove_group;
+use super::super::memory::{MemoryGroup, killed_for_memory, remove_group};
 use super::super::output::Output;
-use super::super::processes::{DaemonStart, Processes};
+use super::super::processes::{DaemonStart, Leader, Processes};
+use super::super::secrets::Secrets;
 use super::super::start::ended_text;
-use super::super::watch::{DaemonEnd, watch_started};
+use super::super::watch::{DaemonEnd, StartedDaemon};
 use super::super::{FuseDaemon, credentials};
 use super::VERSION;
 use super::client::kind_name;
@@ -68,15 +71,25 @@ struct State {
 
 #[derive(Debug)]
 struct Served {
-    daemon: FuseDaemon,
-    device: OwnedFd,
+    mount: ServedMount,
     processes: Processes,
     /// The program, which is a child of this process.
-    child: u32,
+    program: Arc<Leader>,
     number: u64,
+    is_ending: bool,
+    /// How many processes of the container were killed before it started.
+    killed_for_memory: Option<u64>,
+}
+
+/// What stays when the next daemon continues the mount.
+#[derive(Debug)]
+struct ServedMount {
+    daemon: FuseDaemon,
+    device: OwnedFd,
+    /// All that its daemons were ever given.
+    secrets: Secrets,
     /// How many daemons before this one have ended quickly.
     quick_ends: u32,
-    is_ending: bool,
     followers: Vec<UnixStream>,
 }
 
@@ -143,7 +156,7 @@ impl MounterServer {
         state.is_leaving = true;
         for (place, served) in &state.daemons {
             tracing::warn!(at = %place.display(), "ending a FUSE daemon whose filesystem is still mounted");
-            served.processes.terminate();
+            served.processes.terminate(&served.program);
         }
         drop(self.until(state, TERMINATE_TIME_LIMIT, |state| state.daemons.is_empty()));
         // It wakes the thread that accepts.
@@ -229,8 +242,8 @@ impl MounterServer {
             return refused(ErrorKind::Busy, "a daemon serves this place already").send(connection);
         }
         let followers = vec![connection.try_clone()?];
-        let quick_ends = (first == First::Continues).then_some(0);
-        match self.start(&mut state, &place, daemon, device, quick_ends, followers) {
+        let mount = ServedMount { daemon, device, secrets: Secrets::default(), quick_ends: 0, followers };
+        match self.start(&mut state, &place, mount, first) {
             Ok(()) => Message::new("serving").send(connection),
             Err(error) => {
                 credentials::remove(&place);
@@ -240,42 +253,44 @@ impl MounterServer {
         }
     }
 
-    /// Starts a daemon; with `quick_ends` it continues the mount of others. The lock on the state is held: a program must
-    /// not end before it is known.
+    /// Starts a daemon. The lock on the state is held: a program must not end before it is known.
     fn start(
         self: &Arc<Self>,
         state: &mut State,
         place: &Path,
-        daemon: FuseDaemon,
-        device: OwnedFd,
-        quick_ends: Option<u32>,
-        followers: Vec<UnixStream>,
+        mount: ServedMount,
+        first: First,
     ) -> Result<()> {
-        let first = if quick_ends.is_some() { First::Continues } else { First::IsFirst };
+        let daemon = &mount.daemon;
         if first == First::Continues {
-            repeat_requests("continue the mount at", &device, place)?;
+            repeat_requests("continue the mount at", &mount.device, place)?;
         }
-        let watched = device.try_clone().map_err(|error| Error::os(SERVE, place, error))?;
+        let watched = mount.device.try_clone().map_err(|error| Error::os(SERVE, place, error))?;
         // Left by a mounter that was killed, outside of a container.
         Processes::for_place(place).kill(Vec::new())?;
+        mount.secrets.add(&daemon.secrets());
         let start = DaemonStart::new(place, daemon.identity.as_deref());
         let output = Output::new(place).map_err(|error| Error::os(SERVE, place, error))?;
-        let child = daemon.start(&start, &output, Some(&device), first)?;
+        let killed_for_memory = killed_for_memory();
+        let child = daemon.start(&start, &output, Some(&mount.device), first)?;
+        let program = Arc::new(Leader::of(&child));
+        let processes = start.processes().clone();
+        let identity = daemon.identity.as_ref().map(|name| name.to_string_lossy().into_owned());
+        let started = StartedDaemon {
+            child,
+            processes: processes.clone(),
+            output,
+            secrets: mount.secrets.clone(),
+            name: identity.unwrap_or_else(|| place.display().to_string()),
+            device: Some(watched),
+            launched: Duration::ZERO,
+        };
         state.last_number += 1;
         let number = state.last_number;
-        let pid = child.id();
         let server = Arc::clone(self);
         let own_place = place.to_owned();
-        let processes = start.processes().clone();
-        let name = daemon
-            .identity
-            .as_ref()
-            .map_or_else(|| place.display().to_string(), |name| name.to_string_lossy().into_owned());
-        let at_end = move |end: &DaemonEnd| server.ended(&own_place, number, end);
-        watch_started(Some(watched), name, child, &output, &daemon, processes.clone(), at_end);
-        let quick_ends = quick_ends.unwrap_or(0);
-        let served =
-            Served { daemon, device, processes, child: pid, number, quick_ends, is_ending: false, followers };
+        started.watch(move |end: &DaemonEnd| server.ended(&own_place, number, end));
+        let served = Served { mount, processes, program, number, is_ending: false, killed_for_memory };
         state.daemons.insert(place.to_owned(), served);
         Ok(())
     }
@@ -289,21 +304,26 @@ impl MounterServer {
             return;
         }
         let Some(served) = state.daemons.remove(place) else { return };
-        let over = served.daemon.memory_reason(place);
+        let Served { mut mount, is_ending, killed_for_memory: killed_before, .. } = served;
+        let was_killed = end.status.is_some_and(|status| status.signal() == Some(Signal::SIGKILL as i32));
+        let mut over = mount.daemon.memory_reason(place);
+        if was_killed && killed_for_memory() > killed_before && MemoryGroup::existing(place).is_none() {
+            over = ", killed: the memory of its container was used up".to_owned();
+        }
         let mut reason = ended_text(end.status, &over, &end.last_lines);
         remove_group(place);
-        let Served { daemon, device, quick_ends, is_ending, mut followers, .. } = served;
-        let quick_ends = if end.lived > QUICK { 0 } else { quick_ends + 1 };
-        let is_worth_it = !is_ending && quick_ends <= QUICK_ENDS;
-        let is_continued = daemon.is_continued && is_worth_it && is_connected(&device);
+        mount.quick_ends = if end.lived > QUICK { 0 } else { mount.quick_ends + 1 };
+        let is_worth_it = !is_ending && mount.quick_ends <= QUICK_ENDS;
+        let is_continued = mount.daemon.is_continued && is_worth_it && is_connected(&mount.device);
         if is_continued && state.is_leaving {
             // The connection ends without a word, and the driver gives its copy to the next mounter.
             self.changed.notify_all();
             return;
         }
+        let kept = mount.followers.iter().filter_map(|one| one.try_clone().ok()).collect();
+        let followers = std::mem::replace(&mut mount.followers, kept);
         if is_continued {
-            let kept: Vec<UnixStream> = followers.iter().filter_map(|one| one.try_clone().ok()).collect();
-            match self.start(&mut state, place, daemon, device, Some(quick_ends), kept) {
+            match self.start(&mut state, place, mount, First::Continues) {
                 Ok(()) => {
                     let event = Message::new("continued").word(&reason).word(&end.last_lines);
                     followers.iter().for_each(|follower| drop(event.send(follower)));
@@ -312,13 +332,14 @@ impl MounterServer {
                 Err(error) => reason = format!("{reason}; the next one can't continue its mount: {error}"),
             }
         } else {
-            drop(device);
+            // Its users get an error.
+            drop(mount);
         }
         credentials::remove(place);
         tracing::info!(at = %place.display(), "{reason}");
         let event =
             Message::new("ended").word(&reason).word(format!("{}{over}{}", end.how(), end.last_lines));
-        followers.drain(..).for_each(|follower| drop(event.send(&follower)));
+        followers.iter().for_each(|follower| drop(event.send(follower)));
         self.changed.notify_all();
     }
 
@@ -327,11 +348,12 @@ impl MounterServer {
         let Some(served) = state.daemons.get_mut(place) else {
             return Message::new("unknown").send(connection);
         };
-        let device = served.daemon.is_continued.then(|| served.device.try_clone()).transpose()?;
-        Message::new("serving").daemon(&served.daemon).with(device).send(connection)?;
+        let ServedMount { daemon, device, followers, .. } = &mut served.mount;
+        let device = daemon.is_continued.then(|| device.try_clone()).transpose()?;
+        Message::new("serving").daemon(daemon).with(device).send(connection)?;
         // Each stage attaches, and closes the connection if its process follows the daemon already.
-        served.followers.retain(is_open);
-        served.followers.push(connection.try_clone()?);
+        followers.retain(is_open);
+        followers.push(connection.try_clone()?);
         Ok(())
     }
 
@@ -339,15 +361,18 @@ impl MounterServer {
     fn renew(&self, place: &Path, daemon: FuseDaemon) -> Message {
         let mut state = self.state();
         let Some(served) = state.daemons.get_mut(place) else { return Message::new("unknown") };
+        // Before the daemon can read and print them.
+        served.mount.secrets.add(&daemon.secrets());
         match credentials::write(place, daemon.credentials()) {
             Ok(()) => {
-                served.daemon = daemon;
+                served.mount.daemon = daemon;
                 Message::new("done")
             }
             Err(error) => refused(error.kind(), &error.to_string()),
         }
     }
 
+    /// Waits for the end of a daemon, and kills it after the limit. `done` is followed by `killed` then.
     fn end(&self, place: &Path, limit: Duration) -> Message {
         let mut state = self.state();
         let Some(served) = state.daemons.get_mut(place) else {
@@ -356,20 +381,27 @@ impl MounterServer {
             return Message::new("unknown");
         };
         served.is_ending = true;
+        let number = served.number;
         let processes = served.processes.clone();
-        let is_gone = |state: &State| !state.daemons.contains_key(place);
+        let program = Arc::clone(&served.program);
+        // The next one at this place is another stage's.
+        let is_gone = |state: &State| state.daemons.get(place).is_none_or(|served| served.number != number);
         state = self.until(state, limit, is_gone);
         if is_gone(&state) {
             return Message::new("done");
         }
         drop(state);
         tracing::warn!(at = %place.display(), "killing a FUSE daemon");
+        if !program.has_ended_within(Duration::ZERO) {
+            program.kill_group();
+        }
+        // Those that have left the group.
         if let Err(error) = processes.kill(Vec::new()) {
             return refused(error.kind(), &error.to_string());
         }
         state = self.until(self.state(), KILL_TIME_LIMIT, is_gone);
         if is_gone(&state) {
-            return Message::new("done");
+            return Message::new("done").word("killed");
         }
         refused(ErrorKind::Unresponsive, "its daemon was killed and has not ended")
     }
@@ -394,7 +426,7 @@ fn refused(kind: ErrorKind, text: &str) -> Message {
 /// Takes the exit status of processes that daemons left: in a container they are children of its first process.
 fn reap_orphans(state: &State) {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    let own = |pid: Pid| state.daemons.values().any(|served| served.child.cast_signed() == pid.as_raw());
+    let own = |pid: Pid| state.daemons.values().any(|served| served.program.pid() == pid.as_raw());
     while std::process::id() == 1
         && let Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) = waitid(Id::All, flags)
         && !own(pid)

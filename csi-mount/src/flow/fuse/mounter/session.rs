@@ -23,9 +23,8 @@ use crate::mounted::health::{MountHealth, health_within};
 use crate::place::target::Target;
 
 const HAND_OVER: &str = "hand over the device of";
-/// How long to look for the next mounter. Together with the next limit it is less than the minute after which users
-/// get an error.
-const MOUNTER_TIME_LIMIT: Duration = Duration::from_secs(40);
+/// How long a mounter without a pod is waited for: csi-kube's `FusePods` makes another pod within a minute.
+const POD_TIME_LIMIT: Duration = Duration::from_secs(90);
 /// How long a daemon that continues a mount can take to answer.
 const ANSWER_TIME_LIMIT: Duration = Duration::from_secs(15);
 const LOOK_TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -39,22 +38,28 @@ impl Mounter {
         daemon: &FuseDaemon,
         run: DaemonRun,
     ) -> Result<Receiver<String>> {
-        // A daemon that a killed stage has left, without a mount.
-        self.try_end(staging.path(), Duration::ZERO)?;
+        // An earlier one of the place, without a mount: it can still store what it has.
+        self.try_end(staging.path(), daemon.unmount_time_limit)?;
         let device = daemon.mount(staging)?;
-        let request = serve_request(First::IsFirst, staging.path(), daemon, device);
+        // A program that fails at its first start has no users who could wait for the next one.
+        let first = FuseDaemon { is_continued: false, ..daemon.clone() };
+        let request = serve_request(First::IsFirst, staging.path(), &first, device);
         let (connection, _) = self.ask(staging.path(), &request, daemon.ready_time_limit)?;
         // Its users get an error when the only process that has it open ends.
         let device = request.device.filter(|_| daemon.is_continued);
         Ok(self.follow(run, daemon.clone(), connection, device, Begun::Started))
     }
 
+    /// Tells the mounter what the daemon of a place is from now on: one that serves, with these credentials.
+    pub(in crate::flow::fuse) fn update(&self, place: &Path, daemon: &FuseDaemon) -> Result<()> {
+        self.ask(place, &request("renew", place).daemon(daemon), MESSAGE_TIME_LIMIT).map(drop)
+    }
+
     /// Gives a daemon that runs its new credentials, and follows it.
     pub(in crate::flow::fuse) fn renew(&self, staging: &Target, daemon: &FuseDaemon) -> Result<()> {
-        let place = staging.path();
+        self.update(staging.path(), daemon)?;
         // The mounter does not know a daemon that an earlier version of the driver has started as its child.
-        let Some(attached) = self.attach(place)? else { return Ok(()) };
-        self.ask(place, &request("renew", place).daemon(daemon), MESSAGE_TIME_LIMIT)?;
+        let Some(attached) = self.attach(staging.path())? else { return Ok(()) };
         let run = DaemonRun::new(staging, daemon, 0);
         drop(self.follow(run, daemon.clone(), attached.connection, attached.device, Begun::Found));
         Ok(())
@@ -62,13 +67,10 @@ impl Mounter {
 
     /// Follows a daemon that runs, for a driver that has just started.
     pub(in crate::flow::fuse) fn resume(&self, staging: &Target) -> Result<()> {
-        if self.is_followed(staging.path()) {
-            return Ok(());
-        }
         if let Some(attached) = self.attach(staging.path())? {
             // The next stage brings what it takes to start it again.
             let run = DaemonRun::new(staging, &attached.daemon, 0);
-            drop(self.follow(run, attached.daemon, attached.connection, attached.device, Begun::Found));
+            drop(self.follow(run, attached.daemon, attached.connection, attached.device, Begun::Resumed));
         }
         Ok(())
     }
@@ -85,7 +87,9 @@ impl Mounter {
         let (sender, ended) = channel();
         let place = run.staging.clone();
         let identity = daemon.identity.clone();
-        let number = self.add_follower(&place, connection.try_clone().ok(), identity, begun);
+        let Some(number) = self.add_follower(&place, connection.try_clone().ok(), identity, begun) else {
+            return ended;
+        };
         let follower = Follower { mounter: self.clone(), place, daemon, number, device };
         spawn(move || {
             let since = Instant::now();
@@ -162,27 +166,39 @@ impl Follower {
     /// Gives the device to the next mounter. Returns `None` if that is not possible in time, or if the volume is unstaged
     /// meanwhile.
     fn hand_over(&self, device: &OwnedFd) -> Option<UnixStream> {
-        let deadline = Instant::now() + MOUNTER_TIME_LIMIT;
+        let begun = Instant::now();
+        let at = self.place.display();
+        let mut is_said = false;
         while is_connected(device) {
             // Also before the first attempt: what answers there can end each connection.
             sleep(PAUSE);
             match self.try_hand_over(device) {
                 Ok(None) => return None,
                 Ok(connection) => {
-                    let at = self.place.display();
                     tracing::warn!(%at, "a mounter of FUSE daemons has ended, and the next one continues the mount");
                     return connection;
                 }
                 Err(error) => {
                     let is_final = !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Busy);
-                    if is_final || Instant::now() > deadline {
-                        tracing::warn!(%error, "a FUSE mount could not be continued by another mounter");
+                    let limit = self.time_limit();
+                    if is_final || begun.elapsed() > limit {
+                        tracing::warn!(%error, %at, "a FUSE mount could not be continued by another mounter");
                         return None;
+                    }
+                    if !std::mem::replace(&mut is_said, true) {
+                        tracing::warn!(%error, %at, ?limit, "the users of a FUSE mount wait for its next mounter");
                     }
                 }
             }
         }
         None
+    }
+
+    /// How long users can wait for the next mounter. Kubernetes starts a container that has ended again, after pauses that
+    /// grow; nobody may make a pod that is gone again.
+    fn time_limit(&self) -> Duration {
+        let limit = self.daemon.continue_time_limit;
+        if self.mounter.has_pod(&self.place) { limit } else { limit.min(POD_TIME_LIMIT) }
     }
 
     /// Returns no connection if this is no longer the daemon of the place.
@@ -195,6 +211,8 @@ impl Follower {
         let _threads = lock_threads(HAND_OVER, &staging, PAUSE)?;
         let _processes = DaemonStartLock::take(HAND_OVER, &staging, PAUSE)?;
         if let Some(attached) = self.mounter.attach(&self.place)? {
+            // The next message is the daemon's end.
+            drop(attached.connection.set_read_timeout(None));
             return Ok(Some(attached.connection));
         }
         let copy = device.try_clone().map_err(|error| Error::os(HAND_OVER, &self.place, error))?;
@@ -230,6 +248,26 @@ mod tests {
     use super::super::socket::SOCKET;
     use super::*;
 
+    /// Each message of another driver's daemon would be late, and the daemon taken for one that has ended.
+    #[test]
+    fn the_end_of_a_daemon_that_another_driver_has_handed_over_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join(SOCKET)).unwrap();
+        std::thread::spawn(move || {
+            let (connection, _) = listener.accept().unwrap();
+            drop(Message::receive(&connection));
+            drop(Message::new("serving").daemon(&FuseDaemon::new("sleep")).send(&connection));
+        });
+        let mounter = Mounter::at(directory.path());
+        let place = directory.path().join("place");
+        let number = mounter.add_follower(&place, None, None, Begun::Found).unwrap();
+        let daemon = FuseDaemon::new("sleep");
+        let follower = Follower { mounter, place, daemon, number, device: None };
+        let device = std::fs::File::open("/dev/null").unwrap().into();
+        let connection = follower.try_hand_over(&device).unwrap().unwrap();
+        assert_eq!(connection.read_timeout().unwrap(), None);
+    }
+
     #[test]
     fn a_mounter_that_closes_each_connection_is_asked_at_intervals() {
         let directory = tempfile::tempdir().unwrap();
@@ -245,7 +283,7 @@ mod tests {
         });
         let mounter = Mounter::at(directory.path());
         let place = directory.path().join("place");
-        let number = mounter.add_follower(&place, None, None, Begun::Found);
+        let number = mounter.add_follower(&place, None, None, Begun::Found).unwrap();
         let device = Some(std::fs::File::open("/dev/null").unwrap().into());
         let daemon = FuseDaemon::new("sleep");
         let follower = Follower { mounter: mounter.clone(), place: place.clone(), daemon, number, device };
