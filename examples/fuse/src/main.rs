@@ -8,6 +8,7 @@ use clap::Parser;
 use csi_core::Mode;
 use csi_core::mount::flow::fuse::{FuseDaemon, Mounter};
 use csi_kube::{Client, FusePods};
+use fuse::Volumes;
 
 /// A CSI driver whose volumes are served by flatfs, a FUSE program
 #[derive(Parser)]
@@ -15,6 +16,10 @@ struct Args {
     /// The directory for volumes
     #[arg(long, env = "FLAT_ROOT", value_name = "PATH", default_value = "/var/lib/flat")]
     root: PathBuf,
+
+    /// The server of the volumes, flat-store, in place of a directory: programs in pods can reach it
+    #[arg(long, env = "FLAT_STORE", value_name = "HOST:PORT", conflicts_with = "root")]
+    store: Option<String>,
 
     /// The program that serves a volume [default: flatfs in the directory of this program]
     #[arg(long, env = "FLATFS", value_name = "PATH")]
@@ -43,7 +48,8 @@ async fn main() -> ExitCode {
         tokio::spawn(async move { pods.run().await });
     }
     let daemon = FuseDaemon::new(args.flatfs.unwrap_or_else(beside)).launcher(args.launcher);
-    fuse::plugin(args.root, daemon, pods, &args.driver).run_with(&args.driver).await
+    let volumes = args.store.map_or(Volumes::Directory(args.root), Volumes::Server);
+    fuse::plugin(volumes, daemon, pods, &args.driver).run_with(&args.driver).await
 }
 
 /// The pods of the volumes, for a process that serves the controller. Another one needs no API server.

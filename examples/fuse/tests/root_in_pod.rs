@@ -1,8 +1,9 @@
 //! The driver and its programs in pods of their own, on a node as the kubelet makes it: the program of the driver is
-//! also the mounter, as another user and without capabilities. Each of driver, mounter and program is killed while a
-//! workload writes and compares. Needs root, and Linux 6.9.
+//! also the mounter, as another user and without capabilities. The files are in flat-store. Each of driver, mounter, program
+//! and store is killed while a workload writes and compares. Needs root, and Linux 6.9.
 
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::UnixStream;
@@ -27,18 +28,52 @@ use v1::volume_capability::access_mode::Mode;
 const USER: u32 = 65534;
 const UID: &str = "4cfa1f4c-93a9-4a9c-a60a-25f0ed1aa8a6";
 
-/// The directories of a node, below a tmpfs.
+/// The directories of a node, below a tmpfs, and the store.
 struct Node {
     place: PathBuf,
+    store: Store,
+}
+
+/// The server of the volumes, which ends when it is dropped.
+struct Store {
+    process: Child,
+    address: String,
+    root: PathBuf,
+}
+
+impl Store {
+    fn start(root: PathBuf) -> Self {
+        let (process, address) = Self::listen(&root, "127.0.0.1:0");
+        Self { process, address, root }
+    }
+
+    fn listen(root: &Path, address: &str) -> (Child, String) {
+        let mut store = Command::new(env!("CARGO_BIN_EXE_flat-store"));
+        store.arg("--root").arg(root).arg("--listen").arg(address).stdout(Stdio::piped());
+        let mut process = store.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on ").expect("it listens").to_owned();
+        (process, address)
+    }
+
+    fn restart(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        (self.process, _) = Self::listen(&self.root, &self.address);
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
 
 impl Node {
     fn kubelet(&self) -> PathBuf {
         self.place.join("kubelet")
-    }
-
-    fn root(&self) -> PathBuf {
-        self.place.join("root")
     }
 
     /// The volume of a pod in which its socket is.
@@ -52,7 +87,7 @@ impl Node {
 
     fn program(&self) -> Command {
         let mut program = Command::new(env!("CARGO_BIN_EXE_fuse"));
-        program.arg("--root").arg(self.root());
+        program.arg("--store").arg(&self.store.address);
         program
     }
 
@@ -208,16 +243,24 @@ fn attach(server: &ApiServer, volume_id: &str) {
     server.put("volumeattachments/va", json!({ "metadata": { "name": "va" }, "spec": spec }));
 }
 
-/// Makes the node's directories, the driver, a pod, and a volume that is published.
+/// Makes the node's directories, the driver, a pod, and a volume that is published. Its users wait for a next pod.
 async fn with_volume(
     place: &Path,
     pods: &str,
-    test: impl AsyncFnOnce(&Node, &mut Driver, &mut Pod, &mut VolumeUse, &Path),
+    test: impl AsyncFnOnce(&mut Node, &mut Driver, &mut Pod, &mut VolumeUse, &Path),
+) {
+    with_volume_that_waits(place, pods, 600, test).await;
+}
+
+async fn with_volume_that_waits(
+    place: &Path,
+    pods: &str,
+    seconds: u32,
+    test: impl AsyncFnOnce(&mut Node, &mut Driver, &mut Pod, &mut VolumeUse, &Path),
 ) {
     fs::set_permissions(place, fs::Permissions::from_mode(0o755)).unwrap();
-    let node = Node { place: place.to_owned() };
+    let mut node = Node { place: place.to_owned(), store: Store::start(place.join("root")) };
     fs::create_dir_all(node.comm()).unwrap();
-    fs::create_dir_all(node.root()).unwrap();
     chown(node.comm(), Some(USER), Some(USER)).unwrap();
     // What the machine has there is covered, in this namespace.
     Mount::new("tmpfs", "logs").at(&csi_core::mount::Target::new("/var/log").unwrap()).unwrap();
@@ -230,18 +273,20 @@ async fn with_volume(
     let create = v1::CreateVolumeRequest {
         name: "v".into(),
         volume_capabilities: vec![capability.clone()],
+        parameters: [("waitSeconds".to_owned(), seconds.to_string())].into(),
         ..Default::default()
     };
-    let volume_id = client.call(create).await.unwrap().volume.unwrap().volume_id;
-    chown(node.root().join(&volume_id), Some(USER), Some(USER)).unwrap();
+    let created = client.call(create).await.unwrap().volume.unwrap();
+    let volume_id = created.volume_id;
     let staging = node.kubelet().join("staging");
     let target = node.kubelet().join("target");
     fs::create_dir(&staging).unwrap();
     attach(&server, &volume_id);
     let mut volume = VolumeUse::new(volume_id, capability).staged_at(&staging);
+    volume.volume_context = created.volume_context;
     volume.node_id = (pods == NAMESPACE).then(|| "n".to_owned());
     volume.attach_stage_publish(&client, &[Target::new(&target)]).await.unwrap();
-    test(&node, &mut driver, &mut pod, &mut volume, &target).await;
+    test(&mut node, &mut driver, &mut pod, &mut volume, &target).await;
     unpublish(&driver.client(), &mut volume, &target).await;
     assert!(server.objects("pods/").is_empty(), "a pod is left");
     assert!(fuse_daemons(place).is_empty(), "a program is left");
@@ -276,6 +321,8 @@ fn a_workload_goes_on_whichever_one_of_driver_mounter_and_program_is_killed() {
             pod.kill();
             *pod = Pod::start(node);
             workload.goes_on("the mounter was killed after a new driver had started");
+            node.store.restart();
+            workload.goes_on("the store was killed");
             let longest = workload.end();
             println!("the longest round of the workload took {longest:?}");
             assert!(longest < Duration::from_secs(60));
@@ -335,7 +382,6 @@ fn a_pod_serves_two_volumes_and_each_ends_by_itself() {
                 ..Default::default()
             };
             let id = driver.client().call(create).await.unwrap().volume.unwrap().volume_id;
-            chown(node.root().join(&id), Some(USER), Some(USER)).unwrap();
             let [staging, second] = ["staging-w", "target-w"].map(|name| node.kubelet().join(name));
             fs::create_dir(&staging).unwrap();
             let mut other = VolumeUse::new(id, volume.capability.clone()).staged_at(&staging);
@@ -359,7 +405,7 @@ fn a_pod_serves_two_volumes_and_each_ends_by_itself() {
 #[test]
 fn a_pod_that_comes_late_serves_its_volume_again() {
     on_tmpfs(async |place| {
-        with_volume(place, NAMESPACE, async |node, _, pod, _, target| {
+        with_volume_that_waits(place, NAMESPACE, 5, async |node, _, pod, _, target| {
             fs::write(target.join("kept"), "data").unwrap();
             pod.kill();
             until("users get an error", || is_dead(target));

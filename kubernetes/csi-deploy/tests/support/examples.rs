@@ -78,7 +78,8 @@ fn secrets() -> Example {
 }
 
 fn flat(args: &[&str]) -> Driver {
-    facts(fuse::plugin("/var/lib/flat".into(), FuseDaemon::new("/flatfs"), None, &driver_args(args)))
+    let volumes = fuse::Volumes::Directory("/var/lib/flat".into());
+    facts(fuse::plugin(volumes, FuseDaemon::new("/flatfs"), None, &driver_args(args)))
 }
 
 const FLAT: [&str; 3] = ["--livenessprobe", "--requires-republish", "--storage-class=flat"];

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 
-use crate::store::{Attributes, ROOT, Usage};
+use super::store::{Attributes, ROOT, Usage};
 
 /// An error number that the kernel receives.
 #[derive(Debug, Clone, Copy)]
@@ -14,8 +14,6 @@ impl Errno {
     pub(crate) const NOT_FOUND: Self = Self(2);
     /// `ENOSYS`: this filesystem does not support the operation.
     pub(crate) const NOT_THERE: Self = Self(38);
-    /// `EINTR`
-    pub(crate) const INTERRUPTED: i32 = 4;
 }
 
 impl From<io::Error> for Errno {
@@ -38,6 +36,11 @@ impl<'a> Request<'a> {
         let (head, body) = bytes.split_at_checked(40)?;
         let head = Request { operation: 0, node: 0, unique: head[8..16].try_into().ok()?, body: head };
         Some(Self { operation: head.word(4), node: head.long(16), unique: head.unique, body })
+    }
+
+    /// Whether an earlier process had received it, and can have done it before it died (`FUSE_UNIQUE_RESEND`, Linux 6.9).
+    pub(crate) fn is_repeated(&self) -> bool {
+        u64::from_ne_bytes(self.unique) & 1 << 63 != 0
     }
 
     pub(crate) fn word(&self, offset: usize) -> u32 {
@@ -165,5 +168,19 @@ impl Answer {
             answer.0.resize(end, 0);
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_request_is_known() {
+        for (unique, is_repeated) in [(12_u64, false), (12 | 1 << 63, true)] {
+            let mut bytes = [0; 40];
+            bytes[8..16].copy_from_slice(&unique.to_ne_bytes());
+            assert_eq!(Request::new(&bytes).unwrap().is_repeated(), is_repeated);
+        }
     }
 }

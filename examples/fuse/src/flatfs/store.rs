@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
-use crate::answer::Errno;
+use super::answer::Errno;
 
 /// The node number of the directory itself, fixed by the protocol.
 pub(crate) const ROOT: u64 = 1;
@@ -18,7 +18,8 @@ type Result<T> = std::result::Result<T, Errno>;
 
 /// The directory, and the names of its files by node number. A number is made from what stays the same as long as
 /// the file exists, so a later process gives the same numbers. A new file of the same name has another number.
-pub(crate) struct Store {
+#[derive(Debug)]
+pub struct Store {
     directory: PathBuf,
     names: HashMap<u64, OsString>,
 }
@@ -47,8 +48,23 @@ pub(crate) struct Usage {
 }
 
 impl Store {
-    pub(crate) fn new(directory: PathBuf) -> Self {
+    /// The files of a directory, for a filesystem that is new.
+    pub fn new(directory: PathBuf) -> Self {
         Self { directory, names: HashMap::new() }
+    }
+
+    /// The files of a directory, for a filesystem that another process has served: the kernel knows them by the numbers that
+    /// it gave.
+    ///
+    /// # Errors
+    /// The directory can't be read.
+    pub fn continued(directory: PathBuf) -> io::Result<Self> {
+        let mut store = Self::new(directory);
+        for entry in fs::read_dir(&store.directory)? {
+            // One that is removed meanwhile needs no number.
+            let _ = store.number(&entry?.file_name());
+        }
+        Ok(store)
     }
 
     fn path(&self, node: u64) -> Result<PathBuf> {
@@ -57,11 +73,6 @@ impl Store {
             Some(name) => Ok(self.directory.join(name)),
             None => Err(Errno::NOT_FOUND),
         }
-    }
-
-    /// Gives each file its number, for a process that serves after another one.
-    pub(crate) fn number_all(&mut self) -> Result<()> {
-        self.list().map(drop)
     }
 
     fn number(&mut self, name: &OsStr) -> Result<u64> {
@@ -103,13 +114,24 @@ impl Store {
         self.attributes(node)
     }
 
-    pub(crate) fn create(&mut self, name: &OsStr) -> Result<Attributes> {
-        OpenOptions::new().write(true).create_new(true).mode(0o644).open(self.directory.join(name))?;
+    /// If the request is repeated, an earlier process can have done it.
+    pub(crate) fn create(&mut self, name: &OsStr, is_repeated: bool) -> Result<Attributes> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(!is_repeated).create(true).mode(0o644);
+        // Not a file elsewhere, to which a symbolic link of this name leads.
+        options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
+        options.open(self.directory.join(name))?;
         self.look_up(name)
     }
 
-    pub(crate) fn remove(&mut self, name: &OsStr) -> Result<()> {
-        fs::remove_file(self.directory.join(name))?;
+    /// If the request is repeated, an earlier process can have done it.
+    pub(crate) fn remove(&mut self, name: &OsStr, is_repeated: bool) -> Result<()> {
+        match fs::remove_file(self.directory.join(name)) {
+            Err(error) if !(is_repeated && error.kind() == io::ErrorKind::NotFound) => {
+                return Err(error.into());
+            }
+            _ => {}
+        }
         self.names.retain(|_, known| known != name);
         Ok(())
     }
@@ -181,5 +203,23 @@ impl Store {
             files_free: found.f_ffree,
             block_size: found.f_frsize as u32,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_process_has_done_is_done() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = Store::new(directory.path().to_owned());
+        let name = OsStr::new("file");
+        let made = store.create(name, false).unwrap().node;
+        assert!(store.create(name, false).is_err(), "it exists");
+        assert_eq!(store.create(name, true).unwrap().node, made);
+        store.remove(name, false).unwrap();
+        assert!(store.remove(name, false).is_err(), "it is gone");
+        store.remove(name, true).unwrap();
     }
 }
