@@ -77,7 +77,7 @@ const USERS: Suite = Suite {
 
 /// A suite that makes filesystems on loop devices.
 const DEVICES: Suite = Suite {
-    modules: &["loop xfs btrfs vfat nls_cp437 nls_ascii nls_iso8859-1 crc32c_generic"],
+    modules: &["loop fuse xfs btrfs vfat nls_cp437 nls_ascii nls_iso8859-1 crc32c_generic"],
     files: &[
         "losetup mkfs.ext2 mkfs.ext3",
         EXT4_TOOLS,
@@ -533,7 +533,7 @@ pub(crate) const SUITES: &[Suite] = &[
         ..DEVICES
     },
     Suite { test: "flow_shared", ..FLOWS },
-    Suite { test: "flow_fuse", ..FLOWS },
+    Suite { test: "flow_fuse", files: &[EXT4, COMMANDS, "sh env setsid mount stat unshare"], ..FLOWS },
     Suite { test: "flow_fuse_daemons", ..FLOWS },
     Suite { test: "fuse_memory", of_program: MACHINES, ..FLOWS },
     Suite { test: "fuse_device", ..FLOWS },
