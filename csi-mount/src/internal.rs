@@ -146,8 +146,9 @@ pub mod flow {
         use crate::mounting::unmount::{UNMOUNT_TIME_LIMIT, Unmounted};
         use crate::place::target::Target;
 
-        pub use super::shared::{publish, unpublish};
+        pub use super::shared::unpublish;
         pub use crate::flow::fuse::lost::is_lost;
+        pub use crate::flow::fuse::publish::publish;
         pub use crate::flow::fuse::recover::{Recovered, recover};
         pub use crate::flow::fuse::steps::unstage as unstage_within;
         pub use crate::flow::fuse::steps::{exceeded_memory_limit, identity_at, stage};

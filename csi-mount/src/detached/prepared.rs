@@ -1,5 +1,6 @@
 //! A finished mount that is not yet at its place, and the close of one that never gets there.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::mpsc;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, mount_change, mount_move, mount_remount, move_mount,
+    MountFlags, MountPropagationFlags, MoveMountFlags, mount_change, mount_move, move_mount,
 };
 
 use crate::detached::scratch::{Scratch, mount_flags};
@@ -16,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::path::lookup;
 use crate::sys::attributes::MountAttributes;
 use crate::sys::descriptor::path_of;
-use crate::sys::mount_api::Depth;
+use crate::sys::mount_api::{self, Depth};
 
 /// A finished mount that is not visible yet.
 #[derive(Debug)]
@@ -31,6 +32,16 @@ impl Prepared {
     pub(crate) fn fd(&self) -> &OwnedFd {
         match self {
             Self::Detached(fd) | Self::InScratch(_, fd) => fd,
+        }
+    }
+
+    /// Takes the mount out of its source's propagation group. Where it is attached to a shared mount it begins one of its own.
+    pub(crate) fn make_private(&self) -> io::Result<()> {
+        match self {
+            Self::Detached(fd) => mount_api::make_private(fd),
+            Self::InScratch(scratch, _) => {
+                Ok(mount_change(scratch.mount_path(), MountPropagationFlags::PRIVATE)?)
+            }
         }
     }
 
@@ -77,12 +88,7 @@ pub(crate) fn bind(
         Depth::Recursive => rustix::mount::mount_bind_recursive(&from, &onto),
     };
     let flags = MountFlags::BIND | mount_flags(attributes);
-    // In the source's propagation group, it would receive mounts from there.
-    let private = || match depth {
-        Depth::Single => mount_change(&onto, MountPropagationFlags::PRIVATE),
-        Depth::Recursive => Ok(()),
-    };
-    let made = bound.and_then(|()| private()).and_then(|()| mount_remount(&onto, flags, c""));
+    let made = bound.and_then(|()| rustix::mount::mount_remount(&onto, flags, c""));
     made.map_err(|error| Error::os(operation, path, error))?;
     scratch.into_prepared()
 }

@@ -24,9 +24,6 @@ use crate::mounted::stats::STATS_TIME_LIMIT;
 use crate::mounting::unmount::{Detach, Unmount};
 use crate::place::target::{Created, Target};
 use crate::sys::attributes::MountAttributes;
-use crate::sys::ids::MountId;
-use crate::table::details::is_fuse;
-use crate::table::mountinfo::{MountEntry, mounts};
 
 /// Removes the directory or file that a failed step has made.
 fn remove_created(created: Created, target: &Target) {
@@ -52,32 +49,6 @@ fn unmount_if_dead(target: &Target, is_lost: impl Fn(i32) -> bool) -> Result<Mou
         Unmount::new().detach(Detach::IfUnresponsive).at(target)?;
     }
     Ok(found)
-}
-
-/// The lowest mount at a target that has lost its FUSE daemon, if it can stay while the staged one is put on top of it. What
-/// receives the target's mounts (a container with `HostToContainer`) then has the next one too: an unmount of the lost one
-/// would leave it there, and what is mounted in its place comes to nobody.
-fn lost_to_cover(staging: &Path, target: &Target) -> Result<Option<MountId>> {
-    if !matches!(health(target.path())?, MountHealth::Dead(libc::ENOTCONN)) {
-        return Ok(None);
-    }
-    let of_fuse = |at: &Target| Ok(at.mounted()?.filter(|mounted| is_fuse(&mounted.fs_type)));
-    let (Some(_), Some(top)) = (of_fuse(&Target::new(staging)?)?, of_fuse(target)?) else { return Ok(None) };
-    let table = mounts()?;
-    let beneath = |entry: &MountEntry| {
-        table.iter().find(|other| other.id == entry.parent && other.mount_point == entry.mount_point)
-    };
-    let mut lowest = &top;
-    while let Some(entry) = beneath(lowest) {
-        lowest = entry;
-    }
-    // What is on top of a mount of a group comes to all its mounts. Binds of older versions are in the group of the staged
-    // mount.
-    let has_own_group = lowest
-        .peer_group
-        .is_some_and(|group| table.iter().filter(|entry| entry.peer_group == Some(group)).count() == 1);
-    let can_cover = has_own_group && (target.owner().is_none() || target.is_markable("publish"));
-    Ok(can_cover.then_some(lowest.id))
 }
 
 /// Checks that the staged mount works before a workload gets it: readable, and writable if these attributes

@@ -63,7 +63,7 @@ steps! {
     /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the daemon is gone or does not answer: stage it
     /// again.
     pub fn publish(staging: &Path, target: &OwnedPath, attributes: MountAttributes) -> Result<Outcome> {
-        shared::publish(staging, &target.target()?, attributes)
+        fuse::publish::publish(staging, &target.target()?, attributes)
     }
 
     /// Undoes [`publish`](Self::publish), also when the daemon hangs or is gone, and removes the directory.

@@ -30,7 +30,7 @@ use crate::table::facts::{self, Facts};
 /// `mount --bind -o ro` does, stays writable on the host if the target's mount is shared with the host.
 ///
 /// The bind has the attributes of the source's mount in addition to the requested ones, so it never allows
-/// more. A bind that is not [recursive](Self::recursive) receives no mounts from its source, and sends it none.
+/// more.
 ///
 /// ```no_run
 /// # fn main() -> csi_mount::Result<()> {
@@ -50,6 +50,7 @@ pub struct Bind<'a> {
     attributes: MountAttributes,
     depth: Depth,
     id_map: IdMap,
+    is_private: bool,
 }
 
 const BIND: &str = "bind to";
@@ -61,7 +62,8 @@ impl<'a> Bind<'a> {
     /// path does not answer, the call fails after five seconds.
     pub fn new(source: &'a (impl AsRef<Path> + ?Sized)) -> Self {
         let attributes = MountAttributes::empty();
-        Self { source: source.as_ref(), attributes, depth: Depth::Single, id_map: IdMap::new() }
+        let source = source.as_ref();
+        Self { source, attributes, depth: Depth::Single, id_map: IdMap::new(), is_private: false }
     }
 
     /// Adds attributes to those that the source's mount has.
@@ -89,6 +91,12 @@ impl<'a> Bind<'a> {
     /// detect a different map that leaves that owner unchanged.
     pub fn id_map(mut self, map: IdMap) -> Self {
         self.id_map = map;
+        self
+    }
+
+    /// Takes it out of its source's propagation group: what is mounted on it does not come to the source, nor the other way.
+    pub(crate) fn private(mut self) -> Self {
+        self.is_private = true;
         self
     }
 
@@ -161,7 +169,7 @@ impl<'a> Bind<'a> {
             Error::new(ErrorKind::Busy, "bind", "it was unmounted during the call").at(path)
         })?;
         let attributes = mount.attributes.combined_with(self.attributes);
-        Ok((Source { path, fd, facts, statmount, depth: self.depth, id_map: &self.id_map }, attributes))
+        Ok((Source { path, fd, facts, statmount, bind: self }, attributes))
     }
 }
 
@@ -170,17 +178,17 @@ struct Source<'a> {
     fd: OwnedFd,
     facts: Facts,
     statmount: Option<StatMountBasic>,
-    depth: Depth,
-    id_map: &'a IdMap,
+    bind: &'a Bind<'a>,
 }
 
 impl Source<'_> {
     /// The bind with its attributes. It is not visible yet.
     fn prepared(&self, attributes: MountAttributes, file_type: FileType) -> Result<Prepared> {
         if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
-            return Ok(Prepared::Detached(self.detached(attributes)?));
+            let mount = Prepared::Detached(self.detached(attributes)?);
+            return self.made_private(mount);
         }
-        if !self.id_map.is_identity() {
+        if !self.bind.id_map.is_identity() {
             let error = Error::new(
                 ErrorKind::Unsupported,
                 "map owners of the bind of",
@@ -188,13 +196,21 @@ impl Source<'_> {
             );
             return Err(error.at(self.path).hint("it needs Linux 5.12"));
         }
-        prepared::bind(self.path, &self.fd, self.depth, attributes, file_type)
+        let mount = prepared::bind(self.path, &self.fd, self.bind.depth, attributes, file_type)?;
+        self.made_private(mount)
+    }
+
+    fn made_private(&self, mount: Prepared) -> Result<Prepared> {
+        if self.bind.is_private {
+            mount.make_private().map_err(|error| Error::os("bind", self.path, error))?;
+        }
+        Ok(mount)
     }
 
     /// Makes the bind in no namespace, with its attributes.
     fn detached(&self, attributes: MountAttributes) -> Result<OwnedFd> {
         let os = |error: io::Error| Error::os("bind", self.path, error);
-        let recursive = match self.depth {
+        let recursive = match self.bind.depth {
             Depth::Single => OpenTreeFlags::empty(),
             Depth::Recursive => OpenTreeFlags::AT_RECURSIVE,
         };
@@ -203,13 +219,13 @@ impl Source<'_> {
             | OpenTreeFlags::AT_EMPTY_PATH
             | recursive;
         let mount = open_tree(&self.fd, c"", flags).map_err(|error| os(error.into()))?;
-        mount_api::mount_setattr(&mount, attributes, self.depth).map_err(|error| {
+        mount_api::mount_setattr(&mount, attributes, self.bind.depth).map_err(|error| {
             Error::os("set attributes of the bind of", self.path, error)
                 .add_reason(format_args!("{attributes} was requested"))
         })?;
-        if !self.id_map.is_identity() {
-            let namespace = self.id_map.namespace(self.path)?;
-            mount_api::set_id_map(&mount, &namespace, self.depth).map_err(|error| {
+        if !self.bind.id_map.is_identity() {
+            let namespace = self.bind.id_map.namespace(self.path)?;
+            mount_api::set_id_map(&mount, &namespace, self.bind.depth).map_err(|error| {
                 let error = Error::os("map owners of the bind of", self.path, error);
                 match error.kind() {
                     // The kernel reports only EINVAL.
@@ -238,7 +254,7 @@ fn accept(
         return Err(attach::refuse(BIND, target, found, &difference));
     }
     attach::require_attributes(BIND, target, found, attributes)?;
-    if opened.facts.owner != source.id_map.shown(source.facts.owner) {
+    if opened.facts.owner != source.bind.id_map.shown(source.facts.owner) {
         return Err(attach::refuse(BIND, target, found, "the existing mount has another id map"));
     }
     Ok(())

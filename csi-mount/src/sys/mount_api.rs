@@ -22,13 +22,17 @@ pub(crate) enum Depth {
     Recursive,
 }
 
-/// Adds attributes to a new mount, or to a whole tree of new mounts. A single one leaves its source's propagation group.
-/// Linux 5.12.
+/// Adds attributes to a mount, or to a whole tree of mounts. Linux 5.12.
 pub(crate) fn mount_setattr(mount: impl AsFd, add: MountAttributes, depth: Depth) -> io::Result<()> {
     // The kernel sets an access time mode only if the field is cleared in the same call.
     let clear = if add.bits() & ATIME_MODE == 0 { 0 } else { ATIME_MODE };
-    let propagation = if depth == Depth::Single { libc::MS_PRIVATE } else { 0 };
-    call(mount, &mount_attr { attr_set: add.bits(), attr_clr: clear, propagation, userns_fd: 0 }, depth)
+    change(mount, add.bits(), clear, depth)
+}
+
+/// Takes a mount out of its propagation group. Linux 5.12.
+pub(crate) fn make_private(mount: impl AsFd) -> io::Result<()> {
+    let private = mount_attr { attr_set: 0, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    call(mount, &private, Depth::Single)
 }
 
 /// Sets the id map of a user namespace on a mount that was never attached. Linux 5.12.
@@ -40,9 +44,11 @@ pub(crate) fn set_id_map(mount: impl AsFd, namespace: impl AsFd, depth: Depth) -
 
 /// Removes the read-only attribute from a mount. Linux 5.12.
 pub(crate) fn make_writable(mount: impl AsFd) -> io::Result<()> {
-    let writable =
-        mount_attr { attr_set: 0, attr_clr: MountAttributes::RDONLY.bits(), propagation: 0, userns_fd: 0 };
-    call(mount, &writable, Depth::Single)
+    change(mount, 0, MountAttributes::RDONLY.bits(), Depth::Single)
+}
+
+fn change(mount: impl AsFd, set: u64, clear: u64, depth: Depth) -> io::Result<()> {
+    call(mount, &mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd: 0 }, depth)
 }
 
 fn call(mount: impl AsFd, attr: &mount_attr, depth: Depth) -> io::Result<()> {

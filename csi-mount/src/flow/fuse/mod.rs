@@ -48,6 +48,7 @@ mod memory;
 mod mounter;
 mod output;
 mod processes;
+pub(crate) mod publish;
 pub(crate) mod recover;
 mod secrets;
 mod start;

@@ -13,10 +13,10 @@ use super::lost::is_lost;
 use super::memory::over_memory_limit;
 use super::mounter::Mounter;
 use super::processes::Processes;
+use super::publish::publish;
 use super::start::stage_locked;
 use super::watch::{DaemonEnd, DaemonRun, watch_existing};
 use crate::error::Result;
-use crate::flow::shared;
 use crate::place::owner::Owner;
 use crate::place::target::Target;
 use crate::sys::attributes::MountAttributes;
@@ -79,7 +79,7 @@ fn recover_lost(staging: &Target, daemon: &FuseDaemon, restarts: u32) -> Result<
     let mut bound = Vec::new();
     for (path, attributes) in targets {
         let target = target_at(&path, staging.owner());
-        match target.and_then(|target| shared::publish(staging.path(), &target, attributes)) {
+        match target.and_then(|target| publish(staging.path(), &target, attributes)) {
             Ok(_) => bound.push(path),
             Err(error) => {
                 tracing::warn!(%error, "a target keeps a mount that has lost its daemon");

@@ -9,7 +9,7 @@ use super::kernel_log::KernelLog;
 use super::{SharedSource, ceph, nfs, smb};
 use crate::detached::prepared::Prepared;
 use crate::error::Result;
-use crate::flow::{lost_to_cover, remove_created, require_staged, unmount_if_lost};
+use crate::flow::{remove_created, require_staged, unmount_if_lost};
 use crate::mounted::health::{self, MountHealth};
 use crate::mounting::MOUNT;
 use crate::mounting::attach::{self, Outcome};
@@ -95,18 +95,9 @@ pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttr
     let staging = staging.as_ref();
     require_staged(PUBLISH, staging, attributes)?;
     let created = target.create_for_publish(FileType::Directory)?;
-    let bind = Bind::new(staging).attributes(attributes);
-    let bind = || match lost_to_cover(staging, target)? {
-        Some(lost) => {
-            Unmount::new().detach(Detach::IfUnresponsive).down_to(lost).at(target)?;
-            bind.on_top_of(lost, target)
-        }
-        None => {
-            unmount_if_lost(target)?;
-            bind.at(target)
-        }
-    };
-    bind().inspect_err(|_| remove_created(created, target))
+    unmount_if_lost(target)
+        .and_then(|_| Bind::new(staging).attributes(attributes).at(target))
+        .inspect_err(|_| remove_created(created, target))
 }
 
 /// See [`SharedVolumes::unpublish`](crate::SharedVolumes::unpublish).

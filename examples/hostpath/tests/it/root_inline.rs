@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use csi_core::client::VolumeUse;
-use csi_mount::Target;
+use csi_mount::{Bind, Target};
 use csi_proto::v1;
 use nix::mount::{MsFlags, mount};
 
@@ -56,7 +56,7 @@ fn an_inline_volume_ends_where_its_directory_is_seen_at_two_paths() {
         let [data, second] = ["data", "second"].map(|name| run.of(name));
         mount(None::<&str>, &data, None::<&str>, MsFlags::MS_SHARED, None::<&str>).unwrap();
         fs::create_dir(&second).unwrap();
-        mount(Some(&data), &second, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        Bind::new(&data).at(&Target::new(&second).unwrap()).unwrap();
         run
     };
     with_driver_on(seen_twice, &[], async |run, _driver| {
