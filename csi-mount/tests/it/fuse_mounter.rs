@@ -265,9 +265,11 @@ fn a_daemon_that_stores_after_the_unmount_is_waited_for() {
             let staged = scope.spawn(move || stage(staging, &next));
             std::thread::sleep(Duration::from_millis(500));
             assert!(processes(staging).contains(&first), "it was killed");
-            fs::create_dir(staging.path().with_file_name("backend")).unwrap();
-            fs::set_permissions(staging.path().with_file_name("backend"), fs::Permissions::from_mode(0o777))
-                .unwrap();
+            // The daemon, which is no root, can write into it from its first moment.
+            let ready = staging.path().with_file_name("ready");
+            fs::create_dir(&ready).unwrap();
+            fs::set_permissions(&ready, fs::Permissions::from_mode(0o777)).unwrap();
+            fs::rename(&ready, staging.path().with_file_name("backend")).unwrap();
             ended.join().unwrap().unwrap();
             resumed.join().unwrap().unwrap();
             assert_eq!(staged.join().unwrap().unwrap(), Outcome::Mounted);
