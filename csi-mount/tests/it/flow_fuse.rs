@@ -193,7 +193,8 @@ fn who_receives_the_mounts_of_a_target_has_the_next_filesystem() {
                 Some(owner) => OwnedPath::new(target.path(), owner.clone()).target().unwrap(),
                 None => Target::new(target.path()).unwrap(),
             };
-            let (staging, pod) = (&owned(staging), &owned(pod));
+            let staging = &owned(staging);
+            let pod = &owned(pod);
             let served = daemon("serve", staging);
             stage(staging, &served).unwrap();
             publish(staging.path(), pod, MountAttributes::RDONLY).unwrap();

@@ -65,7 +65,8 @@ impl Volumes {
 
 /// Returns whether the server has the volume.
 async fn ask(server: &str, wish: Wish, id: &VolumeId) -> Result<bool> {
-    let (server, name) = (server.to_owned(), id.as_file_name()?.to_owned());
+    let server = server.to_owned();
+    let name = id.as_file_name()?.to_owned();
     blocking(move || match flatfs::ask(&server, wish, &name) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),

@@ -108,7 +108,8 @@ fn connect(server: &str, volume: &str, continues: bool) -> io::Result<TcpStream>
 
 /// Lets a server reply. When the connection ends, so does this process: the kernel gives what has no reply to the next one.
 fn forward(device: File, mut connection: TcpStream) -> Result<()> {
-    let (mut replies, mut kernel) = (connection.try_clone()?, device.try_clone()?);
+    let mut replies = connection.try_clone()?;
+    let mut kernel = device.try_clone()?;
     thread::spawn(move || {
         let mut buffer = vec![0; LARGEST];
         while let Ok(Some(reply)) = flatfs::receive(&mut replies, &mut buffer) {
