@@ -136,7 +136,26 @@ const SECOND: &[Part] = &[
     Part {
         name: "mutants of the kit by group",
         after: &["tools/csi-conformance", "tools/test-support"],
-        check: |root, _| all(deep(root, "csi-conformance", &["root_mutants::"], ("CSI_MUTANTS", "group"))),
+        check: |root, _| {
+            all(deep(root, "csi-conformance", "it", &["root_mutants::"], ("CSI_MUTANTS", "group")))
+        },
+        ..PART
+    },
+    Part {
+        name: "the whole kit without each feature",
+        after: &["tools/csi-conformance", "examples/hostpath"],
+        check: |root, _| {
+            let test = ["root_conformance::each_feature_can_be_left_out"];
+            all(deep(root, "hostpath", "it", &test, ("CSI_TEST_ROUNDS", "1")))
+        },
+        ..PART
+    },
+    Part {
+        name: "a crash of the controllers at each write",
+        after: &["kubernetes/csi-controllers", "tools/test-support"],
+        check: |root, _| {
+            all(deep(root, "csi-controllers", "cluster", &["situations::"], ("CSI_CRASH_STRIDE", "1")))
+        },
         ..PART
     },
     Part {
@@ -145,8 +164,8 @@ const SECOND: &[Part] = &[
         // At every system call and write they take hours.
         check: |root, _| {
             let kills = ["crash::", "crash_flows::", "crash_fuse::", "--test-threads=6"];
-            deep(root, "csi-mount", &kills, ("CSI_CRASH_POINTS", "100"))?;
-            all(deep(root, "csi-mount", &["power_loss::"], ("CSI_CRASH_STRIDE", "42")))
+            deep(root, "csi-mount", "it", &kills, ("CSI_CRASH_POINTS", "100"))?;
+            all(deep(root, "csi-mount", "it", &["power_loss::"], ("CSI_CRASH_STRIDE", "42")))
         },
         ..PART
     },
@@ -245,8 +264,14 @@ fn run_parts(root: &Path, parts: &[&Part], unsteady: Unsteady) -> Result<(), Fai
 }
 
 /// Runs tests in a larger size.
-fn deep(root: &Path, package: &str, tests: &[&str], size: (&'static str, &str)) -> Result<(), Failure> {
-    let args = ["test", "--package", package, "--all-features", "--test", "it", "--"];
+fn deep(
+    root: &Path,
+    package: &str,
+    program: &str,
+    tests: &[&str],
+    size: (&'static str, &str),
+) -> Result<(), Failure> {
+    let args = ["test", "--package", package, "--all-features", "--test", program, "--"];
     Step::cargo(format!("{package} with {}={}", size.0, size.1), args.iter().chain(tests).copied())
         .env(size.0, size.1)
         .run(root)

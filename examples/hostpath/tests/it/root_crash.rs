@@ -23,7 +23,7 @@ fn name_of(at: usize) -> String {
 }
 
 /// Makes a thousand calls at the same time, repeatedly: create a volume, list a page, delete the volume. The
-/// pause between two waves is as long as a wave, so that other clients make progress on a small machine too.
+/// pause between two waves is three times as long as a wave, so that other clients make progress on a small machine too.
 async fn hammer(client: Client) {
     loop {
         let mut calls = JoinSet::new();
@@ -40,7 +40,7 @@ async fn hammer(client: Client) {
             });
         }
         while calls.join_next().await.is_some() {}
-        tokio::time::sleep(start.elapsed()).await;
+        tokio::time::sleep(3 * start.elapsed()).await;
     }
 }
 

@@ -1,9 +1,9 @@
 //! Situations: what users and the driver do, and what the objects have then, as the sidecars write it. They are in the
 //! YAML files of the directory `situations`, by part.
 //!
-//! Each is played without a fault, then with watches that are late, and then with a crash right before and right after
-//! each write. Each time all objects must be the same in the end, and the driver must have the same volumes and
-//! snapshots.
+//! Each is played without a fault, then with watches that are late, and then with crashes right before and right after
+//! writes: every third of these moments, another third in the next situation, and with `CSI_CRASH_STRIDE=1` each of them.
+//! Each time all objects must be the same in the end, and the driver must have the same volumes and snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,6 +42,8 @@ const KINDS: [&str; 7] = [
     "volumegroupsnapshotcontents",
     "csistoragecapacities",
 ];
+/// Every how many of the moments of a crash a run takes.
+const STRIDE: usize = 3;
 /// Fields that differ from run to run: those with names, which stay the same in all of a run, and those with times.
 const IDS: [&str; 4] = ["uid", "volumeHandle", "snapshotHandle", "volumeGroupSnapshotHandle"];
 const TIMES: [&str; 8] = [
@@ -123,13 +125,13 @@ fn the_objects_are_those_of_the_sidecars_whatever_fails() {
     let parse = |text| serde_saphyr::from_str::<Vec<Situation>>(text).unwrap();
     let mut situations: Vec<Situation> = FILES.into_iter().flat_map(parse).collect();
     situations.retain(|situation| situation.name.contains(&part));
-    let waiting = Mutex::new(situations.iter());
+    let waiting = Mutex::new(situations.iter().enumerate());
     let failed = Mutex::new(Vec::new());
     let used = Mutex::new(Used::new());
     let work = || {
         loop {
-            let Some(situation) = waiting.lock().unwrap().next() else { return };
-            match catch_unwind(AssertUnwindSafe(|| situation.play_in_all_weathers())) {
+            let Some((number, situation)) = waiting.lock().unwrap().next() else { return };
+            match catch_unwind(AssertUnwindSafe(|| situation.play_in_all_weathers(number))) {
                 Ok(asked) => used.lock().unwrap().extend(asked),
                 Err(_) => failed.lock().unwrap().push(&situation.name),
             }
@@ -149,11 +151,13 @@ fn the_objects_are_those_of_the_sidecars_whatever_fails() {
 
 impl Situation {
     /// Returns what was asked for in fair weather.
-    fn play_in_all_weathers(&self) -> Used {
+    fn play_in_all_weathers(&self, number: usize) -> Used {
         let flags: Vec<&str> = self.driver.iter().map(String::as_str).collect();
         let rules = rules::of(&flags);
         let fair = self.play(&rules, Weather::Fair, None);
         let crashes = (1..=fair.writes).flat_map(|at| [Weather::CrashBefore(at), Weather::CrashAfter(at)]);
+        let stride = std::env::var("CSI_CRASH_STRIDE").map_or(STRIDE, |text| text.parse().unwrap());
+        let crashes = crashes.skip(number % stride).step_by(stride);
         for weather in [Weather::LateWatches].into_iter().chain(crashes).filter(|_| !self.once) {
             self.play(&rules, weather, Some(&fair.state));
         }
