@@ -297,6 +297,16 @@ async fn unpublish(client: &Client, volume: &mut VolumeUse, target: &Path) {
     volume.unpublish_unstage_detach(client, &[Target::new(target)]).await.unwrap();
 }
 
+/// Waits until the driver has got the filesystem's device from the mounter: from then on the mount outlives the mounter. It
+/// is ready before.
+fn has_the_device(driver: &Driver) {
+    let files = PathBuf::from(format!("/proc/{}/fd", driver.id()));
+    until("the driver has the device", || {
+        let mut files = fs::read_dir(&files).unwrap().flatten();
+        files.any(|file| fs::read_link(file.path()).is_ok_and(|place| place == Path::new("/dev/fuse")))
+    });
+}
+
 #[test]
 fn a_workload_goes_on_whichever_one_of_driver_mounter_and_program_is_killed() {
     on_tmpfs(async |place| {
@@ -311,6 +321,7 @@ fn a_workload_goes_on_whichever_one_of_driver_mounter_and_program_is_killed() {
             assert_eq!(fuse_daemons(place), program, "no driver has started another program");
             kill(&program);
             workload.goes_on("the program was killed");
+            has_the_device(driver);
             pod.kill();
             *pod = Pod::start(node);
             workload.goes_on("the mounter was killed with its program");
@@ -318,6 +329,7 @@ fn a_workload_goes_on_whichever_one_of_driver_mounter_and_program_is_killed() {
             kill(&fuse_daemons(place));
             workload.goes_on("the driver and the program were killed");
             driver.start_again().await;
+            has_the_device(driver);
             pod.kill();
             *pod = Pod::start(node);
             workload.goes_on("the mounter was killed after a new driver had started");
@@ -361,6 +373,7 @@ fn the_next_driver_finds_the_pod_of_a_volume_by_its_mount() {
         with_volume(place, NAMESPACE, async |node, driver, pod, volume, target| {
             fs::write(target.join("kept"), "data").unwrap();
             driver.restart().await;
+            has_the_device(driver);
             pod.kill();
             *pod = Pod::start(node);
             assert_eq!(fs::read_to_string(target.join("kept")).unwrap(), "data", "another pod continues it");
