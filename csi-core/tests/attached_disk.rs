@@ -369,7 +369,7 @@ async fn a_disk_without_reservations_is_used_if_the_driver_allows_it() {
             if has_key {
                 let mut record = PublishRecord::default();
                 record.publish(&storage.machine_id).unwrap();
-                volume.publish_context.extend([record.context("cluster")]);
+                volume.publish_context.extend(record.context("cluster"));
             }
             let staged = volume.stage(&client).await;
             if let Some(refusal) = refusal {

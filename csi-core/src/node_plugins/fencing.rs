@@ -2,6 +2,8 @@
 //! [`BlockNode`](super::BlockNode) that differs with and without the feature `remote`.
 
 use std::path::Path;
+#[cfg(feature = "remote")]
+use std::time::SystemTime;
 
 use csi_mount::Host;
 use csi_mount::flow::block::StagePlan;
@@ -16,12 +18,25 @@ use crate::types::VolumeHealthEntry;
 #[cfg(feature = "remote")]
 use crate::types::{NodeId, VolumeHealthStatus};
 
-/// The entry of the publish context that has the node's key.
+/// The entries of the publish context: the node's key, the node to which it was given, and the earlier generations that
+/// this node had.
 #[cfg(feature = "remote")]
 const KEY: &str = "reservationKey";
+#[cfg(feature = "remote")]
+const NODE: &str = "reservationNode";
+#[cfg(feature = "remote")]
+const EARLIER: &str = "reservationEarlier";
 
-/// The node that a volume with one writer is published to, and the number of times that it was published after it was
-/// published nowhere: the generation of the node's [`ReservationKey`].
+/// How many earlier generations a record has.
+#[cfg(feature = "remote")]
+const MAX_EARLIER: usize = 16;
+
+/// The node that a volume with one writer is published to, and the generation of that node's [`ReservationKey`]. It grows
+/// each time that the volume is published after it was published nowhere, and is never one that a restored backup of the
+/// record does not know: it is at least the time in seconds.
+///
+/// Give a node an id that another machine does not have after it, such as [`machine_node_id`]: a machine that is replaced
+/// under the same name has a record, a generation and a key of its own then.
 ///
 /// A driver that [fences](super::BlockDevices::fencing) keeps it with the volume, durably. It changes and stores it in
 /// ControllerPublishVolume before the answer, and in ControllerUnpublishVolume. The framework runs these calls for
@@ -34,11 +49,11 @@ const KEY: &str = "reservationKey";
 ///
 /// let mut record = PublishRecord::default();
 /// record.publish(&NodeId::new("a")?)?;
-/// let (name, first) = record.context("3f2504e0-4f89-41d3-9a0c-0305e82c3301");
+/// let first = record.context("3f2504e0-4f89-41d3-9a0c-0305e82c3301");
 /// assert!(record.publish(&NodeId::new("b")?).is_err(), "it is published to a");
 /// record.unpublish(None);
 /// record.publish(&NodeId::new("b")?)?;
-/// assert_ne!(record.context("3f2504e0-4f89-41d3-9a0c-0305e82c3301"), (name, first));
+/// assert_ne!(record.context("3f2504e0-4f89-41d3-9a0c-0305e82c3301"), first);
 /// # Ok::<(), csi_core::Error>(())
 /// ```
 #[cfg(feature = "remote")]
@@ -49,6 +64,8 @@ pub struct PublishRecord {
     node: String,
     is_published: bool,
     generation: u32,
+    /// Earlier generations, and who had them; the last one is the newest.
+    earlier: Vec<(u32, String)>,
 }
 
 #[cfg(feature = "remote")]
@@ -59,6 +76,12 @@ impl PublishRecord {
     /// # Errors
     /// [`Error::PublishedElsewhere`] (FAILED_PRECONDITION) if it is published to another node.
     pub fn publish(&mut self, node: &NodeId) -> Result<()> {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+        // The clock says nothing from 2106 on; the generation still grows.
+        self.publish_at(node, now.try_into().unwrap_or_default())
+    }
+
+    fn publish_at(&mut self, node: &NodeId, seconds: u32) -> Result<()> {
         if self.is_published {
             if self.node != node.as_str() {
                 return Err(Error::PublishedElsewhere(NodeId::new(&self.node)?));
@@ -66,7 +89,13 @@ impl PublishRecord {
             return Ok(());
         }
         let next = self.generation.checked_add(1);
-        self.generation = next.ok_or_else(|| Error::Internal("no generation is left".into()))?;
+        let next = next.ok_or_else(|| Error::Internal("no generation is left".into()))?.max(seconds);
+        if !self.node.is_empty() {
+            self.earlier.push((self.generation, std::mem::take(&mut self.node)));
+            let spare = self.earlier.len().saturating_sub(MAX_EARLIER);
+            self.earlier.drain(..spare);
+        }
+        self.generation = next;
         self.node = node.as_str().to_owned();
         self.is_published = true;
         Ok(())
@@ -84,11 +113,45 @@ impl PublishRecord {
         self.is_published.then_some(&self.node)
     }
 
-    /// The entry of the publish context, by which the node registers. `cluster` is the same for all nodes of a cluster,
+    /// The entries of the publish context, by which the node registers. `cluster` is the same for all nodes of a cluster,
     /// and for no node of another one: see [`ReservationKey::new`].
-    pub fn context(&self, cluster: &str) -> (String, String) {
-        (KEY.to_owned(), ReservationKey::new(cluster, self.generation).to_string())
+    pub fn context(&self, cluster: &str) -> [(String, String); 3] {
+        let own = self.earlier.iter().filter(|(_, node)| *node == self.node);
+        let earlier: Vec<String> = own.map(|(generation, _)| generation.to_string()).collect();
+        [
+            (KEY.to_owned(), ReservationKey::new(cluster, self.generation).to_string()),
+            (NODE.to_owned(), self.node.clone()),
+            (EARLIER.to_owned(), earlier.join(",")),
+        ]
     }
+}
+
+/// An id for this machine that no other machine has that gets its name later: the name, a slash, and the UUID of its
+/// hardware or, where the firmware gives none, the one of /etc/machine-id. In a pod, that file is the node's only if it is
+/// mounted.
+///
+/// The orchestrator must know the node by this id: it is that of NodeGetInfo.
+///
+/// # Errors
+/// [`Error::Internal`] if the machine has neither. [`Error::InvalidArgument`] if the id is longer than 256 bytes.
+#[cfg(feature = "remote")]
+pub fn machine_node_id(name: &str) -> Result<NodeId> {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let machine = machine_uuid(&read("/sys/class/dmi/id/product_uuid"), &read("/etc/machine-id"));
+    let missing = "this machine has no UUID: neither its firmware has one, nor /etc/machine-id; mount the node's into the pod";
+    NodeId::new(format!("{name}/{}", machine.ok_or_else(|| Error::Internal(missing.into()))?))
+}
+
+#[cfg(feature = "remote")]
+fn machine_uuid(firmware: &str, machine_id: &str) -> Option<String> {
+    let is_plausible = |text: &str| {
+        let digits = || text.bytes().filter(u8::is_ascii_hexdigit);
+        // Some firmware has only zeros, only ones, or a number that counts.
+        let known = "03000200-0400-0500-0006-000700080009";
+        digits().count() == 32 && digits().any(|digit| Some(digit) != digits().next()) && text != known
+    };
+    let texts = [firmware, machine_id].map(|text| text.trim().to_ascii_lowercase());
+    texts.into_iter().find(|text| is_plausible(text))
 }
 
 /// The reservation of a volume's device.
@@ -99,16 +162,25 @@ pub(super) enum Reservation {
     #[cfg(feature = "remote")]
     WithoutKey,
     #[cfg(feature = "remote")]
-    WithKey(ReservationKey, Fencing),
+    With(csi_mount::reservation::Reservation, ReservationKey),
 }
 
 #[cfg(feature = "remote")]
 impl Reservation {
     /// For a stage: one that is required needs a key.
-    pub(super) fn for_stage(devices: &impl BlockDevices, volume: &Attachment) -> Result<Self> {
+    pub(super) async fn for_stage(devices: &impl BlockDevices, volume: &Attachment) -> Result<Self> {
         let found = Self::of(devices, volume)?;
         if matches!(found, Self::WithoutKey) && devices.fencing() == Fencing::Required {
             volume.publish_context.require(KEY)?;
+        }
+        if let (Self::With(..), Some(node)) = (&found, volume.publish_context.get(NODE)) {
+            let own = devices.info().await?.node_id;
+            if node != own.as_str() {
+                let reason = format!(
+                    "the volume is published to node {node}, and this one is {own}: detach it and attach it again"
+                );
+                return Err(Error::NotPossible(reason.into()));
+            }
         }
         Ok(found)
     }
@@ -126,7 +198,15 @@ impl Reservation {
         let key = key.parse().map_err(|error: csi_mount::Error| {
             Error::invalid(format!("publish_context[{KEY}]"), error.to_string())
         })?;
-        Ok(Self::WithKey(key, fencing))
+        let reservation = csi_mount::reservation::Reservation::new(key, fencing);
+        let Some(earlier) = volume.publish_context.get(EARLIER) else {
+            return Ok(Self::With(reservation, key));
+        };
+        let generations = earlier.split(',').filter(|text| !text.is_empty()).map(str::parse);
+        let generations = generations.collect::<Result<Vec<u32>, _>>().map_err(|_| {
+            Error::invalid(format!("publish_context[{EARLIER}]"), "is not a list of generations")
+        })?;
+        Ok(Self::With(reservation.earlier(generations), key))
     }
 
     /// The plan of a volume's stage, with the reservation.
@@ -137,7 +217,7 @@ impl Reservation {
                 log_without_key();
                 plan
             }
-            Self::WithKey(key, fencing) => plan.reserve(*key, *fencing),
+            Self::With(reservation, _) => plan.reserve(reservation.clone()),
         }
     }
 
@@ -146,7 +226,7 @@ impl Reservation {
         match self {
             Self::Off => {}
             Self::WithoutKey => log_without_key(),
-            Self::WithKey(key, fencing) => host.block().reserve(device, *key, *fencing)?,
+            Self::With(reservation, _) => host.block().reserve(device, reservation)?,
         }
         Ok(())
     }
@@ -161,14 +241,14 @@ impl Reservation {
                     "its controller gave no key: a node that is cut off could write",
                 )));
             }
-            Self::WithKey(key, _) => *key,
+            Self::With(_, key) => *key,
         };
         Ok(Some(match host.block().write_right(device, key)? {
             WriteRight::Lost(generation) => VolumeHealthEntry::new(
                 VolumeHealthStatus::Inaccessible,
                 "Fenced",
                 format!(
-                    "generation {generation} has the volume, this node has {}: unstage it",
+                    "another machine has the volume with generation {generation}, this node has {}: unstage it",
                     key.generation()
                 ),
             ),
@@ -190,20 +270,10 @@ fn log_without_key() {
     tracing::info!("no reservation: the publish context has no {KEY}");
 }
 
-/// Ends the reservation of a volume that is unstaged. If that fails, the next node takes it over.
-#[cfg(feature = "remote")]
-pub(super) fn release(devices: &impl BlockDevices, host: &Host, device: &Path) {
-    if devices.fencing() != Fencing::Off
-        && let Err(left) = host.block().release(device)
-    {
-        tracing::warn!(%left, "the reservation of a volume that is unstaged stays");
-    }
-}
-
 #[cfg(not(feature = "remote"))]
 #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "with the feature they do something")]
 impl Reservation {
-    pub(super) fn for_stage(_: &impl BlockDevices, _: &Attachment) -> Result<Self> {
+    pub(super) async fn for_stage(_: &impl BlockDevices, _: &Attachment) -> Result<Self> {
         Ok(Self::Off)
     }
 
@@ -224,20 +294,27 @@ impl Reservation {
     }
 }
 
-#[cfg(not(feature = "remote"))]
-pub(super) fn release(_: &impl BlockDevices, _: &Host, _: &Path) {}
-
 #[cfg(all(test, feature = "remote"))]
 mod tests {
     use super::*;
 
+    fn node(name: &str) -> NodeId {
+        NodeId::new(name).unwrap()
+    }
+
+    fn context(record: &PublishRecord) -> (u32, String, String) {
+        let [(key, value), (_, node), (_, earlier)] = record.context("cluster");
+        assert_eq!(key, "reservationKey");
+        (value.parse::<ReservationKey>().unwrap().generation(), node, earlier)
+    }
+
     #[test]
     fn the_generation_grows_with_each_publish_after_an_unpublish() {
-        let node = |name: &str| NodeId::new(name).unwrap();
         let mut record = PublishRecord::default();
-        for (name, generation) in [("a", 1), ("a", 2), ("b", 3), ("b", 4), ("a", 5)] {
-            record.publish(&node(name)).unwrap();
-            record.publish(&node(name)).unwrap();
+        let steps = [("a", 1, ""), ("a", 2, "1"), ("b", 3, ""), ("b", 4, "3"), ("a", 5, "1,2")];
+        for (name, generation, earlier) in steps {
+            record.publish_at(&node(name), 0).unwrap();
+            record.publish_at(&node(name), 100).unwrap();
             assert_eq!((record.generation, record.published_node()), (generation, Some(name)));
             let before = record.clone();
             let refused = record.publish(&node("c")).unwrap_err();
@@ -246,11 +323,54 @@ mod tests {
             assert_eq!(record, before);
             record.unpublish((generation == 1).then(|| node(name)).as_ref());
             assert_eq!(record.published_node(), None);
-            let (key, value) = record.context("cluster");
-            assert_eq!(key, "reservationKey");
-            assert_eq!(value.parse::<ReservationKey>().unwrap(), ReservationKey::new("cluster", generation));
+            assert_eq!(context(&record), (generation, name.to_owned(), earlier.to_owned()));
         }
         record.generation = u32::MAX;
         record.publish(&node("d")).unwrap_err();
+    }
+
+    #[test]
+    fn a_record_from_a_backup_gives_no_generation_again() {
+        let mut record = PublishRecord::default();
+        record.publish_at(&node("a"), 1000).unwrap();
+        record.unpublish(None);
+        let mut backup = record.clone();
+        record.publish_at(&node("b"), 1010).unwrap();
+        backup.publish_at(&node("c"), 1020).unwrap();
+        assert_eq!([record.generation, backup.generation], [1010, 1020]);
+        // A clock that goes back.
+        backup.unpublish(None);
+        backup.publish_at(&node("d"), 7).unwrap();
+        assert_eq!(backup.generation, 1021);
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_is_read_and_one_stays_small() {
+        let text = r#"{"node":"a","is_published":false,"generation":7}"#;
+        let mut record: PublishRecord = serde_json::from_str(text).unwrap();
+        for _ in 0..2 * MAX_EARLIER {
+            record.publish_at(&node("a"), 0).unwrap();
+            record.unpublish(None);
+        }
+        assert_eq!(record.earlier.len(), MAX_EARLIER);
+        assert_eq!(record.earlier.last().unwrap().0 + 1, record.generation);
+    }
+
+    #[test]
+    fn a_machine_is_known_by_a_number_that_it_alone_has() {
+        let own = "4c4c4544-0043-3510-8052-b4c04f4a4e32";
+        let file = "0123456789abcdef0123456789abcdee";
+        for (firmware, expected) in [
+            (own, own),
+            ("4C4C4544-0043-3510-8052-B4C04F4A4E32\n", own),
+            ("", file),
+            ("Not Settable", file),
+            ("00000000-0000-0000-0000-000000000000", file),
+            ("FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF", file),
+            ("03000200-0400-0500-0006-000700080009", file),
+        ] {
+            assert_eq!(machine_uuid(firmware, &format!("{file}\n")).as_deref(), Some(expected), "{firmware}");
+        }
+        assert_eq!(machine_uuid("", "uninitialized\n"), None);
     }
 }

@@ -37,7 +37,7 @@ pub use block_devices::{Attachment, BlockDevices, stage_plan};
 pub use directory::{Directories, DirectoryNode};
 pub use ephemeral::{EphemeralContent, EphemeralNode};
 #[cfg(feature = "remote")]
-pub use fencing::PublishRecord;
+pub use fencing::{PublishRecord, machine_node_id};
 pub use filesystem_options::FilesystemOptions;
 pub use fuse::{FuseFilesystems, FuseNode};
 pub use limited_directory::{create_directory, grow_directory};

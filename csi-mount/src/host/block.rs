@@ -17,7 +17,7 @@ use crate::mounting::id_map::IdMap;
 use crate::mounting::unmount::Unmounted;
 use crate::place::target::Removed;
 #[cfg(feature = "remote")]
-use crate::reservation::{Fencing, ReservationKey, WriteRight};
+use crate::reservation::{Reservation, ReservationKey, WriteRight};
 use crate::sys::attributes::MountAttributes;
 use crate::sys::ids::DeviceNumber;
 
@@ -318,32 +318,24 @@ steps! {
     }
 
     /// Reserves the device for this node: the step before a raw volume is published. [`stage`](Self::stage) does it by
-    /// itself ([`StagePlan::reserve`]). Repeated, it finds its work done.
+    /// itself ([`StagePlan::reserve`]). Repeated, it finds its work done. Nothing undoes it when the volume is unstaged: see
+    /// [`reservation`](crate::reservation).
     ///
     /// # Errors
     /// [`Reserved`](crate::ErrorKind::Reserved) if another node, program or cluster has it; nothing is changed then.
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) if it is required and the device has no reservations.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) if it is required and the device has no reservations, or forgets
+    /// them.
     /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the storage does not answer.
     #[cfg(feature = "remote")]
-    pub fn reserve(device: &Path, key: ReservationKey, fencing: Fencing) -> Result<()> {
-        block::reserve(device, key, fencing)
-    }
-
-    /// Undoes [`reserve`](Self::reserve) after the volume was unstaged: this node is not registered any more. A device
-    /// that was taken over from another node stays reserved. A device without reservations is a success.
-    ///
-    /// # Errors
-    /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the storage does not answer, and those of
-    /// [`BlockDevice::open`].
-    #[cfg(feature = "remote")]
-    pub fn release(device: &Path) -> Result<()> {
-        block::release(device)
+    pub fn reserve(device: &Path, reservation: &Reservation) -> Result<()> {
+        block::reserve(device, reservation)
     }
 
     /// Asks the device whether it is reserved for the node with this key. It changes nothing.
     ///
     /// # Errors
-    /// Those of [`release`](Self::release).
+    /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the storage does not answer, and those of
+    /// [`BlockDevice::open`].
     #[cfg(feature = "remote")]
     pub fn write_right(device: &Path, key: ReservationKey) -> Result<WriteRight> {
         block::write_right(device, key)

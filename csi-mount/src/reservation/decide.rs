@@ -1,27 +1,31 @@
 //! What the next step is, from what is registered at the device.
 
+use super::Reservation;
 use super::key::ReservationKey;
 use crate::sys::reservation::{
     MAX_KEYS, Registrations, WRITE_EXCLUSIVE_ALL_REGISTRANTS, WRITE_EXCLUSIVE_REGISTRANTS_ONLY,
 };
 
-/// What the node has at the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// Nothing that writes. It can register.
-    Unused,
-    /// This call has registered the key, and nothing writes yet.
-    Registered,
-    /// The filesystem is mounted. If the key is gone, the node was fenced, and must not register again.
-    Mounted,
+/// What this call has found out about the registration from here: from this session of SCSI, or with this machine's
+/// host identifier of NVMe.
+#[derive(Debug, Default)]
+pub(super) struct Here {
+    /// The filesystem is mounted.
+    pub(super) is_mounted: bool,
+    /// The key that is registered from here.
+    pub(super) own: Option<ReservationKey>,
+    /// Keys that are not.
+    pub(super) not_own: Vec<ReservationKey>,
 }
 
 /// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
+    /// One of these can be the key that is registered from here.
+    Find(Vec<ReservationKey>),
     Register(ReservationKey),
-    /// The first of these keys is the node's own if the device accepts its replacement by the last one.
-    Replace(Vec<ReservationKey>, ReservationKey),
+    /// The first key, which is registered from here, by the second one.
+    Replace(ReservationKey, ReservationKey),
     /// With the first key, the registrations with the second one.
     Preempt(ReservationKey, ReservationKey),
     Reserve(ReservationKey),
@@ -39,17 +43,16 @@ pub(super) enum Refusal {
     /// More keys than are read.
     TooMany(u64),
     Newer(ReservationKey),
-    /// The key was taken away.
-    Fenced,
+    /// Another machine took the device over.
+    TakenOver,
+    /// This key is registered from here, and was given to another node.
+    Shared(ReservationKey),
+    /// The storage forgets what is registered when it loses power.
+    Forgets,
 }
 
-/// `not_own` are the older keys which the device did not let this node replace.
-pub(super) fn decide(
-    found: &Registrations,
-    own: ReservationKey,
-    progress: Progress,
-    not_own: &[ReservationKey],
-) -> Step {
+pub(super) fn decide(found: &Registrations, wanted: &Reservation, here: &Here) -> Step {
+    let own = wanted.key;
     if found.count > MAX_KEYS as u64 {
         return Step::Refuse(Refusal::TooMany(found.count));
     }
@@ -70,27 +73,34 @@ pub(super) fn decide(
     if let Some(newer) = keys.iter().find(|key| key.generation() > own.generation()) {
         return Step::Refuse(Refusal::Newer(*newer));
     }
-    let older: Vec<_> = keys.iter().copied().filter(|key| key.generation() < own.generation()).collect();
-    let same = || keys.iter().filter(|key| key.generation() == own.generation());
-    let took_over = same().any(|key| key.took_over());
-    let registered = if took_over { own.after_takeover() } else { own };
-    if progress == Progress::Unused {
-        let next = if older.is_empty() { registered } else { own.after_takeover() };
-        let candidates: Vec<_> = same().copied().filter(|key| !not_own.contains(key)).collect();
-        // A key that is there is not registered again: another node can have taken it away meanwhile.
-        return if candidates.is_empty() { Step::Register(next) } else { Step::Replace(candidates, next) };
-    }
-    if same().next().is_none() {
-        let candidates: Vec<_> = older.into_iter().filter(|key| !not_own.contains(key)).collect();
-        let Some(first) = candidates.first().filter(|_| progress == Progress::Mounted) else {
-            return Step::Refuse(Refusal::Fenced);
+    let is_current = |key: &ReservationKey| key.generation() == own.generation();
+    let Some(registered) = here.own else {
+        let unknown: Vec<_> = keys.iter().copied().filter(|key| !here.not_own.contains(key)).collect();
+        return match unknown.is_empty() {
+            false => Step::Find(unknown),
+            true if here.is_mounted && keys.iter().any(is_current) => Step::Refuse(Refusal::TakenOver),
+            true => Step::Register(own.none_of(&keys)),
         };
-        let next = if first.took_over() { own.after_takeover() } else { own };
-        return Step::Replace(candidates, next);
+    };
+    if !keys.contains(&registered) {
+        return Step::Refuse(Refusal::TakenOver);
     }
-    match older.first() {
-        // The key must say so before the other node loses its own: a crash in between loses nothing then.
-        Some(_) if !took_over => Step::Replace(vec![own], own.after_takeover()),
+    if !is_current(&registered) {
+        return match &wanted.earlier {
+            Some(earlier) if !earlier.contains(&registered.generation()) => {
+                Step::Refuse(Refusal::Shared(registered))
+            }
+            _ => Step::Replace(registered, own.none_of(&keys)),
+        };
+    }
+    if !found.persists && wanted.is_required() {
+        return Step::Refuse(Refusal::Forgets);
+    }
+    // Another session has it too: one of this machine that is over, or another machine.
+    if keys.iter().filter(|key| **key == registered).count() > 1 {
+        return Step::Replace(registered, own.none_of(&keys));
+    }
+    match keys.iter().find(|key| **key != registered) {
         Some(victim) => Step::Preempt(registered, *victim),
         None if !is_reserved => Step::Reserve(registered),
         None => Step::Done,
@@ -100,6 +110,7 @@ pub(super) fn decide(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reservation::Fencing;
 
     const TYPE: u64 = WRITE_EXCLUSIVE_REGISTRANTS_ONLY as u64;
 
@@ -107,15 +118,14 @@ mod tests {
         ReservationKey::new("cluster", generation)
     }
 
-    fn taken(generation: u32) -> ReservationKey {
-        key(generation).after_takeover()
+    /// The same generation, from another session.
+    fn second(generation: u32) -> ReservationKey {
+        key(generation).none_of(&[key(generation)])
     }
 
     fn found(keys: &[ReservationKey], holder: Option<ReservationKey>) -> Registrations {
-        let mut found = Registrations { count: keys.len() as u64, ..Registrations::default() };
-        for (place, key) in found.keys.iter_mut().zip(keys) {
-            *place = key.number();
-        }
+        let mut found = Registrations { persists: true, ..Registrations::default() };
+        keys.iter().for_each(|key| found.add(key.number()));
         if let Some(holder) = holder {
             found.kind = TYPE;
             found.holder = holder.number();
@@ -123,83 +133,112 @@ mod tests {
         found
     }
 
+    fn here(own: Option<ReservationKey>, not_own: &[ReservationKey]) -> Here {
+        Here { own, not_own: not_own.to_vec(), is_mounted: false }
+    }
+
+    fn required(earlier: &[u32]) -> Reservation {
+        Reservation::new(key(5), Fencing::Required).earlier(earlier.iter().copied())
+    }
+
     #[test]
     fn each_state_of_the_device_has_its_step() {
-        use Progress::{Mounted, Registered, Unused};
+        use Step::{Done, Find, Preempt, Register, Replace, Reserve};
         let own = key(5);
-        let fenced = Step::Refuse(Refusal::Fenced);
-        for (keys, holder, progress, expected) in [
+        let other = second(5);
+        for (keys, holder, here, expected) in [
             // A new volume.
-            (&[][..], None, Unused, Step::Register(own)),
-            (&[own], None, Registered, Step::Reserve(own)),
-            (&[own], Some(own), Registered, Step::Done),
+            (&[][..], None, here(None, &[]), Register(own)),
+            (&[own], None, here(Some(own), &[]), Reserve(own)),
+            (&[own], Some(own), here(Some(own), &[]), Done),
             // Again, after a crash.
-            (&[own], None, Unused, Step::Replace(vec![own], own)),
-            (&[own], Some(own), Unused, Step::Replace(vec![own], own)),
-            (&[own], Some(own), Mounted, Step::Done),
-            (&[own], None, Mounted, Step::Reserve(own)),
+            (&[own], Some(own), here(None, &[]), Find(vec![own])),
             // After a reboot with another name of the session, the old session's registration is left.
-            (&[own, own], Some(own), Registered, Step::Done),
-            // A takeover.
-            (&[key(3)], Some(key(3)), Unused, Step::Register(taken(5))),
-            (&[key(3), taken(5)], Some(key(3)), Registered, Step::Preempt(taken(5), key(3))),
-            (&[taken(5)], Some(taken(5)), Registered, Step::Done),
-            (&[taken(5)], None, Registered, Step::Reserve(taken(5))),
-            // A crash during the takeover.
-            (&[key(3), taken(5)], Some(key(3)), Unused, Step::Replace(vec![taken(5)], taken(5))),
-            (&[taken(5)], Some(taken(5)), Unused, Step::Replace(vec![taken(5)], taken(5))),
-            (&[own, key(4)], Some(own), Unused, Step::Replace(vec![own], taken(5))),
-            (&[taken(5)], Some(taken(5)), Mounted, Step::Done),
-            // One takeover after the other.
-            (&[taken(4), taken(3)], Some(taken(4)), Unused, Step::Register(taken(5))),
-            // An older node comes late.
-            (&[own, key(4)], Some(own), Mounted, Step::Replace(vec![own], taken(5))),
-            (&[own, key(4)], Some(own), Registered, Step::Replace(vec![own], taken(5))),
-            (&[taken(5), key(4)], Some(taken(5)), Mounted, Step::Preempt(taken(5), key(4))),
-            // The volume came back to the node without having been elsewhere.
-            (&[key(3)], Some(key(3)), Mounted, Step::Replace(vec![key(3)], own)),
-            (&[taken(3)], Some(taken(3)), Mounted, Step::Replace(vec![taken(3)], taken(5))),
-            // Fenced.
-            (&[], None, Mounted, fenced.clone()),
-            (&[], None, Registered, fenced.clone()),
-            (&[key(3)], Some(key(3)), Registered, fenced.clone()),
-            (&[key(6)], Some(key(6)), Mounted, Step::Refuse(Refusal::Newer(key(6)))),
-            (&[own, key(6)], Some(own), Unused, Step::Refuse(Refusal::Newer(key(6)))),
-            (&[own, taken(6)], None, Registered, Step::Refuse(Refusal::Newer(taken(6)))),
+            (&[own], Some(own), here(None, &[own]), Register(other)),
+            (&[own, other], Some(own), here(Some(other), &[own]), Preempt(other, own)),
+            (&[own, own], Some(own), here(Some(own), &[]), Replace(own, other)),
+            (&[own, other], Some(own), here(None, &[own, other]), Register(own.none_of(&[own, other]))),
+            // A takeover, also a crash during one.
+            (&[key(3)], Some(key(3)), here(None, &[]), Find(vec![key(3)])),
+            (&[key(3)], Some(key(3)), here(None, &[key(3)]), Register(own)),
+            (&[key(3), own], Some(key(3)), here(None, &[key(3)]), Find(vec![own])),
+            (&[key(3), own], Some(key(3)), here(Some(own), &[]), Preempt(own, key(3))),
+            (&[own], None, here(Some(own), &[]), Reserve(own)),
+            // The volume came back to the node, which has its earlier key still.
+            (&[key(3)], Some(key(3)), here(Some(key(3)), &[]), Replace(key(3), own)),
         ] {
-            let step = decide(&found(keys, holder), own, progress, &[]);
-            assert_eq!(step, expected, "{keys:?}, reserved by {holder:?}, {progress:?}");
+            let step = decide(&found(keys, holder), &required(&[3]), &here);
+            assert_eq!(step, expected, "{keys:?}, reserved by {holder:?}, {here:?}");
         }
-        // The key is that of the session before a reboot.
-        assert_eq!(decide(&found(&[own], Some(own)), own, Unused, &[own]), Step::Register(own));
-        // None of the older keys is the node's own.
-        assert_eq!(decide(&found(&[key(3), key(4)], None), own, Mounted, &[key(3), key(4)]), fenced);
-        assert_eq!(
-            decide(&found(&[key(3), key(4)], None), own, Mounted, &[key(3)]),
-            Step::Replace(vec![key(4)], own)
-        );
+    }
+
+    #[test]
+    fn who_has_lost_the_device_is_refused() {
+        let own = key(5);
+        let refused = |keys: &[ReservationKey], here: &Here| match decide(
+            &found(keys, keys.first().copied()),
+            &required(&[3]),
+            here,
+        ) {
+            Step::Refuse(refusal) => refusal,
+            step => panic!("{keys:?}, {here:?}: {step:?}"),
+        };
+        let mounted = |own, not_own: &[ReservationKey]| Here { is_mounted: true, ..here(own, not_own) };
+        for keys in [&[key(6)][..], &[own, key(6)], &[key(3), second(6)]] {
+            for here in [here(None, &[]), here(Some(own), &[]), mounted(None, &[])] {
+                assert!(matches!(refused(keys, &here), Refusal::Newer(key) if key.generation() == 6));
+            }
+        }
+        // Another machine has the same generation: it was replaced, and has its predecessor's name.
+        assert_eq!(refused(&[second(5)], &mounted(None, &[second(5)])), Refusal::TakenOver);
+        assert_eq!(refused(&[], &here(Some(own), &[])), Refusal::TakenOver);
+        assert_eq!(refused(&[key(3)], &mounted(Some(own), &[])), Refusal::TakenOver);
+        // Two machines have one host identifier.
+        assert_eq!(refused(&[key(4)], &here(Some(key(4)), &[])), Refusal::Shared(key(4)));
+        let unknown = Reservation::new(own, Fencing::Required);
+        let step = decide(&found(&[key(4)], None), &unknown, &here(Some(key(4)), &[]));
+        assert_eq!(step, Step::Replace(key(4), own), "the controller does not say who had it");
+    }
+
+    /// It was mounted before the driver fenced, or the storage has lost its state.
+    #[test]
+    fn a_mounted_filesystem_registers_where_nobody_else_is() {
+        let mounted = |not_own: &[ReservationKey]| Here { is_mounted: true, ..here(None, not_own) };
+        assert_eq!(decide(&found(&[], None), &required(&[]), &mounted(&[])), Step::Register(key(5)));
+        let step = decide(&found(&[key(3)], None), &required(&[]), &mounted(&[key(3)]));
+        assert_eq!(step, Step::Register(key(5)), "the controller gave it to this node after that one");
+    }
+
+    #[test]
+    fn what_forgets_is_not_required() {
+        let forgets = Registrations { persists: false, ..found(&[key(3), key(5)], None) };
+        let here = here(Some(key(5)), &[]);
+        assert_eq!(decide(&forgets, &required(&[]), &here), Step::Refuse(Refusal::Forgets));
+        let wanted = Reservation::new(key(5), Fencing::IfSupported);
+        assert_eq!(decide(&forgets, &wanted, &here), Step::Preempt(key(5), key(3)));
     }
 
     #[test]
     fn what_belongs_to_others_is_left_alone() {
         let own = key(5);
         let foreign = ReservationKey::new("another", 1);
-        for progress in [Progress::Unused, Progress::Registered, Progress::Mounted] {
-            let refused = |found: &Registrations| match decide(found, own, progress, &[]) {
+        for (is_mounted, registered) in [(false, None), (false, Some(own)), (true, None)] {
+            let here = Here { is_mounted, own: registered, not_own: Vec::new() };
+            let refused = |found: &Registrations| match decide(found, &required(&[]), &here) {
                 Step::Refuse(refusal) => refusal,
                 step => panic!("{step:?}"),
             };
             for number in [1, foreign.number(), u64::MAX] {
-                let mut found = found(&[own, own], Some(own));
-                found.keys[1] = number;
+                let mut found = found(&[own], Some(own));
+                found.add(number);
                 assert_eq!(refused(&found), Refusal::Foreign(number));
             }
             for kind in [1, 2, 4, 6] {
                 let found = Registrations { kind, ..found(&[own], Some(own)) };
                 assert_eq!(refused(&found), Refusal::OtherType(own.number()));
             }
-            let found = Registrations { count: 13, ..found(&[own; MAX_KEYS], None) };
-            assert_eq!(refused(&found), Refusal::TooMany(13));
+            let keys: Vec<_> = (0..20).map(key).collect();
+            assert_eq!(refused(&found(&keys, None)), Refusal::TooMany(20));
         }
     }
 }

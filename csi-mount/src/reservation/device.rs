@@ -11,7 +11,7 @@ use crate::device::block_device::BlockDevice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::remote::ask::{ask, checked, number_of};
 use crate::sys::device_call::DeviceCall;
-use crate::sys::reservation::{Answer, Change, Protocol, Registrations};
+use crate::sys::reservation::{Answer, CHECK_CONDITION, Change, Protocol, Registrations};
 
 const READ: &str = "read the reservations of";
 const CHANGE: &str = "change the reservations of";
@@ -87,21 +87,54 @@ impl<'d> ReservableDevice<'d> {
         let path = self.device.path();
         let call = DeviceCall::ChangeRegistrations(self.device.as_fd(), self.protocol, change);
         let answer = ask(CHANGE, path, call, CHANGE_LIMIT)?;
-        match number_of(&answer) {
-            libc::EOPNOTSUPP | libc::ENOTTY => {
-                return Err(
-                    Error::new(ErrorKind::Unsupported, CHANGE, "its storage has no reservations").at(path)
-                );
-            }
-            _ => checked(CHANGE, path, &answer)?,
+        match not_carried_out(number_of(&answer)) {
+            Some(error) => return Err(error.at(path)),
+            None => checked(CHANGE, path, &answer)?,
         }
         match Answer::of_status(answer.setting as i32) {
             Answer::Done => Ok(true),
             Answer::Conflict => Ok(false),
+            Answer::Failed(CHECK_CONDITION)
+                if matches!(change, Change::Register(_) | Change::Replace(..)) =>
+            {
+                let reason = "it does not register a key, so its storage can't keep reservations";
+                let hint = "the kernel's own target (LIO) needs the directory pr below its dbroot, as /var/target/pr";
+                Err(Error::new(ErrorKind::Unsupported, CHANGE, reason).hint(hint).at(path))
+            }
             Answer::Failed(status) => {
                 let reason = format!("the device, or the path to it, answered with the status {status:#x}");
                 Err(Error::new(ErrorKind::Unresponsive, CHANGE, reason).at(path))
             }
         }
+    }
+}
+
+/// The errors of a change that mean something else than elsewhere.
+fn not_carried_out(number: i32) -> Option<Error> {
+    match number {
+        libc::EOPNOTSUPP | libc::ENOTTY => {
+            Some(Error::new(ErrorKind::Unsupported, CHANGE, "its storage has no reservations"))
+        }
+        libc::EINTR => {
+            let reason = "the kernel gave the command up, because the storage did not answer it in time: it waits for writes \
+                of another node that it has already";
+            let hint = "call again; the time is that of the kernel's parameter nvme_core.io_timeout";
+            Some(Error::new(ErrorKind::Unresponsive, CHANGE, reason).hint(hint))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's own target for NVMe does not survive a takeover that takes so long, so this is no test with it.
+    #[test]
+    fn a_takeover_that_the_kernel_gives_up_says_so() {
+        let error = not_carried_out(libc::EINTR).unwrap().at("/dev/nvme0n1");
+        assert_eq!(error.kind(), ErrorKind::Unresponsive);
+        assert!(error.to_string().contains("nvme_core.io_timeout"), "{error}");
+        assert!(not_carried_out(libc::EIO).is_none());
     }
 }

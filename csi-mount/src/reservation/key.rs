@@ -6,16 +6,18 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind};
 use crate::sys::hash::fnv1a;
 
-/// The first 15 bits of every key of this crate.
-const MARK: u64 = 0xc510;
-const TOOK_OVER: u64 = 1 << 48;
+/// The first 12 bits of every key of this crate.
+const MARK: u64 = 0xc51;
+/// The next four bits tell several keys of one generation apart.
+const NUMBER_AT: u32 = 48;
+const NUMBERS: u64 = 16;
 
 /// The key with which a node registers at a device: a mark of this crate, a hash of the cluster, and a generation.
 ///
 /// The generation grows each time that the volume is given to a node. So everybody who reads the keys of a device sees
 /// which one is the newest, and a node with an older one knows that it is out. As text it has 16 digits, as `sg_persist`
-/// and `nvme` print it: `c510` or `c511`, four digits for the cluster, eight for the generation. `c511` says that the node
-/// took the device over from one that had not let go of it.
+/// and `nvme` print it: `c51`, a digit that tells the sessions of one node apart, four digits for the cluster, eight for
+/// the generation.
 ///
 /// ```
 /// use csi_mount::reservation::ReservationKey;
@@ -34,12 +36,12 @@ impl ReservationKey {
     pub fn new(cluster: &str, generation: u32) -> Self {
         let hash = fnv1a(cluster.as_bytes());
         let hash = (hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) & 0xffff;
-        Self(MARK << 48 | hash << 32 | u64::from(generation))
+        Self(MARK << 52 | hash << 32 | u64::from(generation))
     }
 
     /// Reads a registered key; `None` if it has not the mark.
     pub(super) fn of(number: u64) -> Option<Self> {
-        (number >> 49 == MARK >> 1).then_some(Self(number))
+        (number >> 52 == MARK).then_some(Self(number))
     }
 
     /// The generation.
@@ -55,13 +57,10 @@ impl ReservationKey {
         (self.0 ^ other.0) >> 32 & 0xffff == 0
     }
 
-    /// Whether the node took the device over from one that had not let go of it.
-    pub(super) fn took_over(self) -> bool {
-        self.0 & TOOK_OVER != 0
-    }
-
-    pub(super) fn after_takeover(self) -> Self {
-        Self(self.0 | TOOK_OVER)
+    /// A key of the same generation that is none of these. They are fewer than sixteen.
+    pub(super) fn none_of(self, keys: &[Self]) -> Self {
+        let others = (0..NUMBERS).map(|number| Self(self.0 ^ number << NUMBER_AT));
+        others.into_iter().find(|key| !keys.contains(key)).unwrap_or(self)
     }
 }
 
@@ -78,7 +77,7 @@ impl FromStr for ReservationKey {
         let digits = text.strip_prefix("0x").unwrap_or(text);
         let number = u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 16);
         number.and_then(Self::of).ok_or_else(|| {
-            let reason = format!("{text:?} is not a key: 16 hexadecimal digits that begin with c510");
+            let reason = format!("{text:?} is not a key: 16 hexadecimal digits that begin with c51");
             Error::new(ErrorKind::InvalidInput, "read a reservation key", reason)
         })
     }
@@ -92,10 +91,15 @@ mod tests {
     fn a_key_says_what_it_is_made_of() {
         let key = ReservationKey::new("cluster", u32::MAX);
         assert_eq!(key.generation(), u32::MAX);
-        assert!(!key.took_over() && key.after_takeover().took_over());
-        assert!(key.is_of_cluster_of(ReservationKey::new("cluster", 1).after_takeover()));
+        assert!(key.is_of_cluster_of(ReservationKey::new("cluster", 1)));
         assert!(!key.is_of_cluster_of(ReservationKey::new("another", u32::MAX)));
-        assert_eq!(ReservationKey::of(key.after_takeover().number()), Some(key.after_takeover()));
+        let mut keys = Vec::new();
+        for _ in 0..NUMBERS {
+            let next = key.none_of(&keys);
+            assert!(!keys.contains(&next) && next.generation() == u32::MAX && next.is_of_cluster_of(key));
+            assert_eq!(ReservationKey::of(next.number()), Some(next));
+            keys.push(next);
+        }
     }
 
     #[test]
@@ -105,7 +109,7 @@ mod tests {
             "0x",
             "7",
             "0xc51000000000001",
-            "0xc512000000000001",
+            "0xc520000000000001",
             "c50f000000000001",
             "0xzzzz000000000001",
         ] {

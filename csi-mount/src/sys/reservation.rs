@@ -16,42 +16,52 @@ pub(crate) const WRITE_EXCLUSIVE_REGISTRANTS_ONLY: u32 = 3;
 pub(crate) const WRITE_EXCLUSIVE_ALL_REGISTRANTS: u32 = 5;
 
 /// How many keys are returned.
-pub(crate) const MAX_KEYS: usize = 12;
+pub(crate) const MAX_KEYS: usize = 11;
+/// How many registrations are read. A session of SCSI that ended stays registered.
+const MAX_REGISTRATIONS: usize = 512;
+/// The same for NVMe, where a host is registered once.
+const MAX_HOSTS: usize = 63;
 
 /// How often a unit can report that something has changed before it carries a command out.
 const ATTENTIONS: usize = 8;
 
 /// `SAM_STAT_CHECK_CONDITION`, `SAM_STAT_RESERVATION_CONFLICT`; the status word of NVMe for the latter.
-const CHECK_CONDITION: i32 = 2;
+pub(crate) const CHECK_CONDITION: i32 = 2;
 const CONFLICT: i32 = 0x18;
 const NVME_CONFLICT: i32 = 0x83;
 
 /// What a device has registered and reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Registrations {
-    /// How many registrations there are, also beyond those in `keys`.
+    /// How many keys there are, also beyond those in `keys`. One that is registered several times counts twice.
     pub count: u64,
     /// The type of the reservation, as linux/pr.h numbers it; 0: none.
     pub kind: u64,
     /// The key of the reservation's holder.
     pub holder: u64,
+    /// Whether the storage keeps all of this when it loses power. A unit of SCSI accepts no registration otherwise.
+    pub persists: bool,
     /// The first keys.
     pub keys: [u64; MAX_KEYS],
 }
 
 impl Registrations {
-    pub(crate) fn to_words(self) -> [u64; 3 + MAX_KEYS] {
-        let mut words = [0; 3 + MAX_KEYS];
-        words[..3].copy_from_slice(&[self.count, self.kind, self.holder]);
-        words[3..].copy_from_slice(&self.keys);
+    pub(crate) fn to_words(self) -> [u64; 4 + MAX_KEYS] {
+        let mut words = [0; 4 + MAX_KEYS];
+        words[..4].copy_from_slice(&[self.count, self.kind, self.holder, self.persists.into()]);
+        words[4..].copy_from_slice(&self.keys);
         words
     }
 
-    pub(crate) fn from_words([count, kind, holder, keys @ ..]: [u64; 3 + MAX_KEYS]) -> Self {
-        Self { count, kind, holder, keys }
+    pub(crate) fn from_words([count, kind, holder, persists, keys @ ..]: [u64; 4 + MAX_KEYS]) -> Self {
+        Self { count, kind, holder, persists: persists == 1, keys }
     }
 
-    fn add(&mut self, key: u64) {
+    pub(crate) fn add(&mut self, key: u64) {
+        let known = &self.keys[..MAX_KEYS.min(self.count as usize)];
+        if known.iter().filter(|found| **found == key).count() > 1 {
+            return;
+        }
         if let Some(place) = self.keys.get_mut(self.count as usize) {
             *place = key;
         }
@@ -82,9 +92,9 @@ impl Protocol {
 /// A change of the registrations, through the block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Registers this key, whatever was registered from here before.
+    /// Registers this key, if nothing is registered from here.
     Register(u64),
-    /// Replaces the first key, which must be the one that is registered from here, by the second one.
+    /// Replaces the first key, which must be the one that is registered from here, by the second one, which can be equal.
     Replace(u64, u64),
     /// Ends the registration from here, whatever its key is.
     Unregister,
@@ -168,14 +178,7 @@ pub(crate) fn change(device: BorrowedFd<'_>, protocol: Protocol, change: Change)
 fn change_once(device: BorrowedFd<'_>, protocol: Protocol, change: Change) -> Result<i32, Errno> {
     let kind = protocol.kind();
     match change {
-        Change::Register(key) => {
-            let status = register(device, 0, key, IGNORE_KEY)?;
-            match Answer::of_status(status) {
-                // A namespace of NVMe registers what is not registered yet, and replaces what is, and each only so.
-                Answer::Conflict => register(device, key, key, IGNORE_KEY),
-                _ => Ok(status),
-            }
-        }
+        Change::Register(key) => register(device, 0, key, 0),
         Change::Replace(old, new) => register(device, old, new, 0),
         Change::Unregister => match protocol {
             Protocol::Scsi => register(device, 0, 0, IGNORE_KEY),
@@ -219,7 +222,7 @@ const READ_RESERVATION: u8 = 1;
 
 fn read_scsi(unit: BorrowedFd<'_>) -> Result<Registrations, Errno> {
     for _ in 0..ATTENTIONS {
-        let mut keys = [0_u8; 8 + 8 * MAX_KEYS];
+        let mut keys = [0_u8; 8 + 8 * MAX_REGISTRATIONS];
         scsi_command::persistent_reserve_in(unit, READ_KEYS, &mut keys)?;
         let mut reservation = [0_u8; 24];
         scsi_command::persistent_reserve_in(unit, READ_RESERVATION, &mut reservation)?;
@@ -240,10 +243,13 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 fn parse_scsi(keys: &[u8], reservation: &[u8]) -> Registrations {
-    let mut found = Registrations::default();
-    let count = u32::from_be_bytes(number(keys, 4)) / 8;
-    for index in 0..count as usize {
+    let mut found = Registrations { persists: true, ..Registrations::default() };
+    let count = u32::from_be_bytes(number(keys, 4)) as usize / 8;
+    for index in 0..count.min(MAX_REGISTRATIONS) {
         found.add(u64::from_be_bytes(number(keys, 8 + 8 * index)));
+    }
+    if count > MAX_REGISTRATIONS {
+        found.count = count as u64;
     }
     if u32::from_be_bytes(number(reservation, 4)) > 0 {
         found.holder = u64::from_be_bytes(number(reservation, 8));
@@ -260,7 +266,7 @@ fn parse_scsi(keys: &[u8], reservation: &[u8]) -> Registrations {
 
 /// With identifiers of hosts of 16 bytes (extended), which fabrics have, or of 8.
 fn read_nvme(namespace: BorrowedFd<'_>) -> Result<Registrations, Errno> {
-    let mut report = [0_u8; 64 * (1 + MAX_KEYS)];
+    let mut report = [0_u8; 64 * (1 + MAX_HOSTS)];
     let is_extended = match nvme_command::reservation_report(namespace, true, &mut report)? {
         0 => true,
         _ => match nvme_command::reservation_report(namespace, false, &mut report)? & 0x7ff {
@@ -275,9 +281,12 @@ fn read_nvme(namespace: BorrowedFd<'_>) -> Result<Registrations, Errno> {
 
 fn parse_nvme(report: &[u8], is_extended: bool) -> Registrations {
     let (first, length, key_at) = if is_extended { (64, 64, 8) } else { (24, 24, 16) };
-    let mut found = Registrations::default();
+    // PTPLS
+    let [persists] = number(report, 9);
+    let mut found = Registrations { persists: persists & 1 == 1, ..Registrations::default() };
     let [kind] = number(report, 4);
-    for index in 0..usize::from(u16::from_le_bytes(number(report, 5))) {
+    let count = usize::from(u16::from_le_bytes(number(report, 5)));
+    for index in 0..count.min(MAX_HOSTS) {
         let at = first + length * index;
         let key = u64::from_le_bytes(number(report, at + key_at));
         found.add(key);
@@ -286,6 +295,9 @@ fn parse_nvme(report: &[u8], is_extended: bool) -> Registrations {
             found.holder = key;
             found.kind = kind.into();
         }
+    }
+    if count > MAX_HOSTS {
+        found.count = count as u64;
     }
     found
 }
@@ -307,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_answers_of_scsi_are_read() {
-        let mut keys = [0; 8 + 8 * MAX_KEYS];
+        let mut keys = [0; 8 + 8 * 2];
         keys[7] = 16;
         keys[8..24].copy_from_slice(&[0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 9]);
         let none = parse_scsi(&keys, &[0; 24]);
@@ -321,9 +333,15 @@ mod tests {
             assert_eq!((found.holder, found.kind), (9, expected));
             assert_eq!(Registrations::from_words(found.to_words()), found);
         }
-        // More keys than there is room for.
-        keys[6] = 1;
-        assert_eq!(parse_scsi(&keys, &reservation).count, 34);
+        // A node that logged in again and again.
+        let mut keys = [7; 8 + 8 * 40];
+        keys[4..8].copy_from_slice(&(8_u32 * 40).to_be_bytes());
+        keys[8 + 8 * 39] = 8;
+        let found = parse_scsi(&keys, &reservation);
+        assert_eq!((found.count, found.keys[0], found.keys[1]), (3, found.keys[1], found.keys[0]));
+        // More than is read.
+        keys[4] = 1;
+        assert_eq!(parse_scsi(&keys, &reservation).count, ((1 << 24) + 8 * 40) / 8);
     }
 
     #[test]
@@ -336,6 +354,9 @@ mod tests {
         report[128 + 2] = 1;
         let found = parse_nvme(&report, true);
         assert_eq!((found.count, found.keys[0], found.keys[1], found.holder, found.kind), (2, 7, 9, 9, 3));
+        assert!(!found.persists);
+        report[9] = 1;
+        assert!(parse_nvme(&report, true).persists);
         let mut report = [0; 24 * 3];
         report[5] = 1;
         report[24 + 16] = 7;

@@ -13,7 +13,7 @@ use csi_mount::internal::flow::block::{
     unstage, usage,
 };
 use csi_mount::internal::{DeviceQuestions as _, LoopDevice, PeerNamespace, mount_state, stats};
-use csi_mount::reservation::{Fencing, ReservationKey};
+use csi_mount::reservation::{Fencing, Reservation, ReservationKey};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, DeviceAccess, DeviceUse, ErrorKind, Filesystem, FormatLimit, FormatStep, Grown, Host,
@@ -106,7 +106,7 @@ fn another_device_at_the_staging_directory_is_refused() {
         assert!(error.to_string().contains(image.path().to_str().unwrap()), "{error}");
         // Before the reservations of the other device are looked at: it has no key of this node, and the volume that is
         // mounted there would be shut down for that.
-        let fenced = plan.reserve(ReservationKey::new("cluster", 1), Fencing::Required);
+        let fenced = plan.reserve(Reservation::new(ReservationKey::new("cluster", 1), Fencing::Required));
         refused(stage(other.path(), &staging, &fenced), ErrorKind::AlreadyMounted);
         assert!(matches!(other.open().probe(), csi_mount::internal::Probe::Blank(_)), "it was formatted");
 

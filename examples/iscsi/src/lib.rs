@@ -56,6 +56,9 @@ impl Pool {
             let image = self.image(&VolumeId::new(id)?)?;
             if let Ok(found) = image.metadata() {
                 lio::serve(&image, found.len(), lun.number, &lun.serial)?;
+                if lun.published.published_node().is_some() {
+                    lio::allow(lun.number, &lio::initiator()?)?;
+                }
             }
         }
         lio::listen(self.portal)
@@ -203,7 +206,8 @@ impl ControllerExpandVolume for Pool {
     }
 }
 
-/// The record says which node the storage lets write: the node's plugin reserves the disk by it.
+/// The target shows a unit to the node that it is published to. The record says which node the storage lets write: the
+/// node's plugin reserves the disk by it.
 #[async_trait]
 impl PublishUnpublishVolume for Pool {
     async fn publish_volume(&self, request: ControllerPublishVolumeRequest) -> Result<Published> {
@@ -211,14 +215,21 @@ impl PublishUnpublishVolume for Pool {
         if request.node_id != self.info().await?.node_id {
             return Err(Error::NodeNotFound(request.node_id.clone()));
         }
-        let lun = self
-            .run(move |pool| pool.change(&request.volume_id, |lun| lun.published.publish(&request.node_id)));
-        Ok(Published::new([lun.await?.published.context(CLUSTER)].into()))
+        let lun = self.run(move |pool| {
+            let lun = pool.change(&request.volume_id, |lun| lun.published.publish(&request.node_id))?;
+            lio::allow(lun.number, &lio::initiator()?).map(|()| lun)
+        });
+        Ok(Published::new(lun.await?.published.context(CLUSTER).into()))
     }
 
     async fn unpublish_volume(&self, request: ControllerUnpublishVolumeRequest) -> Result<()> {
         let unpublished = self.run(move |pool| {
             pool.change(&request.volume_id, |lun| {
+                // A node that is cut off can't write from here on, also if no other node gets the volume.
+                let node = lun.published.published_node();
+                if request.node_id.as_ref().is_none_or(|id| node == Some(id.as_str())) {
+                    lio::forbid(lun.number)?;
+                }
                 lun.published.unpublish(request.node_id.as_ref());
                 Ok(())
             })

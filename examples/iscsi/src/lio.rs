@@ -4,17 +4,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use csi_core::{IoContext as _, Result};
+use csi_core::{Error, IoContext as _, Result};
 
 pub(crate) const IQN: &str = "iqn.2026-01.org.example:csi-pool";
 const LIO: &str = "/sys/kernel/config/target";
-/// Every node that knows the target's name has access.
-const SETTINGS: [(&str, &str); 4] = [
-    ("authentication", "0"),
-    ("generate_node_acls", "1"),
-    ("cache_dynamic_acls", "1"),
-    ("demo_mode_write_protect", "0"),
-];
+/// A node has the units that it was allowed, and needs no password.
+const SETTINGS: [(&str, &str); 2] = [("authentication", "0"), ("generate_node_acls", "0")];
 
 fn group() -> PathBuf {
     Path::new(LIO).join(format!("iscsi/{IQN}/tpgt_1"))
@@ -77,24 +72,68 @@ pub(crate) fn serve(image: &Path, bytes: u64, number: u64, serial: &str) -> Resu
         set(disk.join("wwn/vpd_unit_serial"), serial)?;
         enable(&disk)?;
     }
-    let unit = group().join(format!("lun/lun_{number}"));
+    let unit = unit(number);
     make(&unit)?;
-    match std::os::unix::fs::symlink(disk, unit.join("disk")) {
+    link(&disk, &unit.join("disk"))
+}
+
+fn unit(number: u64) -> PathBuf {
+    group().join(format!("lun/lun_{number}"))
+}
+
+fn link(target: &Path, place: &Path) -> Result<()> {
+    match std::os::unix::fs::symlink(target, place) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        linked => linked.at("map", &unit),
+        linked => linked.at("map", place),
     }
+}
+
+/// Removes a directory of configfs and the link in it, if they exist.
+fn remove(directory: &Path, link: &str) -> Result<()> {
+    for removed in [fs::remove_file(directory.join(link)), fs::remove_dir(directory)] {
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.at("remove", directory)?,
+        }
+    }
+    Ok(())
+}
+
+/// The name with which this machine logs in.
+pub(crate) fn initiator() -> Result<String> {
+    let file = Path::new("/etc/iscsi/initiatorname.iscsi");
+    let text = fs::read_to_string(file).at("read", file)?;
+    let name = text.lines().find_map(|line| line.trim().strip_prefix("InitiatorName="));
+    name.map(str::to_owned)
+        .ok_or_else(|| Error::Internal(format!("{}: no InitiatorName", file.display()).into()))
+}
+
+/// Lets this initiator use the unit with this number.
+pub(crate) fn allow(number: u64, initiator: &str) -> Result<()> {
+    let node = group().join("acls").join(initiator);
+    make(&node)?;
+    let allowed = node.join(format!("lun_{number}"));
+    make(&allowed)?;
+    link(&unit(number), &allowed.join("unit"))
+}
+
+/// Takes the unit from every initiator. What they have sent has ended then.
+pub(crate) fn forbid(number: u64) -> Result<()> {
+    let nodes = group().join("acls");
+    for node in fs::read_dir(&nodes).at("list", &nodes)? {
+        remove(&node.at("list", &nodes)?.path().join(format!("lun_{number}")), "unit")?;
+    }
+    Ok(())
 }
 
 /// Takes the unit with this number away, if it exists.
 pub(crate) fn withdraw(number: u64) -> Result<()> {
-    let unit = group().join(format!("lun/lun_{number}"));
-    let done = |removed: io::Result<()>, place: &Path| match removed {
+    forbid(number)?;
+    remove(&unit(number), "disk")?;
+    match fs::remove_dir(disk(number)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.at("remove", place),
-    };
-    done(fs::remove_file(unit.join("disk")), &unit)?;
-    done(fs::remove_dir(&unit), &unit)?;
-    done(fs::remove_dir(disk(number)), &disk(number))
+        removed => removed.at("remove", disk(number)),
+    }
 }
 
 /// Lets the target show the new size of an image.

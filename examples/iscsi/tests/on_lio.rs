@@ -6,7 +6,7 @@ use std::path::Path;
 
 use csi_core::mount::{Mount, Target};
 use csi_core::testing::serve;
-use test_support::driver::{conforms, names};
+use test_support::driver::{conforms, is_cut_off_by_its_storage, names};
 use test_support::process::until;
 
 /// The daemon of open-iscsi, which ends with the machine.
@@ -34,7 +34,8 @@ async fn the_driver_conforms_and_nothing_is_left() {
     drop(start());
     // A driver that starts again finds its target.
     let plugin = start();
-    serve(plugin, &directory).await;
+    let client = serve(plugin, &directory).await;
+    is_cut_off_by_its_storage(&client).await;
     conforms(directory.path(), |kit| kit, 80).await;
     for (place, end) in [
         (Path::new("/sys/class/iscsi_session"), ""),

@@ -1,5 +1,5 @@
 //! A complete CSI driver for block volumes over NVMe/TCP. A volume is an image file; its controller makes it
-//! a namespace of the kernel's own target (`nvmet`), by configfs. Its node attaches that namespace over TCP.
+//! a subsystem of the kernel's own target (`nvmet`), by configfs. Its node attaches the namespace in it over TCP.
 //! The target is on one machine: `nvmet.rs` is what a real driver replaces by its storage system's API.
 mod nvmet;
 
@@ -23,11 +23,10 @@ const GIB: u64 = 1 << 30;
 /// The nodes that use the pool. A real driver takes the UID of the namespace `kube-system`.
 const CLUSTER: &str = "example";
 
-/// What is known about a volume. The name of the namespace never belongs to another volume, its number can.
+/// What is known about a volume. The name of the namespace never belongs to another volume.
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 struct Lun {
     uuid: String,
-    number: u32,
     had_filesystem: bool,
     #[serde(default)]
     published: PublishRecord,
@@ -38,8 +37,8 @@ struct Lun {
 struct Pool {
     images: PathBuf,
     luns: Records<Lun>,
-    /// Held while a number is chosen, and while a record is changed.
-    numbers: Arc<Mutex<()>>,
+    /// Held while a record is made or changed.
+    changes: Arc<Mutex<()>>,
     portal: SocketAddr,
     host: NvmeHost,
     disks: RemoteDisks,
@@ -52,37 +51,33 @@ impl Pool {
 
     /// Serves the volumes again that a restart of the machine took away.
     fn start(&self) -> Result<()> {
-        nvmet::start()?;
+        nvmet::listen(self.portal)?;
         for (id, lun) in self.luns.list()?.records {
             let image = self.image(&VolumeId::new(id)?)?;
             if image.exists() {
-                nvmet::serve(&image, lun.number, &lun.uuid)?;
+                nvmet::make_namespace(&image, &lun.uuid)?;
+                if lun.published.published_node().is_some() {
+                    nvmet::allow(&lun.uuid, self.host.nqn())?;
+                }
             }
         }
-        nvmet::listen(self.portal)
+        Ok(())
     }
 
     /// The volume's record, made if there is none.
     fn reserve(&self, id: &VolumeId) -> Result<Lun> {
-        let _alone = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lun) = self.luns.get(id)? {
             return Ok(lun);
         }
-        let found = self.luns.list()?;
-        // It can have any number.
-        if let Some(error) = found.unreadable.into_iter().next() {
-            return Err(error);
-        }
-        let used: Vec<u32> = found.records.values().map(|lun| lun.number).collect();
-        let number = (1..).find(|number| !used.contains(number)).unwrap_or(u32::MAX);
         let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned();
-        let lun = Lun { uuid, number, had_filesystem: false, published: PublishRecord::default() };
+        let lun = Lun { uuid, had_filesystem: false, published: PublishRecord::default() };
         self.luns.put(id, &lun).map(|()| lun)
     }
 
     /// Changes the volume's record.
     fn change(&self, id: &VolumeId, change: impl FnOnce(&mut Lun) -> Result<()>) -> Result<Lun> {
-        let _alone = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lun = self.luns.get(id)?.ok_or_else(|| Error::VolumeNotFound(id.clone()))?;
         change(&mut lun)?;
         self.luns.put(id, &lun).map(|()| lun)
@@ -112,13 +107,13 @@ impl Pool {
             self.delete(id)?;
             return Err(error).at("size", &image);
         }
-        nvmet::serve(&image, lun.number, &lun.uuid)?;
+        nvmet::make_namespace(&image, &lun.uuid)?;
         self.volume(id)?.ok_or_else(|| Error::Internal("the volume was deleted meanwhile".into()))
     }
 
     fn delete(&self, id: &VolumeId) -> Result<()> {
         if let Some(lun) = self.luns.get(id)? {
-            nvmet::withdraw(lun.number)?;
+            nvmet::withdraw(&lun.uuid)?;
         }
         let image = self.image(id)?;
         match fs::remove_file(&image) {
@@ -139,7 +134,7 @@ impl Pool {
             .open(&image)
             .and_then(|file| file.set_len(wanted))
             .at("grow", &image)?;
-        nvmet::grow(lun.number).map(|()| wanted)
+        nvmet::grow(&lun.uuid).map(|()| wanted)
     }
 
     /// Runs `work` on a thread that is allowed to block.
@@ -157,8 +152,9 @@ impl Pool {
         let portal = context.require("portal")?;
         let portal =
             portal.parse().map_err(|_| Error::invalid("volume_context", "portal is not an address"))?;
-        let namespace = NamespaceId::uuid(context.require("uuid")?)?;
-        Ok(NvmeTarget::tcp(self.host.clone(), nvmet::NQN, namespace)?.portal(portal))
+        let uuid = context.require("uuid")?;
+        let namespace = NamespaceId::uuid(uuid)?;
+        Ok(NvmeTarget::tcp(self.host.clone(), &nvmet::nqn(uuid), namespace)?.portal(portal))
     }
 }
 
@@ -202,7 +198,8 @@ impl ControllerExpandVolume for Pool {
     }
 }
 
-/// The record says which node the storage lets write: the node's plugin reserves the disk by it.
+/// The target serves a namespace to the node that it is published to. The record says which node the storage lets write:
+/// the node's plugin reserves the disk by it.
 #[async_trait]
 impl PublishUnpublishVolume for Pool {
     async fn publish_volume(&self, request: ControllerPublishVolumeRequest) -> Result<Published> {
@@ -210,14 +207,21 @@ impl PublishUnpublishVolume for Pool {
         if request.node_id != self.info().await?.node_id {
             return Err(Error::NodeNotFound(request.node_id.clone()));
         }
-        let lun = self
-            .run(move |pool| pool.change(&request.volume_id, |lun| lun.published.publish(&request.node_id)));
-        Ok(Published::new([lun.await?.published.context(CLUSTER)].into()))
+        let lun = self.run(move |pool| {
+            let lun = pool.change(&request.volume_id, |lun| lun.published.publish(&request.node_id))?;
+            nvmet::allow(&lun.uuid, pool.host.nqn()).map(|()| lun)
+        });
+        Ok(Published::new(lun.await?.published.context(CLUSTER).into()))
     }
 
     async fn unpublish_volume(&self, request: ControllerUnpublishVolumeRequest) -> Result<()> {
         let unpublished = self.run(move |pool| {
             pool.change(&request.volume_id, |lun| {
+                // A node that is cut off can't write from here on, also if no other node gets the volume.
+                let node = lun.published.published_node();
+                if request.node_id.as_ref().is_none_or(|id| node == Some(id.as_str())) {
+                    nvmet::forbid(&lun.uuid)?;
+                }
                 lun.published.unpublish(request.node_id.as_ref());
                 Ok(())
             })
@@ -288,7 +292,7 @@ pub fn plugin(pool: PathBuf, portal: SocketAddr, host: NvmeHost) -> Result<Plugi
     fs::create_dir_all(&images).at("create", &images)?;
     let luns = Records::open(pool.join("luns"))?;
     let disks = RemoteDisks::new(pool.join("attached"));
-    let volumes = Arc::new(Pool { images, luns, numbers: Arc::default(), portal, host, disks });
+    let volumes = Arc::new(Pool { images, luns, changes: Arc::default(), portal, host, disks });
     volumes.start()?;
     let controller = ControllerService::new(volumes.clone())
         .create_delete_volume()
@@ -314,7 +318,7 @@ mod tests {
         let pool = Pool {
             images: directory.path().to_owned(),
             luns: Records::open(directory.path().join("luns")).unwrap(),
-            numbers: Arc::default(),
+            changes: Arc::default(),
             portal: "127.0.0.1:0".parse().unwrap(),
             host: NvmeHost::new("nqn.h", "3f2504e0-4f89-41d3-9a0c-0305e82c3301").unwrap(),
             disks: RemoteDisks::new(directory.path().join("attached")),

@@ -7,7 +7,7 @@ use std::path::Path;
 use csi_core::mount::remote::NvmeHost;
 use csi_core::mount::{Mount, Target};
 use csi_core::testing::serve;
-use test_support::driver::{conforms, names};
+use test_support::driver::{conforms, is_cut_off_by_its_storage, names};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_driver_conforms_and_nothing_is_left() {
@@ -19,7 +19,8 @@ async fn the_driver_conforms_and_nothing_is_left() {
     // The driver's target stays. Other tests on this machine have theirs at 4420.
     let portal = "127.0.0.1:4460".parse().unwrap();
     let plugin = nvme_tcp::plugin(pool.clone(), portal, host).unwrap();
-    serve(plugin, &directory).await;
+    let client = serve(plugin, &directory).await;
+    is_cut_off_by_its_storage(&client).await;
     conforms(directory.path(), |kit| kit, 80).await;
     for (place, end) in [
         (Path::new("/sys/class/nvme"), ""),

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use csi_conformance::Kit;
 use csi_core::Endpoint;
-use csi_core::client::Client;
+use csi_core::client::{Client, VolumeUse};
+use csi_core::proto::v1::{self, volume_capability::access_mode::Mode};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{Mount, Target};
 use rustix::process::{Pid, kill_process};
@@ -163,6 +164,41 @@ pub fn on_tmpfs(test: impl AsyncFnOnce(&Path) + Send) {
         test(&directory).await;
     });
     fs::remove_dir(&directory).unwrap();
+}
+
+/// ControllerUnpublishVolume of a node that has the volume staged, as of one that is cut off: the storage takes none of its
+/// writes any more. For a machine of its own: a volume without its device is known by its place below the kubelet's
+/// directory.
+pub async fn is_cut_off_by_its_storage(client: &Client) {
+    let capability = v1::VolumeCapability::mount(Mode::SingleNodeWriter);
+    let create = v1::CreateVolumeRequest {
+        name: "cut-off".to_owned(),
+        volume_capabilities: vec![capability.clone()],
+        ..Default::default()
+    };
+    let created = client.call(create).await.unwrap().volume.unwrap();
+    let node = client.call(v1::NodeGetInfoRequest {}).await.unwrap().node_id;
+    let staging = PathBuf::from("/var/lib/kubelet/cut-off");
+    fs::create_dir_all(&staging).unwrap();
+    let mut volume = VolumeUse::new(&created.volume_id, capability).attached_to(node).staged_at(&staging);
+    volume.volume_context = created.volume_context;
+    volume.attach(client).await.unwrap();
+    volume.stage(client).await.unwrap();
+    let write = |name: &str| {
+        let place = staging.join(name);
+        tokio::task::spawn_blocking(move || fs::File::create(place)?.sync_all())
+    };
+    write("before").await.unwrap().unwrap();
+    volume.detach(client).await.unwrap();
+    write("after").await.unwrap().unwrap_err();
+    volume.unstage(client).await.unwrap();
+    volume.attach(client).await.unwrap();
+    volume.stage(client).await.unwrap();
+    assert!(staging.join("before").exists() && !staging.join("after").exists());
+    volume.unstage(client).await.unwrap();
+    volume.detach(client).await.unwrap();
+    let delete = v1::DeleteVolumeRequest { volume_id: created.volume_id, ..Default::default() };
+    client.call(delete).await.unwrap();
 }
 
 /// Runs the kit against the driver on the socket `csi.sock` in this directory, with these settings. At least

@@ -640,11 +640,17 @@ pub(crate) const SUITES: &[Suite] = &[
         skip: &[
             without_nvmet_reservations("a_filesystem_changes_hands_over_nvme"),
             without_nvmet_reservations("a_killed_takeover_converges_over_nvme"),
+            without_nvmet_reservations("a_registration_that_two_machines_share_is_refused_over_nvme"),
+            without_nvmet_reservations("a_volume_that_is_unstaged_stays_reserved_over_nvme"),
+            without_nvmet_reservations("an_nvme_node_whose_key_was_forgotten_writes_nothing"),
+            without_nvmet_reservations("an_nvme_node_without_a_key_registers_where_nobody_else_is"),
             without_nvmet_reservations("an_operator_sees_and_removes_it_over_nvme"),
-            without_nvmet_reservations("an_orderly_move_over_nvme_leaves_nothing"),
             without_nvmet_reservations("foreign_keys_are_left_alone_over_nvme"),
             without_nvmet_reservations("no_later_write_arrives_over_nvme"),
             without_nvmet_reservations("nvme_ends_what_is_on_its_way"),
+            without_nvmet_reservations("storage_that_forgets_reservations_is_refused_if_they_are_required"),
+            without_nvmet_reservations("two_machines_with_one_generation_do_not_both_write_over_nvme"),
+            without_nvmet_reservations("what_fencing_costs_over_nvme"),
         ],
         ..REMOTE
     },

@@ -29,7 +29,7 @@ use crate::node_plugins::attachments::{Attachments, Loaded, ShutDownDevice, Stor
 use crate::node_plugins::block_devices::{Attachment, BlockDevices};
 use crate::node_plugins::condition::{device_gone, device_unknown, known};
 use crate::node_plugins::encryption::{content, expander, refuse_closed};
-use crate::node_plugins::fencing::{self, Reservation};
+use crate::node_plugins::fencing::Reservation;
 use crate::node_plugins::kernel::{mount_options, usage};
 use crate::node_plugins::mount_group::MountGroupChange;
 use crate::node_plugins::ownership::{owner, owner_known_by};
@@ -125,17 +125,6 @@ impl<D: BlockDevices> BlockNode<D> {
         }
     }
 
-    /// Ends the reservation of a volume's device, from which nothing is in use here.
-    async fn release(&self, host: &Host, device: PathBuf) -> Result<()> {
-        let devices = Arc::clone(&self.0);
-        let host = host.clone();
-        blocking(move || {
-            fencing::release(&*devices, &host, &device);
-            Ok(())
-        })
-        .await
-    }
-
     /// Makes the volume's record say what it said before, or removes it.
     async fn restore_record(&self, volume_id: &VolumeId, before: Option<Attachment>) -> Result<()> {
         let Some(attachments) = self.attachments() else { return Ok(()) };
@@ -185,8 +174,6 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         let copies = self.mount_copies(stored.as_ref(), device.as_deref());
         let unknown_volume =
             Attachment { host: request.host().clone(), ..Attachment::new(request.volume_id.clone()) };
-        let released = device.clone();
-        let host = request.host().clone();
         let (unmounted, in_use) = blocking(move || {
             let host = request.host();
             let evidence = evidence(host, device.as_deref())?;
@@ -206,9 +193,6 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         .await?;
         if let Some(error) = unknown {
             return Err(error);
-        }
-        if let Some(device) = released {
-            self.release(&host, device).await?;
         }
         if let (Some(stored), Some(device), Some(attachments)) = (&stored, in_use, self.attachments()) {
             let attachment = stored.attachment.clone();

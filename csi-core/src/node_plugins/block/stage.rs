@@ -29,7 +29,7 @@ impl StagedContent {
     ) -> Result<Self> {
         let volume = Attachment::from(request);
         let capability = &request.volume_capability;
-        let reservation = Reservation::for_stage(&*node.0, &volume)?;
+        let reservation = Reservation::for_stage(&*node.0, &volume).await?;
         if capability.is_mount() {
             let plan = node.0.plan(&volume, capability).await?;
             let encryption = Encryption::of(&*node.0, &volume)?;
@@ -166,7 +166,6 @@ impl<'a, D: BlockDevices> StageCall<'a, D> {
     async fn detach(&self, device: PathBuf) -> Result<()> {
         let host = self.volume.host().clone();
         let staging = self.staging.clone();
-        let path = device.clone();
         blocking(move || match host.block().unstage(&staging, Some(&device), MountCopies::Kept) {
             // What is staged there belongs to another volume, and stays.
             Err(error) if matches!(error.kind(), ErrorKind::WrongDevice | ErrorKind::NotOwned) => {
@@ -178,7 +177,6 @@ impl<'a, D: BlockDevices> StageCall<'a, D> {
             unstaged => Ok(unstaged.map(drop)?),
         })
         .await?;
-        self.node.release(self.volume.host(), path).await?;
         self.node.0.detach(&self.volume).await
     }
 }

@@ -7,7 +7,7 @@
 //! | expand | `device_size`, `expand` | `device_size`, `expand` |
 //! | stats | `usage` | `usage` |
 //! | unpublish | `unpublish` | `unpublish` |
-//! | unstage | `unstage`: unmount, and the device is free; `release` | `release` |
+//! | unstage | `unstage`: unmount, and the device is free | |
 //!
 //! With the feature `luks`, a device can be encrypted (`StagePlan::encrypted`). Stage opens it, after
 //! encrypting it if it is blank, and unstage closes it. What these pages say about the device then holds
@@ -67,7 +67,7 @@ pub use plan::{StageCheck, StagePlan};
 pub(crate) use publish::{publish, unpublish};
 pub(crate) use raw::publish_device;
 #[cfg(feature = "remote")]
-pub(crate) use reserve::{release, reserve, write_right};
+pub(crate) use reserve::{reserve, write_right};
 pub(crate) use stage::stage;
 pub use stage::{FilesystemOrigin, Staged};
 pub(crate) use trim::trim;

@@ -13,7 +13,7 @@ use crate::filesystem::kind::Filesystem;
 use crate::filesystem::uuid::FilesystemUuid;
 use crate::mounting::options::MountOptions;
 #[cfg(feature = "remote")]
-use crate::reservation::{Fencing, ReservationKey};
+use crate::reservation::Reservation;
 
 /// When an ext4 is checked and repaired (`e2fsck -p`) before it is mounted. XFS and btrfs repair
 /// themselves.
@@ -54,7 +54,7 @@ pub struct StagePlan {
     #[cfg(feature = "luks")]
     pub(crate) encryption: Option<Encryption>,
     #[cfg(feature = "remote")]
-    pub(crate) reservation: Option<(ReservationKey, Fencing)>,
+    pub(crate) reservation: Option<Reservation>,
 }
 
 impl StagePlan {
@@ -239,21 +239,20 @@ impl StagePlan {
     /// Reserves the device for this node before anything is written to it: see [`reservation`](crate::reservation). A
     /// read-only stage reserves nothing.
     ///
-    /// A stage that finds the filesystem mounted checks the reservation. If it was taken away, the filesystem is shut
-    /// down, and the stage fails with [`Reserved`](crate::ErrorKind::Reserved). Call
-    /// [`release`](crate::BlockVolumes::release) after the unstage.
+    /// A stage that finds the filesystem mounted checks the reservation. If another node has it, the filesystem is shut
+    /// down, and the stage fails with [`Reserved`](crate::ErrorKind::Reserved). The reservation stays after the unstage.
     ///
     /// ```
     /// use csi_mount::Filesystem;
     /// use csi_mount::flow::block::StagePlan;
-    /// use csi_mount::reservation::{Fencing, ReservationKey};
+    /// use csi_mount::reservation::{Fencing, Reservation, ReservationKey};
     ///
     /// let key = ReservationKey::new("3f2504e0-4f89-41d3-9a0c-0305e82c3301", 7);
-    /// let plan = StagePlan::new(Filesystem::Xfs).reserve(key, Fencing::Required);
+    /// let plan = StagePlan::new(Filesystem::Xfs).reserve(Reservation::new(key, Fencing::Required));
     /// ```
     #[cfg(feature = "remote")]
-    pub fn reserve(mut self, key: ReservationKey, fencing: Fencing) -> Self {
-        self.reservation = Some((key, fencing));
+    pub fn reserve(mut self, reservation: Reservation) -> Self {
+        self.reservation = Some(reservation);
         self
     }
 

@@ -12,29 +12,32 @@ use crate::device::block_device::BlockDevice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounting::unmount::UNMOUNT_TIME_LIMIT;
 use crate::place::target::Target;
-use crate::reservation::{self, Fencing, ReservationKey, WriteRight};
+use crate::reservation::{self, Fencing, NotHeld, Reservation, ReservationKey, WriteRight};
 use crate::sys::child::ChildCall;
 use crate::sys::ioctl::Unwritten;
 
 /// Reserves the device of a plan that asks for it, or checks that what is mounted is reserved still.
 pub(super) fn for_stage(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<()> {
-    let Some((key, fencing)) = plan.reservation.filter(|_| plan.writes()) else { return Ok(()) };
+    let Some(wanted) = plan.reservation.as_ref().filter(|_| plan.writes()) else { return Ok(()) };
     if !staging.is_mounted()? {
-        return require(fencing, device, || reservation::take(device, key));
+        return require(wanted, device, || reservation::take(device, wanted))
+            .map_err(|not_held| not_held.error);
     }
     if !is_on(device, staging)? {
         let reason = format!("what is mounted there is not on {}", device.path().display());
         return Err(Error::new(ErrorKind::AlreadyMounted, STAGE, reason).at(staging.path()));
     }
-    require(fencing, device, || reservation::verify(device, key)).map_err(|error| {
-        if error.kind() != ErrorKind::Reserved {
-            return error;
-        }
-        match shut_down(staging) {
-            Ok(()) => error.add_reason("its filesystem is shut down"),
-            Err(left) => error.add_reason(format!("its filesystem could not be shut down: {left}")),
-        }
-    })
+    require(wanted, device, || reservation::verify(device, wanted)).map_err(
+        |NotHeld { error, is_taken_over }| {
+            if !is_taken_over {
+                return error;
+            }
+            match shut_down(staging) {
+                Ok(()) => error.add_reason("its filesystem is shut down"),
+                Err(left) => error.add_reason(format!("its filesystem could not be shut down: {left}")),
+            }
+        },
+    )
 }
 
 /// Whether what is mounted there is on this device, or inside it. Anything else is another volume's: this device has no
@@ -48,12 +51,19 @@ fn is_on(device: &BlockDevice, staging: &Target) -> Result<bool> {
     Ok(mapping.is_some_and(|mapping| mapping.beneath() == Some(device.number())))
 }
 
-fn require(fencing: Fencing, device: &BlockDevice, reserve: impl Fn() -> Result<()>) -> Result<()> {
+fn require(
+    wanted: &Reservation,
+    device: &BlockDevice,
+    reserve: impl Fn() -> Result<(), NotHeld>,
+) -> Result<(), NotHeld> {
+    let fencing = wanted.fencing();
     if fencing == Fencing::Off {
         return Ok(());
     }
     match reserve() {
-        Err(error) if error.kind() == ErrorKind::Unsupported && fencing == Fencing::IfSupported => {
+        Err(NotHeld { error, .. })
+            if error.kind() == ErrorKind::Unsupported && fencing == Fencing::IfSupported =>
+        {
             let device = device.path().display();
             tracing::info!(%device, "used without a reservation, so a node that is cut off can still write: {error}");
             Ok(())
@@ -75,14 +85,9 @@ fn shut_down(staging: &Target) -> Result<()> {
 }
 
 /// See [`BlockVolumes::reserve`](crate::BlockVolumes::reserve).
-pub(crate) fn reserve(device: &Path, key: ReservationKey, fencing: Fencing) -> Result<()> {
+pub(crate) fn reserve(device: &Path, wanted: &Reservation) -> Result<()> {
     let device = BlockDevice::open(device)?;
-    require(fencing, &device, || reservation::take(&device, key))
-}
-
-/// See [`BlockVolumes::release`](crate::BlockVolumes::release).
-pub(crate) fn release(device: &Path) -> Result<()> {
-    reservation::release(&BlockDevice::open(device)?)
+    require(wanted, &device, || reservation::take(&device, wanted)).map_err(|not_held| not_held.error)
 }
 
 /// See [`BlockVolumes::write_right`](crate::BlockVolumes::write_right).

@@ -133,6 +133,11 @@ impl NvmeHost {
         Ok(Self { nqn: valid_nqn(nqn)?, id: parts.join("-") })
     }
 
+    /// The host's NQN, by which a target allows it.
+    pub fn nqn(&self) -> &str {
+        &self.nqn
+    }
+
     /// The host of `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, which `nvme-cli` and the node's own
     /// connections use.
     ///

@@ -17,7 +17,7 @@ use crate::mounting::unmount::Unmounted;
 use crate::place::owned_path::OwnedPath;
 use crate::place::target::Removed;
 #[cfg(feature = "remote")]
-use crate::reservation::{Fencing, ReservationKey, WriteRight};
+use crate::reservation::{Fencing, Reservation, ReservationKey, WriteRight};
 use crate::sys::attributes::MountAttributes;
 use crate::sys::ids::DeviceNumber;
 
@@ -27,7 +27,9 @@ impl State {
         const STAGE: &str = "stage";
         let tool = format!("mkfs.{}", plan.filesystem);
         #[cfg(feature = "remote")]
-        if matches!(plan.reservation, Some((_, Fencing::Required))) && plan.writes() {
+        if plan.reservation.as_ref().is_some_and(|wanted| wanted.fencing() == Fencing::Required)
+            && plan.writes()
+        {
             return fail(ErrorKind::Unsupported, STAGE, device, "it has no reservations");
         }
         match self.disks[node.disk].content.clone() {
@@ -104,16 +106,11 @@ pub(crate) fn trim(simulated: &SimulatedNode, path: &Path, _bytes: Range<u64>) -
 
 /// A simulated disk has no reservations.
 #[cfg(feature = "remote")]
-pub(crate) fn reserve(_: &SimulatedNode, device: &Path, _: ReservationKey, fencing: Fencing) -> Result<()> {
-    match fencing {
+pub(crate) fn reserve(_: &SimulatedNode, device: &Path, wanted: &Reservation) -> Result<()> {
+    match wanted.fencing() {
         Fencing::Required => fail(ErrorKind::Unsupported, "reserve", device, "it has no reservations"),
         _ => Ok(()),
     }
-}
-
-#[cfg(feature = "remote")]
-pub(crate) fn release(_: &SimulatedNode, _: &Path) -> Result<()> {
-    Ok(())
 }
 
 #[cfg(feature = "remote")]

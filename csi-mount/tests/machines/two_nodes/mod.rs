@@ -144,6 +144,13 @@ impl IscsiDisk {
         shared
     }
 
+    /// Gives a node a new session.
+    pub(crate) fn log_in_again(&self, node: usize) {
+        let place = ["-m", "node", "-T", &self.lio.iqn, "-p", &portal(node), "-I", INITIATORS[node]];
+        iscsiadm(&[&place[..], &["--logout"]].concat());
+        iscsiadm(&[&place[..], &["--login"]].concat());
+    }
+
     fn serve(&self) {
         fs::create_dir(&self.disk).unwrap();
         let control = format!("fd_dev_name={},fd_dev_size={}", self.backing.path.display(), SIZE << 20);
@@ -164,7 +171,7 @@ impl SharedDisk for IscsiDisk {
                     fs::read_to_string(place.join("initiatorname")).is_ok_and(|found| found.trim() == own)
                 };
                 let session = sessions.map(|entry| entry.path()).find(is_own)?;
-                disk_below(&session.join("device"))
+                disk_below(&session.join("device")).filter(|disk| disk.exists())
             })
         })
     }
