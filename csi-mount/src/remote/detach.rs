@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use nix::libc;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -22,6 +23,8 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 impl RemoteDisks {
     /// Takes away what was attached under this name: flushes the disk, deletes its paths (iSCSI), and
     /// disconnects the target if nothing else on this node needs it. Nothing attached is a success.
+    ///
+    /// A disk that another node has taken over, or that the target has taken from this node, is detached in the same way.
     ///
     /// A controller or session is disconnected only if an attachment of this directory connected it, no other
     /// one of the same target is recorded, and no disk of it is mounted, published raw, held or open. A disk
@@ -62,7 +65,10 @@ impl RemoteDisks {
             self.note(name, &record)?;
         }
         if is_last {
-            record.attached(&self.sys).remove_paths(not_flushed.as_ref())?;
+            // What the storage refuses because another node has the volume is lost.
+            let has_conflict = |error: &&Error| error.raw_os_error() == Some(libc::EBADE);
+            let not_flushed = not_flushed.as_ref().filter(|error| !has_conflict(error));
+            record.attached(&self.sys).remove_paths(not_flushed)?;
         }
         let before = || {
             let reason = format!("an earlier detach: {}", record.not_flushed.as_ref()?);

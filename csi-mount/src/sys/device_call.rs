@@ -34,7 +34,7 @@ pub(crate) enum DeviceCall<'a> {
     /// if the page is this one.
     ScsiPage(BorrowedFd<'a>, &'a [u8]),
     /// Whether a unit of SCSI takes commands to its medium now, asked through `/dev/bsg`. The answer's `setting` is
-    /// 1 if it does.
+    /// a [`Readiness`](super::scsi_command::Readiness).
     ScsiReady(BorrowedFd<'a>),
     /// What a device has registered and reserved: the answer's `words`.
     Registrations(BorrowedFd<'a>, Protocol),
@@ -99,7 +99,10 @@ impl DeviceCall<'_> {
             }
             Self::NvmeName(fd, namespace, name) => answer(nvme_command::has(fd, namespace, name), yes_or_no),
             Self::ScsiPage(fd, page) => answer(scsi_command::has_page(fd, page), yes_or_no),
-            Self::ScsiReady(fd) => answer(scsi_command::is_ready(fd), yes_or_no),
+            Self::ScsiReady(fd) => answer(scsi_command::readiness(fd), |readiness| ChildReply {
+                setting: readiness as u64,
+                ..ChildReply::default()
+            }),
             Self::Registrations(fd, protocol) => answer(reservation::read(fd, protocol), |found| {
                 ChildReply { words: found.to_words(), ..ChildReply::default() }
             }),

@@ -31,6 +31,6 @@ pub(crate) mod project_quota;
 #[cfg(feature = "remote")]
 pub(crate) mod reservation;
 #[cfg(feature = "remote")]
-mod scsi_command;
+pub(crate) mod scsi_command;
 pub(crate) mod super_options;
 pub(crate) mod user_namespace;

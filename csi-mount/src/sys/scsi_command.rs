@@ -16,6 +16,8 @@ const CHECK_CONDITION: u32 = 2;
 const NOT_READY: u8 = 2;
 const ILLEGAL_REQUEST: u8 = 5;
 const UNIT_ATTENTION: u8 = 6;
+/// The additional code LOGICAL UNIT NOT SUPPORTED.
+const NO_SUCH_UNIT: u8 = 0x25;
 /// How often a unit can report that something has changed before it carries a command out.
 const ATTENTIONS: usize = 8;
 const TIMEOUT_MS: u32 = 10_000;
@@ -73,18 +75,31 @@ pub(crate) fn has_page(unit: BorrowedFd<'_>, known: &[u8]) -> Result<bool, Errno
     }
 }
 
-/// Whether the unit takes commands to its medium. One with asymmetric access (ALUA) does not on a path in standby.
-pub(crate) fn is_ready(unit: BorrowedFd<'_>) -> Result<bool, Errno> {
+/// Whether a unit takes commands to its medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// One with asymmetric access (ALUA) does not on a path in standby.
+    NotReady,
+    Ready,
+    /// The target has no such unit, or not for this node.
+    Gone,
+}
+
+/// Asks the unit for it.
+pub(crate) fn readiness(unit: BorrowedFd<'_>) -> Result<Readiness, Errno> {
     for _ in 0..ATTENTIONS {
         let mut sense = [0_u8; 64];
         let exchange = send(unit, &[TEST_UNIT_READY, 0, 0, 0, 0, 0], &mut [], &mut sense)?;
         match (exchange.device_status, sense_key(&sense)) {
-            (CHECK_CONDITION, Some(NOT_READY)) => return Ok(false),
+            (CHECK_CONDITION, Some(NOT_READY)) => return Ok(Readiness::NotReady),
             (CHECK_CONDITION, Some(UNIT_ATTENTION)) => {}
-            _ => return Ok(true),
+            (CHECK_CONDITION, Some(ILLEGAL_REQUEST)) if additional_code(&sense) == Some(NO_SUCH_UNIT) => {
+                return Ok(Readiness::Gone);
+            }
+            _ => return Ok(Readiness::Ready),
         }
     }
-    Ok(true)
+    Ok(Readiness::Ready)
 }
 
 /// Reads what the unit has registered or reserved: its keys (action 0), or its reservation (1). `EOPNOTSUPP` if it has
@@ -113,6 +128,15 @@ fn sense_key(sense: &[u8]) -> Option<u8> {
         _ => return None,
     };
     Some(byte & 0xf)
+}
+
+/// What the condition is in detail (ASC).
+fn additional_code(sense: &[u8]) -> Option<u8> {
+    match sense.first()? & 0x7f {
+        0x70 | 0x71 => sense.get(12).copied(),
+        0x72 | 0x73 => sense.get(2).copied(),
+        _ => None,
+    }
 }
 
 /// Sends a command that returns data, or none. Fails if the unit is not reached.
@@ -149,7 +173,7 @@ mod tests {
         assert_eq!(has_page(file.as_fd(), &[0]), Err(Errno::EINVAL));
         assert_eq!(has_page(file.as_fd(), &[0; MAX + 1]), Err(Errno::EMSGSIZE));
         assert!(has_page(file.as_fd(), &[0, 0x83, 0, 0]).is_err(), "it is no unit");
-        assert!(is_ready(file.as_fd()).is_err());
+        assert!(readiness(file.as_fd()).is_err());
     }
 
     #[test]
@@ -159,6 +183,10 @@ mod tests {
         assert_eq!(sense_key(&[0x72, UNIT_ATTENTION, 0x2a, 6]), Some(UNIT_ATTENTION));
         for none in [&[0; 8][..], &[], &[0x70, 0], &[0x72]] {
             assert_eq!(sense_key(none), None);
+            assert_eq!(additional_code(none), None);
         }
+        let fixed = [0x70, 0, ILLEGAL_REQUEST, 0, 0, 0, 0, 10, 0, 0, 0, 0, NO_SUCH_UNIT, 0];
+        assert_eq!(additional_code(&fixed), Some(NO_SUCH_UNIT));
+        assert_eq!(additional_code(&[0x72, ILLEGAL_REQUEST, NO_SUCH_UNIT, 0]), Some(NO_SUCH_UNIT));
     }
 }

@@ -764,6 +764,57 @@ fn a_target_that_can_not_store_registrations_has_none() {
     assert_reserved(&a, number(1));
 }
 
+#[test]
+fn foreign_keys_are_left_alone_over_iscsi() {
+    foreign_keys_are_left_alone(&IscsiDisk::new());
+}
+
+#[test]
+fn foreign_keys_are_left_alone_over_nvme() {
+    foreign_keys_are_left_alone(&NvmeDisk::new());
+}
+
+#[test]
+fn an_operator_sees_and_removes_it_over_iscsi() {
+    an_operator_sees_and_removes_it(
+        &IscsiDisk::new(),
+        &["sg_persist", "--in", "--read-full-status"],
+        1,
+        [
+            &["sg_persist", "--out", "--register-ignore", "--param-sark=1"],
+            &["sg_persist", "--out", "--clear", "--param-rk=1"],
+        ],
+    );
+}
+
+#[test]
+fn an_operator_sees_and_removes_it_over_nvme() {
+    an_operator_sees_and_removes_it(
+        &NvmeDisk::new(),
+        &["nvme", "resv-report", "--eds"],
+        0,
+        [&["nvme", "resv-register", "--nrkey=1"], &["nvme", "resv-release", "--crkey=1", "--rrela=1"]],
+    );
+}
+
+#[test]
+fn a_killed_takeover_converges_over_iscsi() {
+    run_killed();
+    a_killed_takeover_converges(
+        &IscsiDisk::new(),
+        "remote_reservations::a_killed_takeover_converges_over_iscsi",
+    );
+}
+
+#[test]
+fn a_killed_takeover_converges_over_nvme() {
+    run_killed();
+    a_killed_takeover_converges(
+        &NvmeDisk::new(),
+        "remote_reservations::a_killed_takeover_converges_over_nvme",
+    );
+}
+
 /// A target without reservations, and a device that has none.
 #[test]
 fn a_device_without_reservations_is_used_only_if_that_is_allowed() {

@@ -9,6 +9,7 @@ use super::unit::{NODES, Unit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::remote::ask::{ask, checked, write};
 use crate::sys::device_call::DeviceCall;
+use crate::sys::scsi_command::Readiness;
 
 const CONFIRM: &str = "ask a disk for its names with";
 const RESCAN: &str = "re-read the identity of a disk through";
@@ -56,18 +57,33 @@ fn confirm_one(unit: &Unit, page: &str) -> Result<()> {
 ///
 /// [`Unresponsive`](crate::ErrorKind::Unresponsive) or [`Io`](crate::ErrorKind::Io) if the path does not answer.
 pub(super) fn rescan(unit: &Unit) -> Result<bool> {
-    if !is_ready(unit)? {
+    if is(unit, Readiness::NotReady)? {
         return Ok(false);
     }
     write(RESCAN, &unit.place.join("rescan"), b"1", LIMIT)?;
     Ok(true)
 }
 
+/// Whether the target has taken the unit from this node, on each path that works: its access list changed, or the unit was
+/// deleted.
+///
+/// # Errors
+///
+/// Those of [`rescan`].
+pub(super) fn is_taken_away(view: &View) -> Result<bool> {
+    for (_, unit) in view.paths().filter(|(nexus, unit)| nexus.is_live && unit.is_running()) {
+        if !is(unit, Readiness::Gone)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Without a node for commands the path counts as ready.
-fn is_ready(unit: &Unit) -> Result<bool> {
+fn is(unit: &Unit, readiness: Readiness) -> Result<bool> {
     let node = unit.node();
-    let Ok(file) = File::open(&node) else { return Ok(true) };
+    let Ok(file) = File::open(&node) else { return Ok(readiness == Readiness::Ready) };
     let answer = ask(READY, &node, DeviceCall::ScsiReady(file.as_fd()), LIMIT)?;
     checked(READY, &node, &answer)?;
-    Ok(answer.setting == 1)
+    Ok(answer.setting == readiness as u64)
 }

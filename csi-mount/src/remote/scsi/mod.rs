@@ -98,7 +98,9 @@ impl<U: LogicalUnit> Transport for U {
 
     fn remove_paths(&self, not_flushed: Option<&Error>) -> Result<()> {
         let view = View::read(self)?;
-        if let Some(error) = not_flushed.filter(|_| !view.are_paths_dead()) {
+        if let Some(error) = not_flushed.filter(|_| !view.are_paths_dead())
+            && !commands::is_taken_away(&view)?
+        {
             return Err(not_written(&self.target_name(), error));
         }
         view.paths().try_for_each(|(_, path)| unit::delete(path))
