@@ -4,7 +4,6 @@ mod apt;
 mod artifacts;
 mod bench;
 mod ci;
-mod codegen;
 mod container;
 mod coverage;
 mod elf;
@@ -13,8 +12,6 @@ mod image;
 mod kernels;
 mod needs;
 mod package;
-mod public_api;
-mod rust_source;
 mod sanity;
 mod step;
 mod systems;
@@ -23,7 +20,6 @@ mod templates;
 mod test;
 mod test_programs;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -59,9 +55,9 @@ Usage: cargo xtask <command>
   test --systems NAME run tests with other people's programs and servers, which no other command runs; without
                       a name it lists the names. As root on this machine's kernel; a missing program is
                       installed (openssh-server among them, whose service Debian starts)
-  ci                  the first ring of checks, as before each merge: missing packages, format, generated code,
-                      clippy, docs, all tests, csi-sanity on hostpath (if there is a Go toolchain), some tests on
-                      the newest kernel. All of them run; the last lines name what failed, and how it is repeated
+  ci                  the first ring of checks, as before each merge: missing packages, format, clippy, docs, all
+                      tests, csi-sanity on hostpath (if there is a Go toolchain), some tests on the newest
+                      kernel. All of them run; the last lines name what failed, and how it is repeated
   ci --all            both rings: also each feature alone, the archives of the published crates, a static
                       build, containers, templates, Helm, csi-sanity on every example, instruction counts,
                       more kills and power cuts, and the oldest and the newest kernel
@@ -119,13 +115,10 @@ fn print_coverage(root: &Path) -> Result<(), Failure> {
     }
 }
 
-fn write_public_api(root: &Path) -> Result<(), Failure> {
-    for folder in public_api::CRATES {
-        let document = public_api::document(root, folder);
-        fs::create_dir_all(document.parent().unwrap_or(root))?;
-        fs::write(document, public_api::list(root, folder)?.join("\n") + "\n")?;
-    }
-    Ok(())
+/// Runs a command of the package that reads and writes source.
+fn source(root: &Path, command: &[&str]) -> Result<(), Failure> {
+    let cargo = ["run", "--package", "xtask-source", "--"];
+    Step::cargo(command.join(" "), cargo.iter().chain(command).copied()).run(root)
 }
 
 /// For root, who should run everything, it is a failure if it was not run.
@@ -160,8 +153,7 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(PathBuf::from).unwrap_or_default();
     let result = match args.as_slice() {
-        ["codegen"] => codegen::run(&root, codegen::Mode::Write),
-        ["codegen", "--check"] => codegen::run(&root, codegen::Mode::Check),
+        command @ (["codegen"] | ["codegen", "--check"] | ["public-api"]) => source(&root, command),
         ["test"] => test::run(&root, Install::Missing, Unsteady::IsNamed),
         ["test", "--no-install"] => test::run(&root, Install::Nothing, Unsteady::IsNamed),
         ["test", "--strict"] => test::run(&root, Install::Missing, Unsteady::Fails),
@@ -198,7 +190,6 @@ fn main() -> ExitCode {
         ["bench", options @ ..] => bench::run(&root, options),
         ["abuse", options @ ..] => abuse(&root, options),
         ["coverage"] => print_coverage(&root),
-        ["public-api"] => write_public_api(&root),
         ["features"] => ci::features(&root),
         ["package"] => print_left_out(package::run(&root, package::Depth::Test)),
         ["package", "--check"] => print_left_out(package::run(&root, package::Depth::Check)),

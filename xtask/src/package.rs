@@ -7,22 +7,33 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::public_api;
 use crate::step::{self, Step, timed};
 use crate::{Failure, target};
 
-/// The folders of the published crates.
-const FOLDERS: [&str; 10] = {
-    let [a, b, c, d, e, f, g, h] = public_api::CRATES;
-    [a, b, c, d, e, f, g, h, "kubernetes/csi-flexvolume", "csi-core/uds-authority"]
-};
+/// The folders of the published crates. The last part of each is the crate's name.
+const FOLDERS: [&str; 10] = [
+    "csi-proto",
+    "csi-core",
+    "csi-core/uds-authority",
+    "csi-mount",
+    "tools/csi-cli",
+    "tools/csi-conformance",
+    "kubernetes/csi-controllers",
+    "kubernetes/csi-deploy",
+    "kubernetes/csi-flexvolume",
+    "kubernetes/csi-kube",
+];
 
 /// The version of all packages of the workspace, this one too.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+fn name(folder: &str) -> &str {
+    folder.rsplit('/').next().unwrap_or(folder)
+}
+
 /// The names of the published crates.
 fn names() -> [&'static str; 10] {
-    FOLDERS.map(public_api::name)
+    FOLDERS.map(name)
 }
 
 /// What is done with the unpacked archives.
@@ -72,7 +83,7 @@ pub(crate) fn run(root: &Path, depth: Depth) -> Result<Vec<String>, Failure> {
     let mut newer = Vec::new();
     for folder in FOLDERS {
         let list = if has_own_rust_version(root, folder) { &mut newer } else { &mut of_workspace };
-        list.push(public_api::name(folder));
+        list.push(name(folder));
     }
     oldest_dependencies(&folder, &unpacked, &workspace(&of_workspace))?;
     oldest_rust(root, &unpacked, &target, &newer)

@@ -12,36 +12,20 @@ use prost::Message;
 use prost_reflect::DescriptorPool;
 use protox::Compiler;
 
-use crate::Failure;
+use crate::Result;
 
 const PROTO_DIR: &str = "csi-proto/proto";
 const PROTO_FILES: [&str; 2] = ["csi.proto", "pluginregistration.proto"];
 const OUT_DIR: &str = "csi-proto/src/generated";
 
-/// Whether a run writes the generated files or only compares them with a fresh run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Write,
-    Check,
-}
-
 /// The generated files: name to contents. All are generated in memory first, so a failed run changes nothing.
 type Files = BTreeMap<String, Vec<u8>>;
 
-pub(crate) fn run(root: &Path, mode: Mode) -> Result<(), Failure> {
-    let fresh = generate(root)?;
-    let out = root.join(OUT_DIR);
-    match mode {
-        Mode::Write => write(&out, &fresh),
-        Mode::Check => check(&out, &fresh),
-    }
-}
-
-fn generate(root: &Path) -> Result<Files, Failure> {
+fn generate(root: &Path) -> Result<Files> {
     let mut compiler = Compiler::new([root.join(PROTO_DIR)])?;
     compiler.include_imports(true).include_source_info(true);
     for file in PROTO_FILES {
-        compiler.open_file(file).map_err(|e| Failure::new(format!("{PROTO_DIR}/{file}: {e:?}")))?;
+        compiler.open_file(file).map_err(|e| format!("{PROTO_DIR}/{file}: {e:?}"))?;
     }
     let with_comments =
         prost_types::FileDescriptorSet::decode(compiler.encode_file_descriptor_set().as_slice())?;
@@ -56,7 +40,7 @@ fn generate(root: &Path) -> Result<Files, Failure> {
     Ok(files)
 }
 
-fn rust_from_descriptors(fds: prost_types::FileDescriptorSet, redacted: &[String]) -> Result<Files, Failure> {
+fn rust_from_descriptors(fds: prost_types::FileDescriptorSet, redacted: &[String]) -> Result<Files> {
     let scratch = tempfile::tempdir()?;
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names();
@@ -81,7 +65,10 @@ fn rust_from_descriptors(fds: prost_types::FileDescriptorSet, redacted: &[String
     Ok(files)
 }
 
-fn write(out: &Path, fresh: &Files) -> Result<(), Failure> {
+/// Writes the files that differ from a new run.
+pub(crate) fn write(root: &Path) -> Result<()> {
+    let fresh = generate(root)?;
+    let out = &root.join(OUT_DIR);
     fs::create_dir_all(out)?;
     for name in checked_in(out)? {
         if !fresh.contains_key(&name) {
@@ -89,7 +76,7 @@ fn write(out: &Path, fresh: &Files) -> Result<(), Failure> {
             println!("removed {OUT_DIR}/{name}");
         }
     }
-    for (name, contents) in fresh {
+    for (name, contents) in &fresh {
         let path = out.join(name);
         // An unchanged file is not written, so that cargo does not rebuild.
         if fs::read(&path).ok().as_ref() != Some(contents) {
@@ -100,9 +87,12 @@ fn write(out: &Path, fresh: &Files) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check(out: &Path, fresh: &Files) -> Result<(), Failure> {
+/// Fails with a list of the files that differ from a new run.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let fresh = generate(root)?;
+    let out = &root.join(OUT_DIR);
     let mut wrong = Vec::new();
-    for (name, contents) in fresh {
+    for (name, contents) in &fresh {
         match fs::read(out.join(name)) {
             Ok(old) if old == *contents => {}
             Ok(_) => wrong.push(format!("{OUT_DIR}/{name} differs from a new run")),
@@ -121,15 +111,15 @@ fn check(out: &Path, fresh: &Files) -> Result<(), Failure> {
         return Ok(());
     }
     wrong.push("run `cargo xtask codegen` and commit the changes".into());
-    Err(Failure::new(wrong.join("\n")))
+    Err(wrong.join("\n").into())
 }
 
-fn checked_in(out: &Path) -> Result<Vec<String>, Failure> {
+fn checked_in(out: &Path) -> Result<Vec<String>> {
     match fs::read_dir(out) {
         Ok(entries) => Ok(entries
             .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
             .collect::<io::Result<_>>()?),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(e) => Err(Failure::new(format!("{}: {e}", out.display()))),
+        Err(e) => Err(format!("{}: {e}", out.display()).into()),
     }
 }

@@ -16,8 +16,8 @@ mod macros;
 mod signature;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate_source::{Crate, Target};
 use signature::{Marks, fields_text, function, text};
@@ -45,6 +45,16 @@ pub(crate) fn name(folder: &str) -> &str {
 /// The file that has the list of a crate.
 pub(crate) fn document(root: &Path, folder: &str) -> PathBuf {
     root.join("docs/public-api").join(name(folder)).with_extension("txt")
+}
+
+/// Writes the list of each published library.
+pub(crate) fn write(root: &Path) -> crate::Result<()> {
+    for folder in CRATES {
+        let document = document(root, folder);
+        fs::create_dir_all(document.parent().unwrap_or(root))?;
+        fs::write(document, list(root, folder)?.join("\n") + "\n")?;
+    }
+    Ok(())
 }
 
 /// The lines of a crate's list.

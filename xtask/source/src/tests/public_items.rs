@@ -3,9 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
-use crate::public_api;
+use crate::{public_api, root};
 
 /// Removed lines with `-`, added lines with `+`.
 fn difference(before: &[String], after: &[String]) -> Vec<String> {
@@ -20,13 +19,12 @@ fn difference(before: &[String], after: &[String]) -> Vec<String> {
 
 #[test]
 fn the_lists_show_the_public_items() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace");
     let mut changed = Vec::new();
     for name in public_api::CRATES {
-        let text = fs::read_to_string(public_api::document(root, name)).unwrap_or_default();
+        let text = fs::read_to_string(public_api::document(root(), name)).unwrap_or_default();
         let (before, after): (Vec<_>, _) = (
             text.lines().map(str::to_owned).collect(),
-            public_api::list(root, name).expect("a readable crate"),
+            public_api::list(root(), name).expect("a readable crate"),
         );
         assert!(after.len() > 1, "{name}: {after:#?}");
         changed.extend(difference(&before, &after));

@@ -1,15 +1,14 @@
 //! Folders are layers: each one imports only from folders that ARCHITECTURE.md lists above it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 
 use syn::visit::{self, Visit};
 use syn::{ItemMod, ItemUse};
 
 use crate::public_api::crate_source::{Crate, Target};
-use crate::rust_source;
-use crate::rust_source::{Names, imports, is_test};
-use crate::tree;
-use crate::tree::root;
+use crate::root;
+use crate::rust_source::{self, Names, imports, is_test};
 
 /// The paths that a file names, without tests, and the module of each.
 #[derive(Default)]
@@ -65,7 +64,7 @@ fn files(name: &str) -> BTreeMap<Names, BTreeSet<Names>> {
 
 /// The folders of a crate as ARCHITECTURE.md lists them, lowest first.
 fn layers(name: &str) -> Vec<String> {
-    let text = tree::read("ARCHITECTURE.md");
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("a readable text");
     let heading = format!("### {name}");
     let part = text.split_once(&format!("{heading}\n")).unwrap_or_else(|| panic!("no {heading:?}")).1;
     let rows =
