@@ -14,7 +14,7 @@ use csi_mount::{
     MountOptions, Result, Target, unmount,
 };
 
-use crate::devices::{Image, MIB, refused};
+use crate::devices::{Image, MIB, is_zero, refused};
 use crate::stepper::{End, Job, Programs, do_job};
 
 const DATA: &[u8] = b"somebody's data, which nobody may write over";
@@ -98,7 +98,7 @@ fn failed_after(made: &str, mebibytes: u64, kibibytes: u32) -> Image {
     let device = fs::OpenOptions::new().write(true).open(image.path()).unwrap();
     let content = fs::read(&file).unwrap();
     for (index, block) in content.chunks(4096).enumerate() {
-        if block.iter().any(|byte| *byte != 0) {
+        if !is_zero(block) {
             std::os::unix::fs::FileExt::write_all_at(&device, block, index as u64 * 4096).unwrap();
         }
     }

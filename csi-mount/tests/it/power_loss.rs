@@ -16,7 +16,7 @@ use csi_mount::{
     BlockDevice, DeviceAccess, Error, ErrorKind, LoopOptions, Luks, LuksKey, LuksPbkdf, Result, Target,
 };
 
-use crate::devices::{Image, MIB};
+use crate::devices::{Image, MIB, is_zero};
 use crate::stepper::{DiskEvent, Job, Programs, do_job, stride};
 
 const SECTOR: usize = 512;
@@ -65,7 +65,7 @@ impl Disk {
     fn write(&mut self, piece: &Piece) {
         let block = self.0.entry(piece.block).or_insert_with(|| vec![0; BLOCK]);
         block[piece.offset..piece.offset + piece.bytes.len()].copy_from_slice(&piece.bytes);
-        if block.iter().all(|byte| *byte == 0) {
+        if is_zero(block) {
             self.0.remove(&piece.block);
         }
     }

@@ -138,7 +138,8 @@ fn read(device: &BlockDevice, range: Range<u64>) -> Result<Vec<u8>> {
     let aligned = range.start - range.start % ALIGN..range.end.next_multiple_of(ALIGN).min(device.size()?);
     let start = (range.start - aligned.start) as usize;
     let found = Reader::new(device).and_then(|mut reader| reader.all([aligned])).map_err(failed)?;
-    let mut bytes = found.into_iter().flat_map(|(_, bytes)| bytes).skip(start).collect::<Vec<_>>();
+    let mut bytes = found.into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>().concat();
+    bytes.drain(..start.min(bytes.len()));
     let length = (range.end - range.start) as usize;
     if bytes.len() < length {
         let reason = format!("it ends before byte {}", range.end);

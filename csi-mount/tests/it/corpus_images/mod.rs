@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use csi_mount::LoopOptions;
 
-use crate::devices::{Image, MIB};
+use crate::devices::{Image, MIB, is_zero};
 
 /// An image as its tool wrote it.
 pub(crate) struct Base {
@@ -87,7 +87,7 @@ impl Change {
 fn write_sparse(image: &Image, bytes: &[u8]) {
     let device = fs::OpenOptions::new().write(true).open(image.path()).unwrap();
     for (index, block) in bytes.chunks(1 << 16).enumerate() {
-        if block.iter().any(|byte| *byte != 0) {
+        if !is_zero(block) {
             device.write_all_at(block, (index << 16) as u64).unwrap();
         }
     }
