@@ -76,11 +76,13 @@ pub(super) fn decide(found: &Registrations, wanted: &Reservation, here: &Here) -
     let is_current = |key: &ReservationKey| key.generation() == own.generation();
     let Some(registered) = here.own else {
         let unknown: Vec<_> = keys.iter().copied().filter(|key| !here.not_own.contains(key)).collect();
-        return match unknown.is_empty() {
-            false => Step::Find(unknown),
-            true if here.is_mounted && keys.iter().any(is_current) => Step::Refuse(Refusal::TakenOver),
-            true => Step::Register(own.none_of(&keys)),
-        };
+        if !unknown.is_empty() {
+            return Step::Find(unknown);
+        }
+        if here.is_mounted && keys.iter().any(is_current) {
+            return Step::Refuse(Refusal::TakenOver);
+        }
+        return Step::Register(own.none_of(&keys));
     };
     if !keys.contains(&registered) {
         return Step::Refuse(Refusal::TakenOver);

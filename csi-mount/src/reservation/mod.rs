@@ -158,11 +158,14 @@ fn hold(device: &BlockDevice, wanted: &Reservation, is_mounted: bool) -> Result<
                     here.not_own.push(key);
                 }
             }
-            Step::Register(key) => match register(Change::Register(key.number()))? {
-                true => here.own = Some(key),
-                // Another call has registered meanwhile.
-                false => here.not_own.clear(),
-            },
+            Step::Register(key) => {
+                if register(Change::Register(key.number()))? {
+                    here.own = Some(key);
+                } else {
+                    // Another call has registered meanwhile.
+                    here.not_own.clear();
+                }
+            }
             Step::Replace(own, next) => {
                 if register(Change::Replace(own.number(), next.number()))? {
                     here.own = Some(next);
