@@ -379,9 +379,10 @@ impl ControlGroup {
         let table = csi_mount::mounts().unwrap();
         let of_memory = table.iter().find_map(|entry| match entry.fs_type.as_str() {
             "cgroup" if entry.super_options.has_flag("memory") => Some((entry, "memory.limit_in_bytes")),
-            "cgroup2" if entry.mount_point.join("cgroup.subtree_control").exists() => {
-                let enabled = fs::read_to_string(entry.mount_point.join("cgroup.subtree_control")).ok()?;
-                enabled.contains("memory").then_some((entry, "memory.max"))
+            "cgroup2" => {
+                // As systemd does it. An emulated machine has no systemd.
+                fs::write(entry.mount_point.join("cgroup.subtree_control"), "+memory").ok()?;
+                Some((entry, "memory.max"))
             }
             _ => None,
         });
