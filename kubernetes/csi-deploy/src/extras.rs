@@ -18,19 +18,18 @@ pub(crate) fn namespace(plan: &Plan<'_>, files: &mut Files) {
     if name != SYSTEM {
         let comment =
             "The node's pods mount for other pods, which the Pod Security Standards call privileged.";
-        add_namespace(files, "namespace.yaml", comment, name, "privileged");
+        let object = json!({ "metadata": { "labels": pod_security("privileged"), "name": name } });
+        files.add("namespace.yaml", vec![comment.to_owned()], ("v1", "Namespace"), object);
     }
 }
 
-/// A namespace for pods of this level of the Pod Security Standards.
-pub(crate) fn add_namespace(files: &mut Files, file: &'static str, comment: &str, name: &str, level: &str) {
-    let labels = json!({
+/// The labels of a namespace for pods of this level of the Pod Security Standards.
+pub(crate) fn pod_security(level: &str) -> Value {
+    json!({
         "pod-security.kubernetes.io/audit": level,
         "pod-security.kubernetes.io/enforce": level,
         "pod-security.kubernetes.io/warn": level,
-    });
-    let object = json!({ "metadata": { "labels": labels, "name": name } });
-    files.add(file, vec![comment.to_owned()], ("v1", "Namespace"), object);
+    })
 }
 
 /// One pod is always allowed to go, so that a node can be drained; with one replica there is nothing to keep.

@@ -378,10 +378,11 @@ fn plain_name(driver: &str) -> String {
 }
 
 /// `FUSE_PODS` and `FUSE_PODS_NAMESPACE` of csi-kube.
-const FUSE_PODS: [(&str, &str, &[&str]); 4] = [
+const FUSE_PODS: [(&str, &str, &[&str]); 5] = [
     ("", "nodes", &["get"]),
     ("", "persistentvolumes", &["list"]),
     ("storage.k8s.io", "volumeattachments", &["list"]),
+    ("", "pods", &["list"]),
     ("events.k8s.io", "events", &["create", "patch"]),
 ];
 const FUSE_PODS_NAMESPACE: [(&str, &[&str]); 2] =

@@ -62,6 +62,18 @@ fn the_pods_have_no_privilege_and_nothing_of_the_host() {
     assert_eq!(container["resources"]["requests"]["memory"], "1Gi");
 }
 
+/// A release that is uninstalled ends no volume that is in use.
+#[test]
+fn helm_keeps_what_serves_volumes() {
+    let objects = objects(&options());
+    for kind in ["Namespace", "DaemonSet"] {
+        let annotations = &named(&objects, kind, NAME)["metadata"]["annotations"];
+        assert_eq!(*annotations, json!({ "helm.sh/resource-policy": "keep" }), "{kind}");
+    }
+    let is_kept = |object: &&Value| object["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep";
+    assert_eq!(objects.iter().filter(is_kept).count(), 2, "all else goes");
+}
+
 /// csi-mount looks for the volume `mounter`, and for the names of the pods' log directories.
 #[test]
 fn the_driver_finds_the_pods() {
@@ -180,7 +192,7 @@ fn a_controller_that_makes_pods_has_the_rights_for_that() {
         let found = verbs(rule.group, rule.resource);
         assert!(rule.verbs.iter().all(|verb| found.contains(&json!(verb))), "{rule}: {found:?}");
     }
-    assert_eq!(verbs("", "pods"), [] as [Value; 0], "{cluster}");
+    assert_eq!(verbs("", "pods"), ["list"], "no right to make pods elsewhere: {cluster}");
     for (kind, name) in
         [("Deployment", "flat-csi-example-org-controller"), ("DaemonSet", "flat-csi-example-org-node")]
     {

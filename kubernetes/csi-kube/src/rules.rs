@@ -122,6 +122,7 @@ pub const FUSE_PODS: &[Rule] = &[
     cluster("", "nodes", GET, "see which node a volume is attached to"),
     cluster("", "persistentvolumes", LIST, "find the volumes of the attachments"),
     cluster(STORAGE, "volumeattachments", LIST, "find pods of volumes that are not attached"),
+    cluster("", "pods", LIST, "find the pods that use a volume whose pod has ended"),
     cluster("events.k8s.io", "events", &["create", "patch"], "write why a pod has ended"),
 ];
 /// [`FusePods`](crate::FusePods), in the namespace of the pods, which is not the driver's: `--fuse-pods` of the manifests

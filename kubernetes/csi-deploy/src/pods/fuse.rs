@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::workload::{USER, pull_secrets};
 use super::{empty_dir, mount, restricted, unless_empty, variable};
-use crate::extras::add_namespace;
+use crate::extras::pod_security;
 use crate::files::Files;
 use crate::options::FusePods;
 use crate::part::TEMPORARY_DIR;
@@ -29,17 +29,24 @@ const LIKE_A_DAEMON_SET: &str = "cluster-autoscaler.kubernetes.io/daemonset-pod"
 /// The namespace, before the role in it.
 pub(crate) fn namespace(plan: &Plan<'_>, files: &mut Files) {
     if plan.options.fuse_pods.is_some() {
-        let comment =
-            "Whoever can make pods in this namespace can get the devices and credentials of volumes.";
-        add_namespace(files, FILE, comment, &plan.fuse_name(), "restricted");
+        let comment = "Whoever can make pods in this namespace can get the devices and credentials of volumes. Helm keeps \
+                       it: its pods serve volumes that are in use.";
+        let labels = pod_security("restricted");
+        let metadata = json!({ "annotations": kept_by_helm(), "labels": labels, "name": plan.fuse_name() });
+        files.add(FILE, vec![comment.to_owned()], ("v1", "Namespace"), json!({ "metadata": metadata }));
     }
+}
+
+/// `helm uninstall` leaves the object where it is, and says so. Another release of the same name takes it back.
+fn kept_by_helm() -> Value {
+    json!({ "helm.sh/resource-policy": "keep" })
 }
 
 pub(super) fn add(plan: &Plan<'_>, files: &mut Files) {
     let Some(kind) = plan.options.fuse_pods else { return };
     let name = plan.fuse_name();
     let labels = json!({ "app.kubernetes.io/component": "fuse", "app.kubernetes.io/name": plan.name });
-    let metadata = json!({ "labels": labels, "name": name, "namespace": name });
+    let mut metadata = json!({ "labels": labels, "name": name, "namespace": name });
     if kind == FusePods::PerVolume {
         let comment = "The controller makes a pod from it for each volume on each node, and adds the node.";
         let of_pod = json!({ "annotations": { LIKE_A_DAEMON_SET: "true" }, "labels": labels });
@@ -50,6 +57,7 @@ pub(super) fn add(plan: &Plan<'_>, files: &mut Files) {
     }
     let comment = "OnDelete: programs that can't continue a mount end with their pod, and the volumes of its node are \
                    lost until they are published again.";
+    metadata["annotations"] = kept_by_helm();
     let object = json!({
         "metadata": metadata,
         "spec": {

@@ -1,17 +1,20 @@
-//! Why a pod, or the container in it, has ended: an event of its volumes' claims.
+//! Why a pod, or the container in it, has ended: an event of its volumes' claims, and of the pods that use them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::{
-    ContainerStateTerminated, ObjectReference, PersistentVolumeClaim, Pod, PodStatus,
+    ContainerStateTerminated, ObjectReference, PersistentVolumeClaim, Pod, PodStatus, Volume,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt as _;
-use kube::api::ObjectMeta;
+use kube::api::{ListParams, ObjectMeta};
+use kube::{Api, Client, ResourceExt as _};
 
+use super::{NODE, annotation};
+use crate::error::Result;
 use crate::events::{Events, Severity};
+use crate::request::send;
 
 const REASON: &str = "FusePodEnded";
 /// How many of the last characters of a log an event has: a note has 1024 bytes, and is cut at its end.
@@ -22,6 +25,7 @@ const RECENT: SignedDuration = SignedDuration::from_hours(1);
 /// The ends that this controller has reported. Clones report each end once.
 #[derive(Clone)]
 pub(super) struct Ends {
+    client: Client,
     events: Events,
     /// By the UID of the pod.
     reported: Arc<Mutex<BTreeMap<String, End>>>,
@@ -35,31 +39,73 @@ struct End {
 }
 
 impl Ends {
-    pub(super) fn new(events: Events) -> Self {
-        Self { events, reported: Arc::default() }
+    pub(super) fn new(client: Client, events: Events) -> Self {
+        Self { client, events, reported: Arc::default() }
     }
 
     /// Reports what has ended among all pods of attached volumes, each with its volumes' claims.
-    pub(super) fn report<'a>(&self, pods: impl Iterator<Item = (&'a Pod, &'a [&'a ObjectReference])>) {
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found = BTreeMap::new();
-        for (pod, claims) in pods {
-            let Some(end) = end_of(pod) else { continue };
-            let uid = pod.uid().unwrap_or_default();
-            let is_new = reported.get(&uid) != Some(&end);
-            for claim in claims.iter().filter(|_| is_new) {
+    pub(super) async fn report<'a>(&self, pods: impl Iterator<Item = (&'a Pod, &'a [&'a ObjectReference])>) {
+        for (pod, claims, note) in self.news(pods) {
+            let node = annotation(pod, NODE).unwrap_or_default();
+            for claim in claims {
                 let metadata = ObjectMeta {
                     name: claim.name.clone(),
                     namespace: claim.namespace.clone(),
                     uid: claim.uid.clone(),
                     ..ObjectMeta::default()
                 };
-                let claim = PersistentVolumeClaim { metadata, ..PersistentVolumeClaim::default() };
-                self.events.publish(&claim, Severity::Warning, REASON, end.note.clone());
+                let object = PersistentVolumeClaim { metadata, ..PersistentVolumeClaim::default() };
+                self.events.publish(&object, Severity::Warning, REASON, note.clone());
+                match self.users(node, claim).await {
+                    Ok(users) => users
+                        .iter()
+                        .for_each(|user| self.events.publish(user, Severity::Warning, REASON, note.clone())),
+                    Err(error) => tracing::debug!("an event of the pods is lost: {error}"),
+                }
+            }
+        }
+    }
+
+    /// The ends that were not reported yet.
+    fn news<'a>(
+        &self,
+        pods: impl Iterator<Item = (&'a Pod, &'a [&'a ObjectReference])>,
+    ) -> Vec<(&'a Pod, &'a [&'a ObjectReference], String)> {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = BTreeMap::new();
+        let mut news = Vec::new();
+        for (pod, claims) in pods {
+            let Some(end) = end_of(pod) else { continue };
+            let uid = pod.uid().unwrap_or_default();
+            if reported.get(&uid) != Some(&end) {
+                news.push((pod, claims, end.note.clone()));
             }
             found.insert(uid, end);
         }
         *reported = found;
+        news
+    }
+
+    /// The pods of the node that use the claim.
+    async fn users(&self, node: &str, claim: &ObjectReference) -> Result<Vec<Pod>> {
+        let pods: Api<Pod> =
+            Api::namespaced(self.client.clone(), claim.namespace.as_deref().unwrap_or_default());
+        let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let mut found = send("list the pods of a claim", pods.list(&of_node)).await?.items;
+        found.retain(|pod| {
+            let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+            volumes.map(|volume| claim_of(pod, volume)).any(|name| name.is_some() && name == claim.name)
+        });
+        Ok(found)
+    }
+}
+
+/// The name of a volume's claim: one that exists, or the pod's own (a generic ephemeral volume).
+fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
+    match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(claim), _) => Some(claim.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{}-{}", pod.name_any(), volume.name)),
+        (None, None) => None,
     }
 }
 

@@ -106,7 +106,7 @@ impl FusePods {
     pub fn new(client: Client, driver: impl Into<String>, namespace: impl Into<String>) -> Self {
         let driver = driver.into();
         Self {
-            ends: Ends::new(Events::new(client.clone(), driver.clone(), "fuse-pods")),
+            ends: Ends::new(client.clone(), Events::new(client.clone(), driver.clone(), "fuse-pods")),
             client,
             driver,
             namespace: namespace.into(),

@@ -24,7 +24,7 @@ impl FusePods {
     /// gets another one. A VolumeAttachment exists before its pod, so a pod without one is never needed.
     ///
     /// A pod or container that has ended while its volume is attached, for example over its memory limit, becomes an
-    /// event of the claim, `FusePodEnded`, with the reason and the end of its log.
+    /// event of the claim and of the pods that use it, `FusePodEnded`, with the reason and the end of its log.
     ///
     /// # Errors
     /// Those of the API.
@@ -36,7 +36,7 @@ impl FusePods {
         let in_use: BTreeSet<&str> = attachments.iter().filter_map(attached_pod).collect();
         let wanted = wanted(&attachments, &volumes);
         let claims_of = |pod| Some((pod, wanted.get(&place_of(pod)?)?.claims.as_slice()));
-        self.ends.report(pods.iter().filter_map(claims_of));
+        self.ends.report(pods.iter().filter_map(claims_of)).await;
         let mut found = BTreeSet::new();
         // What fails for one pod, fails for that one only.
         let mut done = Ok(());

@@ -321,8 +321,23 @@ async fn sweep(pods: &FusePods) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_ends_is_an_event_of_the_claim_with_the_reason_and_its_log() {
+async fn a_pod_that_ends_is_an_event_of_the_claim_and_its_users_with_the_reason_and_its_log() {
     let server = server();
+    let claim = json!({ "name": "data", "persistentVolumeClaim": { "claimName": "claim-v" } });
+    // The name of its claim is claim-w.
+    let ephemeral = json!({ "name": "w", "ephemeral": {} });
+    let other = json!({ "name": "other", "persistentVolumeClaim": { "claimName": "other" } });
+    for (pod, node, volumes) in [
+        ("app", "worker-1", json!([other, claim])),
+        ("claim", "worker-1", json!([ephemeral])),
+        ("elsewhere", "worker-2", json!([claim])),
+        ("without", "worker-1", json!([other])),
+        ("plain", "worker-1", Value::Null),
+    ] {
+        let metadata = json!({ "name": pod, "namespace": "ns", "uid": format!("uid-{pod}") });
+        let spec = json!({ "containers": [], "nodeName": node, "volumes": volumes });
+        server.put(&format!("pods/ns/{pod}"), json!({ "metadata": metadata, "spec": spec }));
+    }
     server.allow(&all_rows());
     let pods = sharing(&server).of_class([("bucket", "b")]).unwrap();
     for volume in ["v", "w"] {
@@ -341,14 +356,19 @@ async fn a_pod_that_ends_is_an_event_of_the_claim_with_the_reason_and_its_log() 
             sweep(&pods).await;
             let mut events = events(&server);
             events.sort();
-            let [(object, reason, note, counted), other] = &events[..] else { panic!("one event for each") };
-            assert_eq!((&**object, &**reason), ("PersistentVolumeClaim claim-v uid-v", "FusePodEnded"));
-            assert_eq!((&*other.0, &other.2), ("PersistentVolumeClaim claim-w uid-w", note));
+            let note = &events[0].2;
+            let of = |object: &str| (object.to_owned(), "FusePodEnded".to_owned(), note.clone(), count);
+            let objects = [
+                "PersistentVolumeClaim claim-v uid-v",
+                "PersistentVolumeClaim claim-w uid-w",
+                "Pod app uid-app",
+                "Pod claim uid-claim",
+            ];
+            assert_eq!(events, objects.map(of), "each end is reported once to each");
             assert!(note.contains(&format!("s3-fuse/{} has ended: OOMKilled", names(&server)[0])), "{note}");
             assert!(note.contains("exit code 137, memory limit 256Mi. It is started again"), "{note}");
             assert!(note.ends_with(r"xx | cache is\u{1b}[2J full | no memory"), "{note}");
             assert!(!note.contains("early"), "{note}");
-            assert_eq!(*counted, count, "each end is reported once");
         }
     }
 
