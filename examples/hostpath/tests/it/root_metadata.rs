@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use csi_core::client::Client;
 use csi_proto::v1;
+use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use nix::fcntl::{FallocateFlags, fallocate};
+use tonic::transport::Endpoint;
 
 use crate::support::life::Life;
 use crate::support::requests::*;
@@ -205,7 +207,10 @@ fn streams_that_nobody_reads_keep_nobody_from_calling() {
                 max_results: 1,
                 ..Default::default()
             };
-            run.client().snapshot_metadata().get_metadata_allocated(request).await
+            // By default a client takes two megabytes before anybody reads: all that the driver sends.
+            let socket = Endpoint::from_shared(format!("unix://{}", run.of("csi.sock").display())).unwrap();
+            let channel = socket.initial_stream_window_size(1 << 16).connect().await.unwrap();
+            SnapshotMetadataClient::new(channel).get_metadata_allocated(request).await
         };
         let mut stalled = Vec::new();
         for _ in 0..STREAMS {
