@@ -32,7 +32,7 @@ impl Served {
             let endpoint = endpoint.clone();
             async move { plugin.serve_until(&endpoint, async { drop(stopped.await) }).await }
         });
-        eventually("the socket is there", || endpoint.path().exists()).await;
+        eventually("somebody listens", || is_listening(endpoint.path())).await;
         Self { client: connect(&endpoint), endpoint, directory, stop: Some(stop), server }
     }
 
@@ -82,6 +82,11 @@ pub async fn eventually(what: &str, holds: impl Fn() -> bool) {
         assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Whether somebody listens on a socket. Its file is there a moment before.
+pub fn is_listening(socket: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(socket).is_ok()
 }
 
 pub fn mount_capability(mode: i32) -> v1::VolumeCapability {

@@ -54,7 +54,7 @@ impl Node {
         let registered = Box::pin(plugin.registered());
         let served = Served::start(plugin).await;
         let socket = registry.path().join(format!("{NAME}-reg.sock"));
-        eventually("the registration's socket is there", || socket.exists()).await;
+        eventually("the registration is served", || is_listening(&socket)).await;
         Self { served, registry, socket, registered }
     }
 
@@ -112,7 +112,7 @@ async fn a_refusal_is_shown_escaped_and_in_bounds() {
 async fn a_socket_that_somebody_removed_is_made_again() {
     let mut node = Node::start().await;
     std::fs::remove_file(&node.socket).unwrap();
-    eventually("it is there again", || node.socket.exists()).await;
+    eventually("it is served again", || is_listening(&node.socket)).await;
     let (watcher, _) = Watcher::sees(&node.socket).await;
     watcher.notify("").await;
     drop(node.served.stop.take());

@@ -21,7 +21,7 @@ async fn a_socket_that_somebody_removed_is_made_again_under_running_calls() {
     driver.until_begun(1).await;
 
     std::fs::remove_file(served.endpoint.path()).unwrap();
-    eventually("it is there again", || served.endpoint.path().exists()).await;
+    eventually("it is served again", || is_listening(served.endpoint.path())).await;
     probes(&served).await;
     assert_eq!(served.endpoint.path().metadata().unwrap().mode() & 0o777, 0o660, "with its mode");
 
@@ -30,7 +30,7 @@ async fn a_socket_that_somebody_removed_is_made_again_under_running_calls() {
     std::fs::remove_dir(served.directory.path()).unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     std::fs::create_dir(served.directory.path()).unwrap();
-    eventually("it is there again", || served.endpoint.path().exists()).await;
+    eventually("it is served again", || is_listening(served.endpoint.path())).await;
     probes(&served).await;
 
     driver.release(1);
