@@ -11,7 +11,6 @@ use crate::support::life::Life;
 use crate::support::requests::*;
 use crate::support::{MIB, Run, code, program, with_driver};
 
-const GIB: u64 = 1 << 30;
 /// The spec's numbers of the access modes.
 const SINGLE_WRITER: i32 = 1;
 const MANY_READERS: i32 = 3;
@@ -111,7 +110,7 @@ async fn capacity(run: &Run, parameters: &[(&str, &str)], accessible_topology: O
 // spec: create-volume.topology-preferred, create-volume.topology-unmet
 #[test]
 fn pools_and_places_are_chosen_and_counted() {
-    let flags = ["--pool=here=1Gi", "--pool=a=2Gi,zone=a", "--pool=b=4Gi,zone=b", "--topology=zone=a"];
+    let flags = ["--pool=here=64Mi", "--pool=a=128Mi,zone=a", "--pool=b=256Mi,zone=b", "--topology=zone=a"];
     with_driver(&flags, async |run, mut driver| {
         let left = async || {
             let mut left = Vec::new();
@@ -122,11 +121,11 @@ fn pools_and_places_are_chosen_and_counted() {
             }
             left
         };
-        assert_eq!(left().await, [1024, 2048, 4096, 0]);
-        assert_eq!(capacity(run, &[], None).await as u64, 7 * GIB);
-        assert_eq!(capacity(run, &[], Some(place("zone", "a"))).await as u64, 2 * GIB);
+        assert_eq!(left().await, [64, 128, 256, 0]);
+        assert_eq!(capacity(run, &[], None).await as u64, 448 * MIB);
+        assert_eq!(capacity(run, &[], Some(place("zone", "a"))).await as u64, 128 * MIB);
         assert_eq!(capacity(run, &[], Some(place("zone", "c"))).await, 0);
-        assert_eq!(capacity(run, &[], Some(place("node", "node-1"))).await as u64, GIB);
+        assert_eq!(capacity(run, &[], Some(place("node", "node-1"))).await as u64, 64 * MIB);
 
         let placed = |name: &str, bytes: u64, zones: &[&str], preferred: &[&str]| {
             let list = |names: &[&str]| names.iter().map(|name| place("zone", name)).collect();
@@ -140,14 +139,14 @@ fn pools_and_places_are_chosen_and_counted() {
         };
         let made =
             async |request: v1::CreateVolumeRequest| run.call(request).await.map(|made| made.volume.unwrap());
-        let volume = made(placed("one", GIB, &["a", "b"], &["b"])).await.unwrap();
+        let volume = made(placed("one", 64 * MIB, &["a", "b"], &["b"])).await.unwrap();
         assert_eq!(volume.accessible_topology, [place("zone", "b")], "the preferred one");
-        let volume = made(placed("two", 3 * GIB, &["a", "b"], &["a"])).await.unwrap();
+        let volume = made(placed("two", 192 * MIB, &["a", "b"], &["a"])).await.unwrap();
         assert_eq!(volume.accessible_topology, [place("zone", "b")], "the one with room");
-        assert_eq!(left().await, [1024, 2048, 0, 0]);
-        let full = made(placed("three", GIB, &["b"], &[])).await.unwrap_err();
+        assert_eq!(left().await, [64, 128, 0, 0]);
+        let full = made(placed("three", 64 * MIB, &["b"], &[])).await.unwrap_err();
         assert_eq!(full.code(), Code::ResourceExhausted, "{full:?}");
-        let nowhere = made(placed("four", GIB, &["c"], &[])).await.unwrap_err();
+        let nowhere = made(placed("four", 64 * MIB, &["c"], &[])).await.unwrap_err();
         assert_eq!(nowhere.code(), Code::ResourceExhausted, "{nowhere:?}");
         let mut unknown = wanted("five", None, MIB);
         unknown.parameters.insert("pool".to_owned(), "none".to_owned());
@@ -155,19 +154,19 @@ fn pools_and_places_are_chosen_and_counted() {
 
         // The used capacity is counted again after a restart, and snapshots use capacity too.
         driver.restart().await;
-        assert_eq!(left().await, [1024, 2048, 0, 0]);
-        let mut small = wanted("six", None, 512 * MIB);
+        assert_eq!(left().await, [64, 128, 0, 0]);
+        let mut small = wanted("six", None, 32 * MIB);
         small.parameters.insert("pool".to_owned(), "a".to_owned());
         let life = Life::new(run, small).await.unwrap();
         let snapshot = life.snapshot("cut").await.unwrap();
-        assert_eq!(left().await, [1024, 1024, 0, 0]);
+        assert_eq!(left().await, [64, 64, 0, 0]);
         let mut listed = run.call(v1::ListSnapshotsRequest::default()).await.unwrap();
         let found = listed.entries.remove(0).snapshot.unwrap();
         assert_eq!(
             (found.snapshot_id, found.accessible_topology),
             (snapshot.clone(), vec![place("zone", "a")])
         );
-        let restored = copy(of_snapshot(&snapshot), wanted("seven", None, 512 * MIB));
+        let restored = copy(of_snapshot(&snapshot), wanted("seven", None, 32 * MIB));
         assert_eq!(
             made(restored).await.unwrap().accessible_topology,
             [place("zone", "a")],
@@ -175,7 +174,7 @@ fn pools_and_places_are_chosen_and_counted() {
         );
         run.call(delete_snapshot(snapshot)).await.unwrap();
         life.delete().await.unwrap();
-        assert_eq!(left().await, [1024, 1536, 0, 0]);
+        assert_eq!(left().await, [64, 96, 0, 0]);
     });
 }
 

@@ -46,7 +46,9 @@ impl Bed {
         let data = format!("--data={}", directory.path().join("data").display());
         let socket = format!("--endpoint=unix://{}", directory.path().join("csi.sock").display());
         let id = format!("--node-id={NODE}");
-        let own = ["hostpath", &data, &socket, &id, "--kind=directory", "--mode=controller"];
+        // Less than any disk has free, whose room the driver would report otherwise.
+        let pool = "--pool=only=1000Mi";
+        let own = ["hostpath", &data, &socket, &id, "--kind=directory", "--mode=controller", pool];
         let args = hostpath::Args::parse_from(own.iter().chain(flags));
         let calls = Calls::default();
         let faults = calls.clone();
@@ -80,7 +82,7 @@ impl Bed {
         apply(&self.server, path, change);
     }
 
-    /// A claim of 1 GiB and the class `fast`.
+    /// A claim of 1 MiB and the class `fast`.
     pub(crate) fn claim(&self, name: &str) {
         self.apply(&format!("persistentvolumeclaims/team/{name}"), json!({}));
     }

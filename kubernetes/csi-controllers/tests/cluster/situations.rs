@@ -173,8 +173,7 @@ impl Situation {
 
     async fn run(&self, rules: &[Row], weather: Weather, due: Option<&str>) -> End {
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
-        // Without a pool, the driver's room would be that of the disk.
-        let driver: Vec<&str> = self.driver.iter().map(String::as_str).chain(["--pool=only=10Gi"]).collect();
+        let driver: Vec<&str> = self.driver.iter().map(String::as_str).collect();
         let bed = Bed::new(&driver).await;
         bed.server.allow(rules);
         bed.calls.fail_all(faults(&bed, &self.capabilities));
