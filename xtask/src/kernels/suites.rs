@@ -537,7 +537,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "flow_fuse_daemons", ..FLOWS },
     Suite { test: "fuse_memory", of_program: MACHINES, ..FLOWS },
     Suite { test: "fuse_device", ..FLOWS },
-    Suite { test: "fuse_mounter", ..FLOWS },
+    Suite { test: "fuse_mounter", files: &[EXT4, COMMANDS, "sh env setsid mount stat unshare"], ..FLOWS },
     Suite {
         package: "csi-core",
         test: "root_flow_fuse",
