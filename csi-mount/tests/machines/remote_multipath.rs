@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
-use csi_mount::{ErrorKind, Filesystem};
+use csi_mount::flow::block::{MountCopies, StagePlan};
+use csi_mount::reservation::{Fencing, Reservation, ReservationKey, WriteRight};
+use csi_mount::{ErrorKind, Filesystem, Host, OwnedPath, Owner};
 
 use crate::devices;
-use crate::devices::{eventually, run};
+use crate::devices::{MIB, eventually, run};
 use crate::multipath_node::{active, dmsetup, has_native_multipath, maps, multipathd, paths, udevd};
 use crate::nvme_target::{Nvmet, PORTS, connect_by_hand, controllers, disks, live};
 use crate::remote_bed::{NAME, Node};
@@ -108,6 +110,29 @@ fn without_multipathd_several_paths_are_refused() {
     assert!(node.detach().not_flushed.is_none());
     node.assert_nothing_left();
     node.bed.set_open(PORTS[1], true);
+}
+
+/// A path that joins the map later would not be registered.
+#[test]
+fn a_map_is_refused_before_it_is_written_if_a_reservation_is_required() {
+    let node = node("find_multipaths no", "reserve", 1);
+    let device = node.attach();
+    let staging = OwnedPath::new(node.staging("staging").path(), Owner::new("fence.example.org", "volume"));
+    let key = ReservationKey::new("cluster", 1);
+    let stage = |fencing| {
+        let plan = StagePlan::new(Filesystem::Ext4).reserve(Reservation::new(key, fencing));
+        Host::kernel().block().stage(device.path(), &staging, &plan).map(drop)
+    };
+    let error = stage(Fencing::Required).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("dm-multipath"), "{error}");
+    assert!(node.bed.images[0].read(0, MIB as usize).iter().all(|byte| *byte == 0), "it was written");
+    stage(Fencing::IfSupported).unwrap();
+    assert_eq!(Host::kernel().block().write_right(device.path(), key).unwrap(), WriteRight::Unsupported);
+    Host::kernel().block().unstage(&staging, Some(device.path()), MountCopies::Kept).unwrap();
+    drop(device);
+    node.detach();
+    node.assert_nothing_left();
 }
 
 #[test]

@@ -171,6 +171,31 @@ impl Lio {
         fs::remove_dir(self.group().join("np").join(address(port).to_string())).unwrap();
     }
 
+    /// Makes the target with its units.
+    pub(crate) fn make(&self) {
+        make(self.target());
+        for (place, portals) in self.places().zip(&self.groups) {
+            make(&place);
+            for (name, value) in [
+                ("authentication", "0"),
+                ("generate_node_acls", "1"),
+                ("cache_dynamic_acls", "1"),
+                ("demo_mode_write_protect", "0"),
+            ] {
+                set(place.join("attrib").join(name), value);
+            }
+            portals.iter().for_each(|portal| make(place.join("np").join(portal.to_string())));
+        }
+        for index in 0..self.disks.images.len() {
+            self.map(lun(index), index);
+        }
+    }
+
+    /// Lets the portals answer.
+    pub(crate) fn answer(&self) {
+        self.places().for_each(|place| set(place.join("enable"), "1"));
+    }
+
     /// Gives the unit this number.
     pub(crate) fn map(&self, lun: u64, index: usize) {
         self.map_place(lun, &self.disks.place(index));
@@ -276,23 +301,8 @@ impl Bed for Lio {
 
     /// Makes the target with its units, and lets its portals answer.
     fn start(&self) {
-        make(self.target());
-        for (place, portals) in self.places().zip(&self.groups) {
-            make(&place);
-            for (name, value) in [
-                ("authentication", "0"),
-                ("generate_node_acls", "1"),
-                ("cache_dynamic_acls", "1"),
-                ("demo_mode_write_protect", "0"),
-            ] {
-                set(place.join("attrib").join(name), value);
-            }
-            portals.iter().for_each(|portal| make(place.join("np").join(portal.to_string())));
-        }
-        for index in 0..self.disks.images.len() {
-            self.map(lun(index), index);
-        }
-        self.places().for_each(|place| set(place.join("enable"), "1"));
+        self.make();
+        self.answer();
     }
 
     fn disk_prefix(&self) -> &'static str {

@@ -154,6 +154,8 @@ impl Nvmet {
         let place = self.subsystem.join("namespaces").join(number.to_string());
         fs::create_dir(&place).unwrap();
         set(place.join("device_path"), device.to_str().unwrap());
+        // A restart keeps it.
+        set(place.join("device_uuid"), &uuid(number as usize));
         if place.join("resv_enable").exists() {
             set(place.join("resv_enable"), "1");
         }

@@ -5,6 +5,7 @@
 //! `CSI_TEST_ROUNDS` sets how often a disk is taken over from a node that writes.
 
 mod on_its_way;
+mod restarts;
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -511,32 +512,6 @@ fn what_fencing_costs_over_iscsi() {
 #[test]
 fn what_fencing_costs_over_nvme() {
     what_fencing_costs(&NvmeDisk::new());
-}
-
-/// Each login is a new session, and the registration of the one before stays.
-#[test]
-fn a_node_that_logs_in_again_and_again_is_registered_once() {
-    let storage = IscsiDisk::new();
-    for round in 0..15 {
-        let [a, b] = storage.nodes();
-        reserve(&a, 1).unwrap();
-        let found = registrations(&BlockDevice::open(&b).unwrap()).unwrap();
-        assert_eq!(found.count, 1, "round {round}: {found:x?}");
-        assert_eq!(right(&a, 1), WriteRight::Reserved);
-        storage.log_in_again(0);
-    }
-    // As an earlier version left them: one key many times, and none of them is this session's.
-    let [a, _] = storage.nodes();
-    change(&BlockDevice::open(&a).unwrap(), Change::Unregister).unwrap();
-    for _ in 0..15 {
-        let [a, _] = storage.nodes();
-        assert!(change(&BlockDevice::open(&a).unwrap(), Change::Register(number(2))).unwrap());
-        storage.log_in_again(0);
-    }
-    let [a, b] = storage.nodes();
-    reserve(&a, 2).unwrap();
-    assert_eq!(registrations(&BlockDevice::open(&b).unwrap()).unwrap().count, 1);
-    assert_eq!(right(&a, 2), WriteRight::Reserved);
 }
 
 /// It can't be promised there that a node that is cut off does not write.

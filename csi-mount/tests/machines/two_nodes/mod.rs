@@ -9,11 +9,14 @@ use std::process::Command;
 use crate::devices::{Image, eventually};
 use crate::iscsi_target::{ADDRESSES, Lio, iscsiadm, log_out_by_hand};
 use crate::nvme_target::{Nvmet, PORTS, address, disconnect_by_hand, transport};
+use crate::remote_bed::Bed as _;
 
 /// In MiB.
 pub(crate) const SIZE: u64 = 64;
 /// The number of the disk at the target.
 const NUMBER: u64 = 9;
+/// Its serial number over iSCSI.
+const SERIAL: &str = "00000009-0000-4000-8000-000000000000";
 
 /// A block for direct I/O.
 pub(crate) struct Aligned {
@@ -109,6 +112,21 @@ pub(crate) trait SharedDisk: Sync {
 
     /// What the target has, in blocks of 4 KiB.
     fn read(&self, offset: u64, blocks: usize) -> Vec<u8>;
+
+    /// Ends the target, starts it again, and waits until both nodes are connected. What it had in memory is gone.
+    fn restart(&self);
+
+    /// Gives a node a new session, as a reboot does.
+    fn reboot(&self, node: usize);
+
+    /// Waits until both nodes are connected.
+    fn is_back(&self) {
+        for disk in self.nodes() {
+            // The first commands of a new session can fail.
+            let read = || direct(&disk).read_exact_at(Aligned::new(0).bytes_mut(), 0).ok();
+            eventually("the node reads its disk", read);
+        }
+    }
 }
 
 pub(crate) struct IscsiDisk {
@@ -128,6 +146,8 @@ impl IscsiDisk {
         for place in ["/var/target/pr", "/etc/target/pr"] {
             fs::create_dir_all(place).unwrap();
         }
+        // Another test's.
+        let _ = fs::remove_file(stored());
         let backing = Backing::new();
         let lio = Lio::on_two_addresses("shared", 0);
         let disk = Path::new("/sys/kernel/config/target/core/fileio_0/shared").to_owned();
@@ -144,21 +164,29 @@ impl IscsiDisk {
         shared
     }
 
-    /// Gives a node a new session.
-    pub(crate) fn log_in_again(&self, node: usize) {
-        let place = ["-m", "node", "-T", &self.lio.iqn, "-p", &portal(node), "-I", INITIATORS[node]];
-        iscsiadm(&[&place[..], &["--logout"]].concat());
-        iscsiadm(&[&place[..], &["--login"]].concat());
-    }
-
     fn serve(&self) {
         fs::create_dir(&self.disk).unwrap();
         let control = format!("fd_dev_name={},fd_dev_size={}", self.backing.path.display(), SIZE << 20);
         fs::write(self.disk.join("control"), control).unwrap();
-        fs::write(self.disk.join("wwn/vpd_unit_serial"), "00000009-0000-4000-8000-000000000000").unwrap();
+        fs::write(self.disk.join("wwn/vpd_unit_serial"), SERIAL).unwrap();
         fs::write(self.disk.join("enable"), "1").unwrap();
+        self.load();
         self.lio.map_place(NUMBER, &self.disk);
     }
+
+    /// Gives the target what it had stored of its registrations, as its tools do after a restart.
+    fn load(&self) {
+        let stored = fs::read_to_string(stored()).unwrap_or_default();
+        for registration in stored.split("PR_REG_START").skip(1) {
+            let entries: Vec<&str> = registration.lines().filter(|line| line.contains('=')).collect();
+            fs::write(self.disk.join("pr/res_aptpl_metadata"), entries.join(",")).unwrap();
+        }
+    }
+}
+
+/// Where the target keeps registrations.
+pub(crate) fn stored() -> PathBuf {
+    Path::new("/var/target/pr").join(format!("aptpl_{SERIAL}"))
 }
 
 impl SharedDisk for IscsiDisk {
@@ -178,6 +206,21 @@ impl SharedDisk for IscsiDisk {
 
     fn read(&self, offset: u64, blocks: usize) -> Vec<u8> {
         self.backing.read(offset, blocks)
+    }
+
+    fn restart(&self) {
+        self.lio.stop();
+        fs::remove_dir(&self.disk).unwrap();
+        self.lio.make();
+        self.serve();
+        self.lio.answer();
+        self.is_back();
+    }
+
+    fn reboot(&self, node: usize) {
+        let place = ["-m", "node", "-T", &self.lio.iqn, "-p", &portal(node), "-I", INITIATORS[node]];
+        iscsiadm(&[&place[..], &["--logout"]].concat());
+        iscsiadm(&[&place[..], &["--login"]].concat());
     }
 }
 
@@ -222,26 +265,33 @@ impl NvmeDisk {
         let nvmet = Nvmet::new("shared", 0, 1);
         let shared = Self { nvmet, backing };
         shared.nvmet.serve(NUMBER, &shared.backing.path);
-        let portal = address(PORTS[0]);
-        let place = format!("transport={},traddr={},trsvcid={}", transport(), portal.ip(), portal.port());
-        for (host, id) in HOSTS {
-            // `nvme` connects a machine only once.
-            let node = format!("nqn={},hostnqn={host},hostid={id},reconnect_delay=1", shared.nvmet.nqn);
-            fs::write("/dev/nvme-fabrics", format!("{place},{node}")).unwrap();
-        }
+        (0..HOSTS.len()).for_each(|node| shared.connect(node));
         shared
     }
+
+    fn connect(&self, node: usize) {
+        let portal = address(PORTS[0]);
+        let place = format!("transport={},traddr={},trsvcid={}", transport(), portal.ip(), portal.port());
+        let (host, id) = HOSTS[node];
+        // `nvme` connects a machine only once.
+        let node = format!("nqn={},hostnqn={host},hostid={id},reconnect_delay=1", self.nvmet.nqn);
+        fs::write("/dev/nvme-fabrics", format!("{place},{node}")).unwrap();
+    }
+}
+
+/// The directory of a node's controller.
+fn controller(nqn: &str) -> Option<PathBuf> {
+    let controllers = fs::read_dir("/sys/class/nvme").unwrap().flatten();
+    let is_own =
+        |place: &PathBuf| fs::read_to_string(place.join("hostnqn")).is_ok_and(|found| found.trim() == nqn);
+    controllers.map(|entry| entry.path()).find(is_own)
 }
 
 impl SharedDisk for NvmeDisk {
     fn nodes(&self) -> [PathBuf; 2] {
         HOSTS.map(|(nqn, _)| {
             eventually("the node shows the disk", || {
-                let controllers = fs::read_dir("/sys/class/nvme").unwrap().flatten();
-                let is_own = |place: &PathBuf| {
-                    fs::read_to_string(place.join("hostnqn")).is_ok_and(|found| found.trim() == nqn)
-                };
-                let controller = controllers.map(|entry| entry.path()).find(is_own)?;
+                let controller = controller(nqn)?;
                 let name = controller.file_name()?.to_str()?.to_owned() + "n";
                 let mut disks = fs::read_dir(&controller).unwrap().flatten();
                 let disk = disks.find(|entry| entry.file_name().to_string_lossy().starts_with(&name))?;
@@ -252,6 +302,21 @@ impl SharedDisk for NvmeDisk {
 
     fn read(&self, offset: u64, blocks: usize) -> Vec<u8> {
         self.backing.read(offset, blocks)
+    }
+
+    fn restart(&self) {
+        self.nvmet.set_open(PORTS[0], false);
+        self.nvmet.withdraw(NUMBER);
+        self.nvmet.serve(NUMBER, &self.backing.path);
+        self.nvmet.set_open(PORTS[0], true);
+        self.is_back();
+    }
+
+    fn reboot(&self, node: usize) {
+        let (host, _) = HOSTS[node];
+        fs::write(controller(host).unwrap().join("delete_controller"), "1").unwrap();
+        eventually("the node is disconnected", || controller(host).is_none().then_some(()));
+        self.connect(node);
     }
 }
 
