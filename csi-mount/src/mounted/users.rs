@@ -206,10 +206,13 @@ fn swap_files(opened: &OpenTarget) -> Vec<MountUser> {
     swap_spaces().into_iter().filter(|file| is_on(opened, file)).map(MountUser::Swap).collect()
 }
 
+const CACHE_ATTEMPTS: usize = 100;
+
 /// Whether the file at a path is on this mount, as far as the kernel's cache shows: a path that the kernel
 /// writes can be one of another mount namespace.
 fn is_on(opened: &OpenTarget, file: &Path) -> bool {
-    lookup::cached_mount(file) == Some(opened.facts.mount)
+    // While anybody mounts or renames, the cache can have no answer.
+    (0..CACHE_ATTEMPTS).find_map(|_| lookup::cached_mount(file)) == Some(opened.facts.mount)
 }
 
 /// The paths in `/proc/swaps`.
