@@ -8,8 +8,9 @@
 //! | `support.rs` | whether a filesystem can enforce limits, and how to make it |
 //!
 //! On ext4 and XFS the directory's inode is the only record: its project id and the flag that new files inherit it. The
-//! kernel counts by it, it moves with a rename and with the disk, and it can't disagree with itself, as an extended
-//! attribute or a file next to the directory could. The flag is set last, so it says that the limits were complete.
+//! kernel counts by it, and it moves with a rename and with the disk. The flag is set last, so it says that the limits were
+//! complete. A volume's owner can change both, so an extended attribute that only root can write says which id the
+//! directory got: limits are read and changed by that one.
 //!
 //! An id is in use while anything belongs to it, and a volume has at least its own directory. So no list of ids
 //! exists that a crash could damage: what is gone has given its id back. Two processes that choose one id at the same

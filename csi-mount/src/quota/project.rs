@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use rustix::fs::Mode;
+use rustix::fs::{AtFlags, Mode, StatxFlags, XattrFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{DirectoryLimit, Quota, support};
@@ -26,6 +26,12 @@ const IDS: u32 = 0x4000_0000;
 /// An id is chosen at random among the first of them, so that the quota file, which XFS never shrinks, stays small; and
 /// among more when most of those are in use.
 const WINDOWS: [u32; 3] = [1 << 16, 1 << 20, IDS];
+/// The attribute that says which project a directory got from us. A file's owner can change the file's project, and no
+/// attribute of this kind (xattr(7)).
+const PROOF: &str = "trusted.csi-mount.project";
+const NO_PROOF: rustix::io::Errno = rustix::io::Errno::NODATA;
+const NO_ATTRIBUTES: rustix::io::Errno = rustix::io::Errno::OPNOTSUPP;
+const TOO_LONG: rustix::io::Errno = rustix::io::Errno::RANGE;
 /// How many the first are. A test makes them few.
 static FIRST_WINDOW: AtomicU32 = AtomicU32::new(1 << 12);
 const ATTEMPTS: u32 = 32;
@@ -94,8 +100,42 @@ impl<'d> Project<'d> {
         (flags & INHERIT != 0 && project != 0).then_some(project)
     }
 
-    fn own_id(&self) -> Option<u32> {
-        self.id().filter(|id| is_ours(*id))
+    /// The project that this directory got from us, whatever its own is now.
+    fn own_id(&self) -> Result<Option<u32>> {
+        let mut text = [0; 128];
+        let text = match rustix::fs::fgetxattr(self.directory, PROOF, &mut text[..]) {
+            Err(NO_PROOF | NO_ATTRIBUTES | TOO_LONG) => return Ok(None),
+            read => &text[..read.map_err(|error| Error::os(self.operation, self.path, error))?],
+        };
+        let text = String::from_utf8_lossy(text);
+        let id = text.split(' ').next().and_then(|id| id.parse().ok()).filter(|id| is_ours(*id));
+        // A copy of the directory can have the attribute too.
+        Ok(match id {
+            Some(id) if self.proof(id)? == text => Some(id),
+            _ => None,
+        })
+    }
+
+    /// What is recorded at the directory that got this project: with what no other directory has.
+    fn proof(&self, id: u32) -> Result<String> {
+        let found =
+            rustix::fs::statx(self.directory, "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME);
+        let found = found.map_err(|error| Error::os(self.operation, self.path, error))?;
+        Ok(format!("{id} {} {}.{}", found.stx_ino, found.stx_btime.tv_sec, found.stx_btime.tv_nsec))
+    }
+
+    fn record(&self, id: u32) -> Result<()> {
+        let recorded =
+            rustix::fs::fsetxattr(self.directory, PROOF, self.proof(id)?.as_bytes(), XattrFlags::empty());
+        recorded.map_err(|error| Error::os(self.operation, self.path, error))
+    }
+
+    /// The project by which the directory is measured.
+    fn counted_id(&self) -> Result<Option<u32>> {
+        Ok(match self.id() {
+            None => None,
+            Some(id) => Some(self.own_id()?.unwrap_or(id)),
+        })
     }
 
     /// The project, if it is one of ours and nothing but this directory belongs to it.
@@ -131,7 +171,7 @@ impl<'d> Project<'d> {
     }
 
     fn account(&self) -> Result<Account> {
-        self.account_of(self.id().unwrap_or(0))
+        self.account_of(self.counted_id()?.unwrap_or(0))
     }
 
     /// Takes a project id that nothing else has. The directory itself is the claim: it is the id's only inode, or
@@ -204,7 +244,7 @@ impl Quota for Project<'_> {
     }
 
     fn limit_empty(&mut self, limit: DirectoryLimit) -> Result<DirectoryLimit> {
-        if self.own_id().is_some() {
+        if self.id().is_some() && self.own_id()?.is_some() {
             // Its removal was interrupted.
             self.change(limit)?;
             return Ok(limit);
@@ -215,6 +255,7 @@ impl Quota for Project<'_> {
                 .hint("only an empty directory can get its first limit: copy its content into a new one"));
         }
         let id = self.claim()?;
+        self.record(id)?;
         self.set_limits(id, limit)?;
         // Last: the directory counts as limited from here on.
         self.set_attributes(id, self.attributes.flags | INHERIT).map_err(|error| self.failed(error))?;
@@ -222,7 +263,7 @@ impl Quota for Project<'_> {
     }
 
     fn change(&self, limit: DirectoryLimit) -> Result<()> {
-        let Some(id) = self.own_id() else {
+        let Some(id) = self.own_id()?.filter(|_| self.id().is_some()) else {
             return Err(match self.id() {
                 Some(id) => {
                     self.error(ErrorKind::NotOwned, format!("it belongs to project {id} of somebody else"))
@@ -274,14 +315,12 @@ pub(crate) fn release(path: &Path, directory: BorrowedFd<'_>) {
 
 fn take_limit(path: &Path, directory: BorrowedFd<'_>) -> Result<()> {
     let project = Project::open("take the limit from", path, directory)?;
-    if !is_ours(project.attributes.project) {
-        return Ok(());
-    }
-    // Root in a volume can give its directory the id of another volume, which then has more inodes. XFS counts removed
-    // files until it has freed them in the background.
+    let Some(id) = project.own_id()? else { return Ok(()) };
+    // XFS counts removed files until it has freed them in the background.
+    let own_inodes = u64::from(project.attributes.project == id);
     let end = Instant::now() + FREED_WITHIN;
     loop {
-        if let Some(id) = project.sole_id()? {
+        if project.account_of(id)?.used_inodes <= own_inodes {
             return project.set_limits(id, DirectoryLimit { bytes: 0, inodes: 0 });
         }
         if Instant::now() > end {

@@ -161,6 +161,36 @@ fn the_removal_of_one_volume_leaves_the_limit_of_another() {
     });
 }
 
+/// Its owner can change the volume's project and all attributes but `trusted` ones, and a copy has these too.
+#[test]
+fn a_limit_is_changed_by_the_project_that_the_volume_got() {
+    on_each(|disk| {
+        let [attacker, victim, copy] = ["attacker", "victim", "copy"].map(|name| disk.path(name));
+        create(&attacker, 2 * MIB).unwrap();
+        create(&victim, 2 * MIB).unwrap();
+        write(&victim.join("file"), MIB).unwrap();
+        devices::run("chattr", &["-p", &project(&victim).to_string(), attacker.to_str().unwrap()]);
+        assert!(directories().usage(&attacker).unwrap().unwrap().bytes.used < MIB, "of the victim");
+        directories().set_limit(&attacker, DirectoryLimit::new(8 * MIB)).unwrap();
+        assert_eq!(directories().limit(&attacker).unwrap(), Some(DirectoryLimit::new(8 * MIB)));
+        assert_eq!(directories().limit(&victim).unwrap(), Some(DirectoryLimit::new(2 * MIB)));
+
+        // The attribute of the victim, and its project.
+        let name = "trusted.csi-mount.project";
+        let mut proof = [0; 128];
+        let length = rustix::fs::getxattr(&victim, name, &mut proof[..]).unwrap();
+        fs::create_dir(&copy).unwrap();
+        rustix::fs::setxattr(&copy, name, &proof[..length], rustix::fs::XattrFlags::empty()).unwrap();
+        set_project(&copy, project(&victim));
+        let refused = directories().set_limit(&copy, DirectoryLimit::new(8 * MIB)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotOwned, "{refused}");
+        for place in [&copy, &attacker] {
+            directories().remove_tree(place).unwrap();
+        }
+        assert_full(disk.fs_type, write(&victim.join("more"), 2 * MIB));
+    });
+}
+
 #[test]
 fn in_a_user_namespace_root_cannot_leave_its_project() {
     on_each(|disk| {
