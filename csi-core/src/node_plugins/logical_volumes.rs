@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -41,6 +42,8 @@ struct Shared {
     group: String,
     options: LvmOptions,
     opened: OnceCell<(VolumeGroup, LvmEraser)>,
+    /// The last call that read the group found it refused.
+    is_refused: AtomicBool,
     /// Why a probe could not open it. Locked while one tries.
     refusal: Arc<Mutex<String>>,
 }
@@ -52,7 +55,13 @@ impl LogicalVolumes {
     /// Uses the volume group with this name, which exists on each node.
     pub fn new(group: impl Into<String>, options: LvmOptions) -> Self {
         let group = group.into();
-        Self(Arc::new(Shared { group, options, opened: OnceCell::new(), refusal: Arc::default() }))
+        Self(Arc::new(Shared {
+            group,
+            options,
+            opened: OnceCell::new(),
+            is_refused: AtomicBool::new(false),
+            refusal: Arc::default(),
+        }))
     }
 
     /// Works with the volume group, on a thread that is allowed to block.
@@ -72,7 +81,13 @@ impl LogicalVolumes {
             })
         };
         let group = self.0.opened.get_or_try_init(open).await?.0.clone();
-        blocking(move || Ok(work(&group)?)).await
+        let done = blocking(move || Ok(work(&group)?)).await;
+        match &done {
+            Ok(_) => self.0.is_refused.store(false, Ordering::Relaxed),
+            Err(error) if is_refusal(error) => self.0.is_refused.store(true, Ordering::Relaxed),
+            Err(_) => {}
+        }
+        done
     }
 
     async fn run_on<T: Send + 'static>(
@@ -228,10 +243,13 @@ impl LogicalVolumes {
 
 /// Keeps the refusal of a volume group, which is an answer here, apart from other errors.
 fn or_refusal<T>(result: Result<T>) -> Result<Result<T>> {
+    if result.as_ref().is_err_and(is_refusal) { Ok(result) } else { result.map(Ok) }
+}
+
+fn is_refusal(error: &Error) -> bool {
     const REFUSED: [ErrorKind; 3] = [ErrorKind::Unreadable, ErrorKind::NotOwned, ErrorKind::WrongDevice];
-    let cause = result.as_ref().err().and_then(std::error::Error::source);
-    let kind = cause.and_then(|cause| cause.downcast_ref()).map(csi_mount::Error::kind);
-    if kind.is_some_and(|kind| REFUSED.contains(&kind)) { Ok(result) } else { result.map(Ok) }
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
+    cause.map(csi_mount::Error::kind).is_some_and(|kind| REFUSED.contains(&kind))
 }
 
 /// The name of a metric, what it is, and its value.
@@ -250,13 +268,13 @@ const METRICS: [PoolMetric; 4] = [
     }),
 ];
 
-/// The plugin is ready as soon as the volume group was opened. While it is refused or lvm takes long, the plugin is
-/// starting, and the log says why: a restart of the container would change nothing, and keep the node from unpublishing
+/// The plugin is ready as soon as the volume group was opened. While it is refused, also later, or lvm takes long, the
+/// plugin is starting, and the log says why: a restart of the container would change nothing, and keep the node from unpublishing
 /// volumes. Without lvm it is [`Error::Unhealthy`].
 #[async_trait]
 impl Identity for LogicalVolumes {
     async fn probe(&self) -> Result<Readiness> {
-        if self.0.opened.initialized() {
+        if self.0.opened.initialized() && !self.0.is_refused.load(Ordering::Relaxed) {
             return Ok(Readiness::Ready);
         }
         let Ok(mut refusal) = Arc::clone(&self.0.refusal).try_lock_owned() else {
@@ -265,7 +283,7 @@ impl Identity for LogicalVolumes {
         let volumes = self.clone();
         // It goes on when this probe is over: a slow lvm would be started again by each one otherwise.
         let opening = tokio::spawn(async move {
-            let opened = volumes.run(|_| Ok(())).await;
+            let opened = volumes.run(VolumeGroup::pools).await.map(drop);
             if let Err(error) = &opened {
                 let text = error.to_string();
                 if *refusal != text {
@@ -319,16 +337,19 @@ mod tests {
         let report = json!({"report": [{
             "vg": [{
                 "vg_uuid": "vg", "vg_extent_size": "4194304", "vg_free_count": "0",
-                "vg_shared": "", "vg_clustered": "", "vg_partial": "", "vg_exported": "",
+                "vg_shared": "", "vg_clustered": "", "vg_partial": "", "vg_exported": "", "vg_mda_free": "520192",
             }],
             "lv": [{
                 "lv_name": "csi_a", "lv_uuid": "lv", "lv_size": "4194304", "lv_layout": "linear", "pool_lv": "",
                 "lv_tags": format!("csi.driver=d,csi.volume=a,csi.state={state}"), "lv_active": "",
-                "lv_device_open": "", "lv_time": "0",
+                "origin": "", "lv_device_open": "", "lv_time": "0",
             }],
         }]});
         fs::write(directory.path().join("report"), report.to_string()).expect("a file");
-        let script = "echo $2 >> \"$0/commands\"; cat \"$0/report\"";
+        let mut empty = report;
+        empty["report"][0]["lv"] = json!([]);
+        fs::write(directory.path().join("empty"), empty.to_string()).expect("a file");
+        let script = "echo $2 >> \"$0/commands\"; [ $2 != lvremove ] || cp \"$0/empty\" \"$0/report\"; cat \"$0/report\"";
         let directory = directory.path().to_str().expect("UTF-8");
         LogicalVolumes::new("group", LvmOptions::new("d").launcher(["sh", "-c", script, directory]))
     }
@@ -396,7 +417,7 @@ mod tests {
         let pool = |name: &str| {
             json!({
                 "lv_name": name, "lv_uuid": name, "lv_size": "4194304", "lv_layout": "thin,pool", "pool_lv": "",
-                "lv_tags": "", "lv_active": "", "lv_device_open": "", "lv_time": "0", "data_percent": "",
+                "lv_tags": "", "lv_active": "", "origin": "", "lv_device_open": "", "lv_time": "0", "data_percent": "",
                 "metadata_percent": "", "lv_when_full": "", "lv_check_needed": "", "lv_health_status": "failed",
             })
         };
@@ -430,7 +451,10 @@ mod tests {
             fs::write(&report, text.replace(whole, refused)).expect("a file");
             let capacity = volumes.capacity(LvmLayout::Thick, 0).await.expect(refused);
             assert_eq!(capacity, Capacity::new(0).maximum_volume_size(0));
+            assert_eq!(volumes.probe().await.expect("no failure"), Readiness::Starting);
         }
+        fs::write(&report, text).expect("a file");
+        assert_eq!(probed(&volumes).await.expect("a report"), Readiness::Ready);
     }
 
     /// The framework deletes what a lookup finds: a volume whose creation was given up would stay for ever.

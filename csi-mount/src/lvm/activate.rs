@@ -7,6 +7,7 @@ use crate::device::sysfs::Sysfs;
 use crate::error::{ErrorKind, Result};
 use crate::lvm::command::Turn;
 use crate::lvm::group::{Group, Ours, VolumeGroup};
+use crate::lvm::report::Found;
 use crate::lvm::tags::{LvmName, LvmState};
 
 const ACTIVATE: &str = "activate a logical volume of";
@@ -65,13 +66,19 @@ impl VolumeGroup {
 impl Group {
     pub(super) fn activate(&self, turn: &Turn, ours: &Ours<'_>) -> Result<BlockDevice> {
         // An active one too: a device that lost its node gets it back.
-        self.change(turn, &["lvchange", "--activate", "y", "--ignoreactivationskip"], &ours.found.uuid)?;
+        let command = ["lvchange", "--activate", "y", "--ignoreactivationskip"];
+        self.change(turn, &command, &ours.found.uuid, |found| found.is_some_and(|found| found.is_active))?;
         self.device(ours)
+    }
+
+    /// The device mapper's UUID of a logical volume.
+    pub(super) fn mapper_uuid(&self, uuid: &str) -> String {
+        format!("LVM-{}", [&*self.uuid, uuid].concat().replace('-', ""))
     }
 
     /// The device of an active logical volume, which the kernel has under its UUID.
     pub(super) fn device(&self, ours: &Ours<'_>) -> Result<BlockDevice> {
-        let uuid = format!("LVM-{}", [&*self.uuid, &*ours.found.uuid].concat().replace('-', ""));
+        let uuid = self.mapper_uuid(&ours.found.uuid);
         let mapped = Sysfs::system().all_mapped()?.into_iter().find(|mapped| mapped.uuid == uuid);
         let Some(mapped) = mapped else {
             let reason = format!("{} is activated, and the kernel has no device for it", ours.record.name);
@@ -95,7 +102,8 @@ impl Group {
     }
 
     pub(super) fn deactivate(&self, turn: &Turn, uuid: &str) -> Result<()> {
-        self.change(turn, &["lvchange", "--activate", "n"], uuid)
+        let is_done = |found: Option<&Found>| found.is_none_or(|found| !found.is_active);
+        self.change(turn, &["lvchange", "--activate", "n"], uuid, is_done)
     }
 
     /// Refuses a volume that is not ready.

@@ -11,6 +11,10 @@ use crate::lvm::report::{Kind, Report};
 const MAX_DATA_PERCENT: f64 = 80.0;
 const MAX_METADATA_PERCENT: f64 = 70.0;
 
+/// What the metadata areas must have left, in bytes: in all, and for the mark of each volume that is deleted.
+const METADATA_RESERVE: u64 = 16 << 10;
+const METADATA_OF_MARK: u64 = 64;
+
 /// What can be created, in bytes. All are whole extents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -26,6 +30,7 @@ pub struct LvmCapacity {
 impl VolumeGroup {
     /// How much more fits with this layout: for GetCapacity.
     ///
+    /// Nothing is available while the group's own metadata areas are nearly full.
     /// Of a thin pool that does not exist, is broken, does not zero new blocks, or has more than 80 % of its data or 70 %
     /// of its metadata in use, nothing is available.
     ///
@@ -69,10 +74,29 @@ impl Report {
     /// # Errors
     /// Those of [`room_in_pool`](Self::room_in_pool).
     pub(super) fn room(&self, group: &Group, layout: &LvmLayout) -> Result<u64> {
+        self.require_metadata(&group.name)?;
         match layout {
             LvmLayout::Thin(pool) => self.room_in_pool(&group.name, &group.options, pool),
             thick => Ok(self.free(&group.options, thick)),
         }
+    }
+
+    /// Refuses another volume where the marks of those that are deleted would not fit any more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] if less is left.
+    pub(super) fn require_metadata(&self, group: &str) -> Result<()> {
+        let needed = METADATA_RESERVE + self.volumes.len() as u64 * METADATA_OF_MARK;
+        if self.metadata_free >= needed {
+            return Ok(());
+        }
+        let reason = format!(
+            "the group's metadata areas have {} bytes left for {} logical volumes, and deletes need {needed}",
+            self.metadata_free,
+            self.volumes.len()
+        );
+        let error = Error::new(ErrorKind::NoSpace, ROOM, reason).at(group);
+        Err(error.hint("a new group can have larger ones (vgcreate --metadatasize)"))
     }
 
     /// How many bytes a thick volume can take.

@@ -19,8 +19,10 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use crate::device::sysfs::Sysfs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::tool::{self, Bounds, Output, ToolInput};
+use crate::lvm::disks::{self, KnownDisk};
 use crate::sys::deadline::deadline;
 use crate::sys::descriptor::byte_lock;
 use crate::sys::descriptor_copies;
@@ -39,10 +41,11 @@ const NO_WARNINGS: (&str, &str) = ("LVM_SUPPRESS_FD_WARNINGS", "1");
 /// Without it lvm waits on a semaphore for a udev that is not in this container's IPC namespace.
 const NO_UDEV: (&str, &str) = ("DM_DISABLE_UDEV", "1");
 /// Whatever `lvm.conf` says: reports have nothing but JSON on their standard output, with all fields, as the parser of
-/// reports knows them, and times in seconds; and lvm discards nothing that was proven to read as zeros.
+/// reports knows them, and times in seconds; lvm discards nothing that was proven to read as zeros; and it keeps no copy of
+/// the metadata for each change.
 const SETTINGS: &str = "log{report_command_log=0 command_names=0 prefix=\"  \"}\
      report{time_format=\"%s\" binary_values_as_numeric=0 list_item_separator=\",\" compact_output=0 prefixes=0}\
-     devices{issue_discards=0}";
+     devices{issue_discards=0} backup{archive=0}";
 /// In this container: starts no `dmeventd` either.
 const NO_DAEMON: &str = "activation{monitoring=0}";
 
@@ -57,6 +60,9 @@ pub(super) struct Lvm {
     control: PathBuf,
     is_on_host: bool,
     time_limit: Duration,
+    /// The disks of the group, from its first report on.
+    pub(super) disks: Option<Vec<KnownDisk>>,
+    pub(super) sysfs: Sysfs,
     turns: Arc<Turns>,
 }
 
@@ -118,6 +124,8 @@ impl Lvm {
             control: CONTROL.into(),
             is_on_host,
             time_limit,
+            disks: None,
+            sysfs: Sysfs::system(),
             turns: Arc::default(),
         })
     }
@@ -165,10 +173,20 @@ impl Lvm {
     /// # Errors
     /// [`ErrorKind::Pending`] at the time limit; [`ErrorKind::ToolFailed`] if it fails.
     pub(super) fn change(&self, turn: &Turn, arguments: &[String]) -> Result<()> {
+        self.change_with(turn, arguments, ())
+    }
+
+    /// As [`change`](Self::change), and drops `guard` when the command has ended.
+    pub(super) fn change_with(
+        &self,
+        turn: &Turn,
+        arguments: &[String],
+        guard: impl Send + 'static,
+    ) -> Result<()> {
         let output = memfd_create("csi-mount lvm", MemfdFlags::CLOEXEC);
         let output = File::from(output.map_err(|error| Error::os("run", LVM, error))?);
         let (name, options) = arguments.split_first().map_or(("", &[][..]), |(name, rest)| (&**name, rest));
-        let mut command = self.command(name, options);
+        let mut command = self.command(name, options)?;
         let streams = output.try_clone().and_then(|copy| Ok((copy, output.try_clone()?)));
         let (stdout, stderr) = streams.map_err(|error| Error::os("run", LVM, error))?;
         // A file and no pipe: a command that outlives this process would be killed when it writes to it.
@@ -180,6 +198,7 @@ impl Lvm {
         let run = move || {
             let ended = descriptor_copies::spawn(&mut command).and_then(|mut child| child.wait());
             drop(command);
+            drop(guard);
             drop(held);
             // The caller can have given up.
             drop(sender.send(ended));
@@ -196,7 +215,7 @@ impl Lvm {
     pub(super) fn report(&self, arguments: &[&str]) -> Result<Vec<u8>> {
         let (name, options) = arguments.split_first().map_or(("", &[][..]), |(name, rest)| (*name, rest));
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-        let words: Vec<OsString> = self.words(name, &options).collect();
+        let words: Vec<OsString> = self.words(name, &options)?.collect();
         let environment = self.environment();
         let given = ToolInput {
             environment: &environment,
@@ -210,17 +229,18 @@ impl Lvm {
         Err(tool::failed("run a program", &format!("lvm {name}"), &output))
     }
 
-    fn command(&self, name: &str, options: &[String]) -> Command {
+    fn command(&self, name: &str, options: &[String]) -> Result<Command> {
         let mut command = Command::new(&self.program);
-        command.args(self.words(name, options)).env_clear().env("LC_ALL", "C").current_dir("/");
+        command.args(self.words(name, options)?).env_clear().env("LC_ALL", "C").current_dir("/");
         command.env("PATH", tool::search_path()).envs(self.environment());
-        command
+        Ok(command)
     }
 
-    fn words(&self, name: &str, options: &[String]) -> impl Iterator<Item = OsString> {
+    fn words(&self, name: &str, options: &[String]) -> Result<impl Iterator<Item = OsString>> {
         let more = if self.is_on_host { "" } else { NO_DAEMON };
-        let fixed = [name.into(), "--config".into(), [SETTINGS, more].concat().into()];
-        self.words.iter().cloned().chain(fixed).chain(options.iter().map(OsString::from))
+        let disks = disks::settings(self.disks.as_deref(), &self.sysfs)?;
+        let fixed = [name.into(), "--config".into(), [SETTINGS, more, &disks].concat().into()];
+        Ok(self.words.iter().cloned().chain(fixed).chain(options.iter().map(OsString::from)))
     }
 
     fn environment(&self) -> Vec<(&'static str, &'static str)> {
@@ -297,6 +317,9 @@ mod tests {
             "compact_output=0",
             "prefixes=0",
             "issue_discards=0",
+            "archive=0",
+            "use_devicesfile=0",
+            "\"r|.*|\"]",
         ] {
             assert!(given.starts_with("--config ") && given.contains(setting), "{setting} in {given}");
         }
@@ -348,7 +371,7 @@ mod tests {
         };
         let first = lvm("group");
         let turn = first.turn("first").unwrap();
-        let mut command = first.command("lvcreate", std::slice::from_ref(&go));
+        let mut command = first.command("lvcreate", std::slice::from_ref(&go)).unwrap();
         let mut child = command.stdin(turn.stdin().unwrap()).spawn().unwrap();
         drop((command, turn));
         let error = lvm("group").turn("second").unwrap_err();

@@ -158,7 +158,8 @@ impl VolumeGroup {
                 group.linear(&record, bytes / report.extent)
             }
         };
-        group.create(turn, &record, options)
+        let frozen = source.as_ref().map(|source| group.freeze_above(source)).transpose()?;
+        group.create(turn, &record, options, frozen)
     }
 
     /// Finishes a volume that is allocated: a thick one must read as zeros, a copy must have its size.
@@ -195,8 +196,9 @@ impl VolumeGroup {
         Ok(turn)
     }
 
-    /// Makes a snapshot of a thin volume, or returns the one that exists. If the volume is mounted on this node, the
-    /// kernel freezes its filesystem for the moment, so that the snapshot is consistent.
+    /// Makes a snapshot of a thin volume, or returns the one that exists. If the volume is mounted on this node, its
+    /// filesystem is frozen for the moment, also one on a mapping of it as of LUKS, so that the snapshot is consistent.
+    /// A filesystem that a killed process left frozen is thawed by [`open`](Self::open).
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] if the snapshot exists with another source; [`ErrorKind::NotFound`] if there is no
@@ -224,7 +226,9 @@ impl VolumeGroup {
             record.header = source.record.header;
             record.was_staged = source.record.was_staged;
             let origin = format!("{}/{}", group.name, source.found.name);
-            group.create(&turn, &record, words(&["--snapshot", "-an", "--permission", "r", &origin]))?;
+            let options = words(&["--snapshot", "-an", "--permission", "r", &origin]);
+            let frozen = group.freeze_above(&source)?;
+            group.create(&turn, &record, options, frozen)?;
         }
         let report = group.read()?;
         let made = report.find(group, &name).ok_or_else(|| group.missing(SNAPSHOT, &name))?;
@@ -288,7 +292,7 @@ impl VolumeGroup {
             group.require_room(GROW, report, name, &ours.volume().layout, more)?;
             let mut record = Record::new(part_name.clone(), LvmState::Creating);
             record.disks.clone_from(&ours.record.disks);
-            group.create(&turn, &record, group.linear(&record, more / report.extent))?;
+            group.create(&turn, &record, group.linear(&record, more / report.extent), ())?;
         }
         let report = group.read()?;
         let part = report.find(group, &part_name).ok_or_else(|| group.missing(GROW, &part_name))?;
@@ -320,14 +324,20 @@ const SNAPSHOT: &str = "make a snapshot in";
 impl Group {
     /// Makes a logical volume. Nothing but this driver activates it: neither a boot nor `vgchange -ay`. One that has to be
     /// read is active already.
-    fn create(&self, turn: &Turn, record: &Record, options: Vec<String>) -> Result<()> {
+    fn create(
+        &self,
+        turn: &Turn,
+        record: &Record,
+        options: Vec<String>,
+        guard: impl Send + 'static,
+    ) -> Result<()> {
         let mut arguments = words(&["lvcreate", "--yes", "--setactivationskip", "y", "--name"]);
         arguments.push(record.name.logical_volume());
         for tag in record.tags(&self.options.driver) {
             arguments.extend(["--addtag".to_owned(), tag]);
         }
         arguments.extend(options);
-        self.make(turn, &arguments, |report| report.find(self, &record.name).is_some())
+        self.make(turn, &arguments, guard, |report| report.find(self, &record.name).is_some())
     }
 
     /// The options for a linear logical volume. What is on it is this driver's to look at: lvm wipes only the signatures
@@ -370,13 +380,19 @@ impl Group {
         let mut arguments = words(&["lvextend", "--yes", "--extents", &size, &volume]);
         arguments.extend_from_slice(extents);
         let has_size = |now: Ours<'_>| now.found.bytes >= bytes;
-        self.make(turn, &arguments, |report| report.find(self, &ours.record.name).is_some_and(has_size))
+        self.make(turn, &arguments, (), |report| report.find(self, &ours.record.name).is_some_and(has_size))
     }
 
     /// Runs a command that makes something. If it fails because a command of a process that is gone was faster, and came
     /// after the group was read, that is no failure. The callers read the group again and judge what they find.
-    fn make(&self, turn: &Turn, arguments: &[String], is_made: impl FnOnce(&Report) -> bool) -> Result<()> {
-        self.lvm.change(turn, arguments).or_else(|error| match self.read() {
+    fn make(
+        &self,
+        turn: &Turn,
+        arguments: &[String],
+        guard: impl Send + 'static,
+        is_made: impl FnOnce(&Report) -> bool,
+    ) -> Result<()> {
+        self.lvm.change_with(turn, arguments, guard).or_else(|error| match self.read() {
             Ok(report) if error.kind() == ErrorKind::ToolFailed && is_made(&report) => Ok(()),
             _ => Err(error),
         })

@@ -9,7 +9,8 @@ use crate::device::block_device::BlockDevice;
 use crate::erase::{EraseMode, EraseOptions, erase};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lvm::command::Turn;
-use crate::lvm::group::{Ours, VolumeGroup};
+use crate::lvm::group::{Group, Ours, VolumeGroup};
+use crate::lvm::report::{Found, Kind, Report};
 use crate::lvm::tags::{LvmName, LvmState, Record};
 
 const DELETE: &str = "delete a logical volume of";
@@ -36,8 +37,8 @@ impl VolumeGroup {
     /// removed at once if it was [created](super::LvmRequest::erase) with [`EraseMode::None`], and otherwise marked.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if it is in use on this node; [`ErrorKind::Pending`] if it is still being created; otherwise
-    /// those of [`open`](Self::open), and [`ErrorKind::ToolFailed`].
+    /// [`ErrorKind::Busy`] if it is in use on this node, or an administrator's snapshot is of it;
+    /// [`ErrorKind::Pending`] if it is still being created; otherwise those of [`open`](Self::open), and [`ErrorKind::ToolFailed`].
     pub fn delete(&self, name: &LvmName) -> Result<LvmDeletion> {
         let group = &*self.0;
         let turn = group.lvm.turn(DELETE)?;
@@ -50,6 +51,7 @@ impl VolumeGroup {
         // A call that creates it works on it.
         let _at_erase = group.begin_erase(&ours.found.uuid)?;
         group.require_closed(DELETE, &ours)?;
+        group.require_no_snapshots(&report, &ours)?;
         self.remove_growth(&turn, &report, name)?;
         // Nobody had a volume that was not finished.
         let has_no_data = ours.record.state == LvmState::Creating;
@@ -141,8 +143,12 @@ impl VolumeGroup {
     }
 
     /// Removes a logical volume, and its device. lvm refuses it while the device is open.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if others have made a snapshot of it, which lvm would remove with it.
     pub(super) fn remove(&self, turn: &Turn, ours: &Ours<'_>) -> Result<()> {
-        self.0.change(turn, &["lvremove"], &ours.found.uuid)
+        self.0.require_no_snapshots(&self.0.read()?, ours)?;
+        self.0.change(turn, &["lvremove"], &ours.found.uuid, |found| found.is_none())
     }
 
     /// Starts a thread that erases and removes all volumes that are marked, one after another: those that an earlier
@@ -193,6 +199,21 @@ impl VolumeGroup {
         let (marked, changed) = &self.0.marked;
         *marked.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         changed.notify_all();
+    }
+}
+
+impl Group {
+    /// Refuses a volume of which an administrator has made a thick snapshot: it has a part of the data, and lvm removes it
+    /// with the volume. A thin one stays.
+    fn require_no_snapshots(&self, report: &Report, ours: &Ours<'_>) -> Result<()> {
+        let is_on_it =
+            |found: &&Found| found.origin == ours.found.name && !matches!(found.kind, Kind::Thin { .. });
+        let Some(snapshot) = report.volumes.iter().find(is_on_it) else { return Ok(()) };
+        let reason =
+            format!("{} has the snapshot {}, which is not of this driver", ours.record.name, snapshot.name);
+        Err(self
+            .error(ErrorKind::Busy, DELETE, reason)
+            .hint("remove the snapshot, with lvremove, if nobody needs it"))
     }
 }
 

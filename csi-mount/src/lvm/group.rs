@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lvm::command::{Lvm, Turn};
+use crate::lvm::disks::{self, Known};
 use crate::lvm::pool::LvmPool;
 use crate::lvm::report::{self, Found, Kind, Report};
 use crate::lvm::tags::{LvmName, LvmState, Record};
@@ -21,7 +23,7 @@ const MAX_NAMED: usize = 3;
 #[must_use]
 pub struct LvmOptions {
     pub(super) driver: String,
-    uuid: Option<String>,
+    memory: Option<PathBuf>,
     launcher: Vec<String>,
     time_limit: Duration,
     allows_others: bool,
@@ -35,7 +37,7 @@ impl LvmOptions {
     pub fn new(driver: impl Into<String>) -> Self {
         Self {
             driver: driver.into(),
-            uuid: None,
+            memory: None,
             launcher: Vec::new(),
             time_limit: TIME_LIMIT,
             allows_others: false,
@@ -45,10 +47,13 @@ impl LvmOptions {
         }
     }
 
-    /// Requires that the volume group has this UUID. A driver stores it when it uses the group for the first time, so
-    /// that a disk with another group of the same name is refused.
-    pub fn uuid(mut self, uuid: impl Into<String>) -> Self {
-        self.uuid = Some(uuid.into());
+    /// Remembers the group's UUID and its disks in this file, from its first use on. A group of this name with another UUID or
+    /// with other disks is refused then. Without a file they are known until this process ends.
+    ///
+    /// The first use is before any volume: what a tenant wrote to a disk of another driver could be taken for the group.
+    /// Remove the file when an administrator has changed the disks of the group (`vgextend`, `vgreduce`), and restart.
+    pub fn known_by(mut self, file: impl Into<PathBuf>) -> Self {
+        self.memory = Some(file.into());
         self
     }
 
@@ -168,23 +173,30 @@ impl VolumeGroup {
             let reason = format!("{name:?} is no name of a volume group");
             return Err(Error::new(ErrorKind::InvalidInput, OPEN, reason));
         }
-        let lvm = Lvm::find(name, &options.launcher, options.time_limit)?;
-        let report = read(name, options.uuid.as_deref(), &options, &lvm)?;
+        let mut lvm = Lvm::find(name, &options.launcher, options.time_limit)?;
+        let before = options.memory.as_deref().map_or(Ok(None), Known::read)?;
+        let uuid = before.as_ref().map(|known| known.uuid.clone());
+        let is_known = before.is_some();
+        lvm.disks = before.map(|known| known.disks);
+        let report = read(name, uuid.as_deref(), &options, &lvm)?;
+        if !is_known {
+            let known = Known::of(&report, &lvm.sysfs).map_err(|error| error.at(name))?;
+            if let Some(file) = &options.memory {
+                known.write(file)?;
+            }
+            lvm.disks = Some(known.disks);
+        }
         let group = Group {
             name: name.to_owned(),
             pools: Mutex::new(report.pools()),
-            uuid: report.uuid,
+            uuid: report.uuid.clone(),
             options,
             lvm,
             at_erase: Mutex::default(),
             marked: <(Mutex<u64>, Condvar)>::default(),
         };
+        group.thaw_above(&report)?;
         Ok(Self(Arc::new(group)))
-    }
-
-    /// The UUID of the volume group, to be stored for [`LvmOptions::uuid`].
-    pub fn uuid(&self) -> &str {
-        &self.0.uuid
     }
 
     /// All volumes and snapshots of this driver.
@@ -289,11 +301,25 @@ impl Group {
 
     /// Changes logical volumes by a command with a selection, so that lvm itself compares the UUID, under its lock: a
     /// command that was started earlier can't reach another volume that has the name now.
-    pub(super) fn change(&self, turn: &Turn, command: &[&str], uuid: &str) -> Result<()> {
+    ///
+    /// One that selects nothing succeeds, so the group is read again. `is_done` judges what it has then with this UUID.
+    pub(super) fn change(
+        &self,
+        turn: &Turn,
+        command: &[&str],
+        uuid: &str,
+        is_done: impl FnOnce(Option<&Found>) -> bool,
+    ) -> Result<()> {
         let selection = format!("lv_uuid={uuid}");
         let mut arguments: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
         arguments.extend(["--yes".to_owned(), "--select".to_owned(), selection, self.name.clone()]);
-        self.lvm.change(turn, &arguments)
+        self.lvm.change(turn, &arguments)?;
+        let report = self.read()?;
+        if is_done(report.volumes.iter().find(|found| found.uuid == uuid)) {
+            return Ok(());
+        }
+        let reason = format!("lvm {} succeeded, and has not changed {uuid}", command[0]);
+        Err(self.error(ErrorKind::ToolFailed, "change a logical volume of", reason))
     }
 
     /// Replaces the record of a logical volume, in one change of the metadata.
@@ -306,7 +332,9 @@ impl Group {
         if command.len() == 1 {
             return Ok(());
         }
-        self.change(turn, &command, &ours.found.uuid)
+        // It can have been deleted meanwhile.
+        let has_new = |found: &Found| new.iter().all(|tag| found.tags.contains(tag));
+        self.change(turn, &command, &ours.found.uuid, |found| found.is_none_or(has_new))
     }
 
     pub(super) fn error(&self, kind: ErrorKind, operation: &'static str, reason: impl Into<String>) -> Error {
@@ -358,6 +386,14 @@ fn read(name: &str, uuid: Option<&str>, options: &LvmOptions, lvm: &Lvm) -> Resu
     })?;
     let report = Report::parse(&printed).map_err(|error| error.at(name))?;
     judge(&report, uuid, options).map_err(|error| error.at(name))?;
+    if let Some(disks) = &lvm.disks {
+        disks::judge(&report, disks).map_err(|error| {
+            let file = options.memory.as_ref().map(|file| format!("remove {} and ", file.display()));
+            let hint =
+                format!("if they were changed on purpose, {}restart the driver", file.unwrap_or_default());
+            error.at(name).hint(hint)
+        })?;
+    }
     Ok(report)
 }
 
@@ -367,7 +403,7 @@ pub(super) fn judge(report: &Report, uuid: Option<&str>, options: &LvmOptions) -
         let error = Error::new(ErrorKind::WrongDevice, OPEN, reason);
         return Err(error.hint(
             "another disk has a group of this name: attach the right one, or use another name; if the group was made again \
-             on purpose, restart the driver without the stored UUID",
+             on purpose, remove the file that the driver knows it by, and restart the driver",
         ));
     }
     if !report.flaws.is_empty() {

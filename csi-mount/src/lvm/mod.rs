@@ -47,14 +47,16 @@
 //!
 //! # Needs
 //!
-//! lvm2 2.02.158 or later (`lvm fullreport`); `thin-provisioning-tools` for thin pools; the kernel's `dm_mod`, for thin pools
+//! lvm2 2.03 or later; `thin-provisioning-tools` for thin pools; the kernel's `dm_mod`, for thin pools
 //! `dm_thin_pool`, and `dm_snapshot`, for which lvm2 asks also before a thin snapshot. See `lvm(8)`, `lvmthin(7)`, `lvmreport(7)`.
 
+mod above;
 mod activate;
 mod capacity;
 mod command;
 mod create;
 mod delete;
+mod disks;
 mod group;
 mod pool;
 mod report;

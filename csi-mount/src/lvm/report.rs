@@ -3,10 +3,12 @@
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys::ids::DeviceNumber;
 
 /// The fields that are asked. lvm2 accepts each one only in its own part of the report.
-const GROUP: &str = "vg_uuid,vg_extent_size,vg_free_count,vg_shared,vg_clustered,vg_partial,vg_exported";
-const DISK: &str = "pv_free,pv_allocatable,pv_missing,pv_tags";
+const GROUP: &str =
+    "vg_uuid,vg_extent_size,vg_free_count,vg_shared,vg_clustered,vg_partial,vg_exported,vg_mda_free";
+const DISK: &str = "pv_uuid,pv_major,pv_minor,pv_free,pv_allocatable,pv_missing,pv_tags";
 const VOLUME: &str = "lv_name,lv_uuid,lv_size,lv_tags,lv_layout,pool_lv,origin,data_percent,metadata_percent,\
      lv_when_full,lv_check_needed,lv_health_status,lv_active,lv_device_open,lv_time";
 const SEGMENT: &str = "lv_uuid,zero,seg_pe_ranges";
@@ -28,6 +30,8 @@ pub(super) struct Report {
     /// In bytes.
     pub(super) extent: u64,
     pub(super) free_extents: u64,
+    /// What is left for its metadata on each disk, in bytes.
+    pub(super) metadata_free: u64,
     /// Why it is not used as it is.
     pub(super) flaws: Vec<&'static str>,
     pub(super) disks: Vec<Disk>,
@@ -37,6 +41,9 @@ pub(super) struct Report {
 /// A physical volume.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Disk {
+    pub(super) uuid: String,
+    /// None if it is missing.
+    pub(super) number: Option<DeviceNumber>,
     /// In bytes; none of it can be used if the disk is not allocatable.
     pub(super) free: u64,
     pub(super) tags: Vec<String>,
@@ -49,6 +56,8 @@ pub(super) struct Found {
     pub(super) uuid: String,
     pub(super) bytes: u64,
     pub(super) tags: Vec<String>,
+    /// What it is a snapshot of; empty if it is none.
+    pub(super) origin: String,
     pub(super) kind: Kind,
     /// The extents of a thick one, as lvm2's commands take them: `/dev/sdb:0-9`.
     pub(super) extents: Vec<String>,
@@ -109,6 +118,7 @@ impl Report {
             uuid: text(group, "vg_uuid")?.to_owned(),
             extent: number(group, "vg_extent_size")?,
             free_extents: number(group, "vg_free_count")?,
+            metadata_free: number(group, "vg_mda_free")?,
             flaws: found,
             volumes: volumes.collect::<Result<Vec<_>>>()?,
             disks,
@@ -119,7 +129,13 @@ impl Report {
 fn disk(row: &Value) -> Result<Disk> {
     let is_usable = !text(row, "pv_allocatable")?.is_empty() && text(row, "pv_missing")?.is_empty();
     let free = number(row, "pv_free")?;
-    Ok(Disk { free: if is_usable { free } else { 0 }, tags: tags(text(row, "pv_tags")?) })
+    let device = format!("{}:{}", text(row, "pv_major")?, text(row, "pv_minor")?);
+    Ok(Disk {
+        uuid: text(row, "pv_uuid")?.to_owned(),
+        number: DeviceNumber::parse(&device),
+        free: if is_usable { free } else { 0 },
+        tags: tags(text(row, "pv_tags")?),
+    })
 }
 
 fn volume(row: &Value, segments: &[Value]) -> Result<Found> {
@@ -147,6 +163,7 @@ fn volume(row: &Value, segments: &[Value]) -> Result<Found> {
         uuid: uuid.to_owned(),
         bytes: number(row, "lv_size")?,
         tags: tags(text(row, "lv_tags")?),
+        origin: text(row, "origin")?.to_owned(),
         kind,
         extents,
         is_active: !text(row, "lv_active")?.is_empty(),

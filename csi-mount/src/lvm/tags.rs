@@ -22,12 +22,6 @@ const LONGEST_NAME: usize = 256;
 /// The longest name that a logical volume gets as it is. The device mapper's names have at most 127 bytes, with that
 /// of the volume group, and each hyphen counts twice there.
 const LONGEST_PLAIN: usize = 56;
-/// What no logical volume's name can have after an underscore: lvm2 names the parts of its volumes so.
-const RESERVED: [&str; 17] = [
-    "cdata", "cmeta", "corig", "cpool", "cvol", "imeta", "iorig", "mimage", "mlog", "pmspare", "rimage",
-    "rmeta", "tdata", "tmeta", "vdata", "vorigin", "wcorig",
-];
-
 /// The name of a volume or snapshot, as the caller chose it. The two kinds have separate names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -67,7 +61,7 @@ impl LvmName {
     }
 
     /// The name of the logical volume: readable if it can be, else a hash. The two can't be equal, because a plain
-    /// name has no underscore. Whose the logical volume is, its tags say.
+    /// name has no underscore; lvm2 names the parts of its volumes by underscores. Whose the logical volume is, its tags say.
     pub(super) fn logical_volume(&self) -> String {
         let prefix = match self {
             Self::Volume(_) => "csi",
@@ -77,9 +71,8 @@ impl LvmName {
         let name = self.as_str();
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
         let length = name.len() + name.bytes().filter(|byte| *byte == b'-').count();
-        let is_reserved = RESERVED.iter().any(|word| name.starts_with(word));
-        if name.bytes().all(is_plain) && length <= LONGEST_PLAIN && !is_reserved {
-            return format!("{prefix}_{name}");
+        if name.bytes().all(is_plain) && length <= LONGEST_PLAIN {
+            return format!("{prefix}-{name}");
         }
         let hash = Sha256::digest(name.as_bytes());
         hash[..16].iter().fold(format!("{prefix}_h_"), |mut text, byte| {
@@ -257,11 +250,10 @@ mod tests {
     #[test]
     fn logical_volumes_are_named_readably_or_by_a_hash() {
         let plain = LvmName::Volume("pvc-3f2a0c1e-0f6b-4d0e-9f43-7a0f5d3c1b22".into());
-        assert_eq!(plain.logical_volume(), "csi_pvc-3f2a0c1e-0f6b-4d0e-9f43-7a0f5d3c1b22");
-        assert_eq!(LvmName::Snapshot("s".into()).logical_volume(), "csisnap_s");
+        assert_eq!(plain.logical_volume(), "csi-pvc-3f2a0c1e-0f6b-4d0e-9f43-7a0f5d3c1b22");
+        assert_eq!(LvmName::Snapshot("s".into()).logical_volume(), "csisnap-s");
         let hash = "csi_h_684b9a7fbac7fa6a0c6d5c4f1b8d5c0c".len();
-        for name in ["A", "a_tdata", "ü", "a b", "-".repeat(29).as_str(), "h_x", "tdata", "mlog-1", "cpool.2"]
-        {
+        for name in ["A", "a_tdata", "ü", "a b", "-".repeat(29).as_str(), "h_x"] {
             let hashed = LvmName::Volume(name.into()).logical_volume();
             assert!(hashed.starts_with("csi_h_") && hashed.len() == hash, "{name}: {hashed}");
         }

@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::device::sysfs::Sysfs;
 use crate::erase::EraseMode;
 use crate::error::ErrorKind;
 use crate::lvm::create::LvmRequest;
+use crate::lvm::disks::{Known, KnownDisk, settings};
 use crate::lvm::group::{LvmLayout, LvmOptions, VolumeGroup, judge};
 use crate::lvm::report::{Kind, PoolFacts, Report};
 
@@ -13,24 +15,24 @@ fn printed() -> Value {
     json!({"report": [{
         "vg": [{
             "vg_uuid": "lHfw9V-wRGi-UGNd-xV0l-ZGgG-3r14-dTF00F", "vg_extent_size": "4194304", "vg_free_count": "10",
-            "vg_shared": "", "vg_clustered": "", "vg_partial": "", "vg_exported": "",
+            "vg_shared": "", "vg_clustered": "", "vg_partial": "", "vg_exported": "", "vg_mda_free": "520192",
         }],
         "pv": [
-            {"pv_free": "20971520", "pv_allocatable": "allocatable", "pv_missing": "", "pv_tags": "fast,ssd"},
-            {"pv_free": "16777216", "pv_allocatable": "allocatable", "pv_missing": "", "pv_tags": ""},
-            {"pv_free": "4194304", "pv_allocatable": "", "pv_missing": "", "pv_tags": "ssd"},
+            {"pv_uuid": "one", "pv_major": "8", "pv_minor": "16", "pv_free": "20971520", "pv_allocatable": "allocatable", "pv_missing": "", "pv_tags": "fast,ssd"},
+            {"pv_uuid": "two", "pv_major": "8", "pv_minor": "32", "pv_free": "16777216", "pv_allocatable": "allocatable", "pv_missing": "", "pv_tags": ""},
+            {"pv_uuid": "three", "pv_major": "-1", "pv_minor": "-1", "pv_free": "4194304", "pv_allocatable": "", "pv_missing": "", "pv_tags": "ssd"},
         ],
         "lv": [
-            volume("csi_a", "linear", "", "8388608"),
+            volume("csi-a", "linear", "", "8388608"),
             volume("pool", "thin,pool", "", "41943040"),
-            volume("csi_t", "thin,sparse", "pool", "20971520"),
-            volume("csisnap_s", "thin,sparse", "pool", "12582912"),
+            volume("csi-t", "thin,sparse", "pool", "20971520"),
+            volume("csisnap-s", "thin,sparse", "pool", "12582912"),
         ],
         "seg": [
-            {"lv_uuid": "csi_a", "zero": "unknown", "seg_pe_ranges": "/dev/sdb:0-0"},
-            {"lv_uuid": "csi_a", "zero": "unknown", "seg_pe_ranges": "/dev/sdc:7-7"},
+            {"lv_uuid": "csi-a", "zero": "unknown", "seg_pe_ranges": "/dev/sdb:0-0"},
+            {"lv_uuid": "csi-a", "zero": "unknown", "seg_pe_ranges": "/dev/sdc:7-7"},
             {"lv_uuid": "pool", "zero": "zero", "seg_pe_ranges": "pool_tdata:0-9"},
-            {"lv_uuid": "csi_t", "zero": "", "seg_pe_ranges": ""},
+            {"lv_uuid": "csi-t", "zero": "", "seg_pe_ranges": ""},
         ],
     }]})
 }
@@ -53,7 +55,8 @@ fn parse(printed: &Value) -> crate::Result<Report> {
 fn a_report_is_read() {
     let report = parse(&printed()).unwrap();
     assert_eq!((report.extent, report.free_extents, report.flaws.len()), (4 << 20, 10, 0));
-    assert_eq!(report.disks.iter().map(|disk| disk.free >> 20).collect::<Vec<_>>(), [20, 16, 0]);
+    let disks = report.disks.iter().map(|disk| (disk.free >> 20, disk.number.map(|number| number.minor)));
+    assert_eq!(disks.collect::<Vec<_>>(), [(20, Some(16)), (16, Some(32)), (0, None)]);
     let kinds: Vec<&Kind> = report.volumes.iter().map(|found| &found.kind).collect();
     let facts = PoolFacts { data_percent: Some(12.5), zeroes: true, ..PoolFacts::default() };
     let thin = Kind::Thin { pool: "pool".to_owned() };
@@ -72,7 +75,9 @@ fn a_report_that_lacks_something_is_no_report() {
     }
     for (part, at, field) in [
         ("vg", 0, "vg_shared"),
+        ("vg", 0, "vg_mda_free"),
         ("pv", 1, "pv_missing"),
+        ("pv", 1, "pv_uuid"),
         ("lv", 1, "lv_tags"),
         ("seg", 2, "zero"),
         ("seg", 1, "seg_pe_ranges"),
@@ -181,9 +186,77 @@ fn a_pool_takes_what_its_ratio_allows_while_it_is_well() {
     assert_eq!(room(100, &skips_zeroing).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
+/// A delete changes the metadata before it can free any.
+#[test]
+fn the_last_of_the_metadata_is_for_deletes() {
+    let mut printed = printed();
+    for (left, takes) in
+        [(520_192, true), ((16 << 10) + 4 * 64, true), ((16 << 10) + 4 * 64 - 1, false), (0, false)]
+    {
+        printed["report"][0]["vg"][0]["vg_mda_free"] = left.to_string().into();
+        let error = parse(&printed).unwrap().require_metadata("d").err();
+        assert_eq!(error.is_none(), takes, "{left}: {error:?}");
+        assert!(error.is_none_or(|error| error.kind() == ErrorKind::NoSpace));
+    }
+}
+
+/// A disk of the machine of the tests: of `/sys` there are only what its disks are known by.
+fn sysfs(root: &std::path::Path, disks: &[(&str, &str, &str)]) -> Sysfs {
+    for (name, number, serial) in disks {
+        let place = root.join("devices").join(name);
+        for link in [root.join("class/block").join(name), root.join("dev/block").join(number)] {
+            std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(&place, link).unwrap();
+        }
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join("dev"), number).unwrap();
+        std::fs::write(place.join("serial"), serial).unwrap();
+    }
+    Sysfs::below(root)
+}
+
+/// Names and numbers of disks change with a reboot.
+#[test]
+fn lvm_reads_the_known_disks_whatever_their_names_are_and_no_others() {
+    let [first, second] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let before = sysfs(first.path(), &[("sda", "8:0", "system"), ("sdb", "8:16", "a"), ("sdc", "8:32", "b")]);
+    let after =
+        sysfs(second.path(), &[("sda", "8:0", "b"), ("sdb", "8:16", "a"), ("sdc", "8:32", "tenant's")]);
+    let names = |disks: Option<&[KnownDisk]>, sysfs: &Sysfs| {
+        let settings = settings(disks, sysfs).unwrap();
+        let (_, names) = settings.split_once("global_filter=[").unwrap();
+        names.trim_end_matches("]}").replace(['"', '^', '$'], "")
+    };
+    assert_eq!(names(None, &before), "a|/dev/sda|,a|/dev/sdb|,a|/dev/sdc|,r|.*|");
+    let mut report = parse(&printed()).unwrap();
+    let missing = Known::of(&report, &before).unwrap_err();
+    assert!(missing.to_string().contains("its physical volume three is on no device"), "{missing}");
+    report.disks.pop();
+    let known = Known::of(&report, &before).unwrap();
+    let file = first.path().join("group.disks");
+    assert_eq!(Known::read(&file).unwrap(), None);
+    known.write(&file).unwrap();
+    assert_eq!(Known::read(&file).unwrap(), Some(known.clone()));
+    assert_eq!(names(Some(&known.disks), &before), "a|/dev/sdb|,a|/dev/sdc|,r|.*|");
+    assert_eq!(names(Some(&known.disks), &after), "a|/dev/sdb|,a|/dev/sda|,r|.*|");
+    std::fs::remove_file(second.path().join("class/block/sda")).unwrap();
+    let gone = settings(Some(&known.disks), &after).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::Unreadable);
+    assert!(gone.to_string().contains("its disk b (two) is not attached"), "{gone}");
+    // Another disk is in the group, or one less.
+    super::disks::judge(&report, &known.disks).unwrap();
+    report.disks.pop();
+    assert_eq!(super::disks::judge(&report, &known.disks).unwrap_err().kind(), ErrorKind::WrongDevice);
+    std::fs::write(&file, "something else").unwrap();
+    assert_eq!(Known::read(&file).unwrap_err().kind(), ErrorKind::Damaged);
+}
+
 /// The volume group of this report, which a program in place of lvm prints.
 fn open(directory: &tempfile::TempDir, printed: &Value) -> VolumeGroup {
     let report = directory.path().join("report");
+    let mut printed = printed.clone();
+    // This machine has no such disks.
+    printed["report"][0].as_object_mut().unwrap().remove("pv");
     std::fs::write(&report, printed.to_string()).unwrap();
     let launcher = ["sh", "-c", "cat \"$0\"", report.to_str().unwrap()];
     VolumeGroup::open("group", LvmOptions::new("d").launcher(launcher)).unwrap()

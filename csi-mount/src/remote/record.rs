@@ -6,7 +6,7 @@
 //! says nothing about this one. Keys are not in it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use super::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::descriptor::Locked;
+use crate::sys::durable;
 use crate::sys::hash::fnv1a;
 
 const FIRST_LINE: &str = "csi-mount remote disk, version 1";
@@ -165,7 +166,7 @@ impl Records {
     pub(super) fn put(&self, name: &str, record: &Record) -> Result<()> {
         let path = self.path(name)?;
         let new = self.0.join(format!("{NEW}{}", file_name(name)?));
-        write_durably(&path, &new, record.to_text().as_bytes()).map_err(|error| {
+        durable::write(&path, &new, record.to_text().as_bytes()).map_err(|error| {
             // On a full disk, the unfinished file would keep space that is needed.
             let _ = fs::remove_file(&new);
             Error::os("write the record of an attachment", &path, error)
@@ -190,17 +191,6 @@ impl Records {
     fn path(&self, name: &str) -> Result<PathBuf> {
         Ok(self.0.join(format!("{}{SUFFIX}", file_name(name)?)))
     }
-}
-
-/// Writes a file that only root can read: a process that is killed leaves the old one or the new one, and `new`.
-pub(super) fn write_durably(path: &Path, new: &Path, bytes: &[u8]) -> io::Result<()> {
-    let _ = fs::remove_file(new);
-    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(new, path)?;
-    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    File::open(directory)?.sync_all()
 }
 
 /// This boot of the node.

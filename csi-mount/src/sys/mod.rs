@@ -12,6 +12,8 @@ pub(crate) mod descriptor_copies;
 #[cfg(feature = "remote")]
 pub(crate) mod device_call;
 pub(crate) mod device_mapper;
+#[cfg(any(feature = "lvm", feature = "remote"))]
+pub(crate) mod durable;
 pub(crate) mod exec;
 pub(crate) mod features;
 pub(crate) mod hash;

@@ -30,7 +30,7 @@ fn the_life_of_a_thick_volume() {
     let volume = thick(&group, "pvc-1", 41 * MIB);
     assert_eq!(
         (volume.bytes, volume.state, &*volume.logical_volume),
-        (44 * MIB, LvmState::Ready, "csi_pvc-1")
+        (44 * MIB, LvmState::Ready, "csi-pvc-1")
     );
     assert_eq!(thick(&group, "pvc-1", 44 * MIB), volume);
     assert_eq!(group.list().unwrap(), std::slice::from_ref(&volume));
@@ -279,8 +279,19 @@ fn what_is_not_ours_or_not_whole_is_refused() {
     refused("none", options(), ErrorKind::Unreadable);
     refused("../data", options(), ErrorKind::InvalidInput);
     refused(&bed.name, options().launcher(["no-such-launcher"]), ErrorKind::MissingTool);
-    refused(&bed.name, options().uuid("another"), ErrorKind::WrongDevice);
-    let group = bed.open_with(options().uuid(bed.open().uuid()));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("group");
+    fs::write(&file, "group another\n").unwrap();
+    // Of a group with other disks, lvm is given none.
+    refused(&bed.name, options().known_by(&file), ErrorKind::Unreadable);
+    fs::remove_file(&file).unwrap();
+    drop(bed.open_with(options().known_by(&file)));
+    let known = fs::read_to_string(&file).unwrap();
+    let (_, disks) = known.split_once('\n').unwrap();
+    fs::write(&file, format!("group another\n{disks}")).unwrap();
+    refused(&bed.name, options().known_by(&file), ErrorKind::WrongDevice);
+    fs::write(&file, &known).unwrap();
+    let group = bed.open_with(options().known_by(&file));
     // Logical volumes of others.
     thick(&group, "mine", 40 * MIB);
     lvm(&["lvcreate", "--yes", "-an", "-Zn", "-Wn", "-L", "4m", "-n", "root", &bed.name]);
@@ -389,7 +400,7 @@ fn an_erase_goes_on_after_a_restart() {
     // As a process that died after the first GiB left it, and the machine with it: nothing is active, and the disk is
     // another loop device.
     let after_one = ["--deltag", "csi.erased=0", "--addtag", "csi.erased=1073741824"];
-    lvm(&[&["lvchange", "--yes"], &after_one[..], &[&*bed.volume("csi_a")]].concat());
+    lvm(&[&["lvchange", "--yes"], &after_one[..], &[&*bed.volume("csi-a")]].concat());
     drop((group, slow));
     lvm(&["vgchange", "--activate", "n", &bed.name]);
     bed.images[0].attach_again();
@@ -422,7 +433,7 @@ fn an_interrupted_create_goes_on_with_its_erase() {
     });
     let as_it_died =
         ["--deltag", "csi.state=ready", "--addtag", "csi.state=creating", "--addtag", "csi.erased=0"];
-    lvm(&[&["lvchange", "--yes"], &as_it_died[..], &[&*bed.volume("csi_a")]].concat());
+    lvm(&[&["lvchange", "--yes"], &as_it_died[..], &[&*bed.volume("csi-a")]].concat());
     thick(&group, "a", 256 * MIB);
     assert!(!volume_has(&group, "a", "secret"));
 }

@@ -38,6 +38,7 @@ mod luks_flow;
 mod luks_mapping;
 mod luks_raw;
 mod lvm;
+mod lvm_neighbours;
 mod quotas;
 mod quotas_crash;
 mod real_disks;

@@ -192,10 +192,13 @@ impl BlockDevices for Local {
 #[async_trait]
 impl NodeExpandVolume for Local {
     async fn expand_volume(&self, mut request: NodeExpandVolumeRequest) -> Result<u64> {
-        let bytes = self.volumes.grow(&request.volume_id, request.capacity_range).await?;
         // The range does not count LUKS' headers, which the device has.
-        request.capacity_range = CapacityRange::default();
-        BlockNode::new(Arc::new(self.clone())).expand_volume(request).await?;
+        let range = std::mem::take(&mut request.capacity_range);
+        let node = BlockNode::new(Arc::new(self.clone()));
+        // Where the volume is not, nothing grows.
+        node.expand_volume(request.clone()).await?;
+        let bytes = self.volumes.grow(&request.volume_id, range).await?;
+        node.expand_volume(request).await?;
         Ok(bytes)
     }
 }
@@ -212,6 +215,10 @@ pub fn plugin(args: &Args) -> Plugin {
     let mut options = LvmOptions::new(NAME).overcommit(args.overcommit);
     if args.host_lvm {
         options = options.launcher(HOST_LAUNCHER);
+    }
+    // Beside the socket, in a directory of the host.
+    if let Some(socket) = args.driver.endpoint().ok().map(|endpoint| endpoint.path().to_owned()) {
+        options = options.known_by(socket.with_file_name(format!("{}.disks", args.group)));
     }
     let volumes = LogicalVolumes::new(&args.group, options);
     let local = Arc::new(Local { driver: args.driver.clone(), volumes: volumes.clone() });

@@ -514,6 +514,12 @@ pub(crate) const SUITES: &[Suite] = &[
         ..LVM
     },
     Suite {
+        test: "lvm_neighbours",
+        files: &["lvm thin_check dmsetup env grep sh /bin/sh dd fsfreeze", EXT4_TOOLS, COMMANDS],
+        in_gate: InGate::Nothing,
+        ..LVM
+    },
+    Suite {
         test: "crash_lvm",
         env: &[("CSI_CRASH_STRIDE", "7")],
         seconds: 600,
@@ -647,6 +653,10 @@ pub(crate) const SUITES: &[Suite] = &[
             without_nvmet_reservations("an_operator_sees_and_removes_it_over_nvme"),
             without_nvmet_reservations("foreign_keys_are_left_alone_over_nvme"),
             without_nvmet_reservations("on_its_way::no_later_write_arrives_over_nvme"),
+            without_nvmet_reservations("restarts::a_node_that_reboots_writes_only_what_it_has_over_nvme"),
+            without_nvmet_reservations(
+                "restarts::a_target_that_forgets_gets_its_reservation_with_the_next_stage_over_nvme",
+            ),
             without_nvmet_reservations("on_its_way::nvme_ends_what_is_on_its_way"),
             without_nvmet_reservations("storage_that_forgets_reservations_is_refused_if_they_are_required"),
             without_nvmet_reservations("two_machines_with_one_generation_do_not_both_write_over_nvme"),

@@ -3,6 +3,8 @@
 mod connection;
 mod mapper;
 mod overlap;
+#[cfg(feature = "lvm")]
+mod stack;
 
 use std::fs;
 use std::io;

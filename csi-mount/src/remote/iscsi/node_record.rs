@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use super::DEFAULT_INTERFACE;
 use super::target::{IscsiDisk, IscsiTarget};
 use crate::error::{Error, Result};
-use crate::remote::record::write_durably;
+use crate::sys::durable;
 use crate::sys::hash::fnv1a;
 
 const WRITE: &str = "write the record of open-iscsi";
@@ -59,7 +59,7 @@ impl Database {
         if let Some(directory) = place.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         }
-        write_durably(&place, &self.unfinished(&disk, portal), text.as_bytes()).map_err(failed)
+        durable::write(&place, &self.unfinished(&disk, portal), text.as_bytes()).map_err(failed)
     }
 
     /// Whether a record that was made here exists.
