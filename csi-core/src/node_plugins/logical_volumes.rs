@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use csi_mount::ErrorKind;
 use csi_mount::flow::block::StagePlan;
 use csi_mount::lvm::{
     LvmEraser, LvmLayout, LvmName, LvmOptions, LvmPool, LvmRequest, LvmState, LvmVolume, VolumeGroup,
 };
+use csi_mount::{ErrorKind, Verdict};
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::timeout;
 
@@ -76,6 +76,10 @@ impl LogicalVolumes {
             let shared = self.0.clone();
             blocking(move || {
                 let group = VolumeGroup::open(&shared.group, shared.options.clone())?;
+                let found = group.preflight();
+                if found.verdict != Verdict::Fine {
+                    tracing::warn!("self-check: {found}");
+                }
                 let eraser = group.start_eraser()?;
                 Ok((group, eraser))
             })
@@ -337,7 +341,7 @@ mod tests {
         let report = json!({"report": [{
             "vg": [{
                 "vg_uuid": "vg", "vg_extent_size": "4194304", "vg_free_count": "0",
-                "vg_shared": "", "vg_clustered": "", "vg_partial": "", "vg_exported": "", "vg_mda_free": "520192",
+                "vg_shared": "", "vg_clustered": "", "vg_partial": "", "vg_exported": "", "vg_mda_free": "520192", "vg_seqno": "1",
             }],
             "lv": [{
                 "lv_name": "csi_a", "lv_uuid": "lv", "lv_size": "4194304", "lv_layout": "linear", "pool_lv": "",
@@ -422,6 +426,8 @@ mod tests {
             })
         };
         broken["report"][0]["lv"] = json!([pool("one"), pool("two")]);
+        let segment = |of: &str| json!({"lv_uuid": of, "zero": "", "seg_pe_ranges": "", "transaction_id": "0", "thin_id": ""});
+        broken["report"][0]["seg"] = json!([segment("one"), segment("two")]);
         fs::write(&report, broken.to_string()).expect("a file");
         let [wrong_pools] = &wrong().await[..] else { panic!("one entry") };
         assert!(wrong_pools.starts_with("ThinPool one, two: it shows old data"), "{wrong_pools}");

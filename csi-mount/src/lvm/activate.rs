@@ -9,6 +9,7 @@ use crate::lvm::command::Turn;
 use crate::lvm::group::{Group, Ours, VolumeGroup};
 use crate::lvm::report::Found;
 use crate::lvm::tags::{LvmName, LvmState};
+use crate::sys::ids::DeviceNumber;
 
 const ACTIVATE: &str = "activate a logical volume of";
 const DEACTIVATE: &str = "deactivate a logical volume of";
@@ -30,8 +31,7 @@ impl VolumeGroup {
     pub fn activate(&self, volume: &str) -> Result<BlockDevice> {
         let name = LvmName::Volume(volume.into());
         let group = &*self.0;
-        let turn = group.lvm.turn(ACTIVATE)?;
-        let report = group.read()?;
+        let (turn, report) = group.begin(ACTIVATE)?;
         let ours = report.find(group, &name).ok_or_else(|| group.missing(ACTIVATE, &name))?;
         group.require_ready(ACTIVATE, &ours)?;
         group.activate(&turn, &ours)
@@ -44,8 +44,9 @@ impl VolumeGroup {
     pub fn device(&self, volume: &str) -> Result<Option<BlockDevice>> {
         let group = &*self.0;
         let report = group.read()?;
-        let ours = report.find(group, &LvmName::Volume(volume.into())).filter(|ours| ours.found.is_active);
-        ours.map(|ours| group.device(&ours)).transpose()
+        let Some(ours) = report.find(group, &LvmName::Volume(volume.into())) else { return Ok(None) };
+        // lvm calls a device active that it was killed before it gave it a table, which the kernel does not show.
+        group.mapped(&ours)?.map(|number| group.node(&ours, number)).transpose()
     }
 
     /// Removes the block device of a volume, after its unstage. Succeeds if it is not active or does not exist.
@@ -55,8 +56,7 @@ impl VolumeGroup {
     pub fn deactivate(&self, volume: &str) -> Result<()> {
         let name = LvmName::Volume(volume.into());
         let group = &*self.0;
-        let turn = group.lvm.turn(DEACTIVATE)?;
-        let report = group.read()?;
+        let (turn, report) = group.begin(DEACTIVATE)?;
         let Some(ours) = report.find(group, &name).filter(|ours| ours.found.is_active) else { return Ok(()) };
         group.require_closed(DEACTIVATE, &ours)?;
         group.deactivate(&turn, &ours.found.uuid)
@@ -67,7 +67,7 @@ impl Group {
     pub(super) fn activate(&self, turn: &Turn, ours: &Ours<'_>) -> Result<BlockDevice> {
         // An active one too: a device that lost its node gets it back.
         let command = ["lvchange", "--activate", "y", "--ignoreactivationskip"];
-        self.change(turn, &command, &ours.found.uuid, |found| found.is_some_and(|found| found.is_active))?;
+        self.change(turn, &command, 0, &ours.found.uuid, |found| found.is_some_and(|found| found.is_active))?;
         self.device(ours)
     }
 
@@ -77,16 +77,25 @@ impl Group {
     }
 
     /// The device of an active logical volume, which the kernel has under its UUID.
-    pub(super) fn device(&self, ours: &Ours<'_>) -> Result<BlockDevice> {
+    fn mapped(&self, ours: &Ours<'_>) -> Result<Option<DeviceNumber>> {
         let uuid = self.mapper_uuid(&ours.found.uuid);
         let mapped = Sysfs::system().all_mapped()?.into_iter().find(|mapped| mapped.uuid == uuid);
-        let Some(mapped) = mapped else {
+        Ok(mapped.map(|mapped| mapped.number))
+    }
+
+    fn device(&self, ours: &Ours<'_>) -> Result<BlockDevice> {
+        let number = self.mapped(ours)?.ok_or_else(|| {
             let reason = format!("{} is activated, and the kernel has no device for it", ours.record.name);
-            return Err(self.error(ErrorKind::NotFound, ACTIVATE, reason));
-        };
+            self.error(ErrorKind::NotFound, ACTIVATE, reason)
+        })?;
+        self.node(ours, number)
+    }
+
+    /// The node in `/dev`, when it is there.
+    fn node(&self, ours: &Ours<'_>, number: DeviceNumber) -> Result<BlockDevice> {
         let end = Instant::now() + NODE_TIME_LIMIT;
         let device = loop {
-            match BlockDevice::from_number(mapped.number) {
+            match BlockDevice::from_number(number) {
                 Err(error) if error.kind() == ErrorKind::NotFound && Instant::now() < end => {
                     std::thread::sleep(POLL_INTERVAL);
                 }
@@ -103,7 +112,7 @@ impl Group {
 
     pub(super) fn deactivate(&self, turn: &Turn, uuid: &str) -> Result<()> {
         let is_done = |found: Option<&Found>| found.is_none_or(|found| !found.is_active);
-        self.change(turn, &["lvchange", "--activate", "n"], uuid, is_done)
+        self.change(turn, &["lvchange", "--activate", "n"], 0, uuid, is_done)
     }
 
     /// Refuses a volume that is not ready.

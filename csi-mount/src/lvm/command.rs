@@ -58,7 +58,8 @@ pub(super) struct Lvm {
     group: String,
     /// What is locked.
     control: PathBuf,
-    is_on_host: bool,
+    /// None to run it here.
+    launcher: Vec<String>,
     time_limit: Duration,
     /// The disks of the group, from its first report on.
     pub(super) disks: Option<Vec<KnownDisk>>,
@@ -109,20 +110,13 @@ impl Turns {
 impl Lvm {
     /// Finds lvm, or the program that starts it on the host.
     pub(super) fn find(group: &str, launcher: &[String], time_limit: Duration) -> Result<Self> {
-        let (program, words) = match launcher.split_first() {
-            None => (tool::find(LVM, Some("lvm2"))?, Vec::new()),
-            Some((program, words)) => {
-                let words = words.iter().map(OsString::from).chain([LVM.into()]);
-                (tool::find(program, None)?, words.collect())
-            }
-        };
-        let is_on_host = !launcher.is_empty();
+        let (program, words) = program(launcher, LVM, "lvm2")?;
         Ok(Self {
             program,
             words,
             group: group.to_owned(),
             control: CONTROL.into(),
-            is_on_host,
+            launcher: launcher.to_owned(),
             time_limit,
             disks: None,
             sysfs: Sysfs::system(),
@@ -229,6 +223,21 @@ impl Lvm {
         Err(tool::failed("run a program", &format!("lvm {name}"), &output))
     }
 
+    /// Runs a program beside it, such as dmsetup, or lvm as the administrator does, and returns what it prints. It only reads, or
+    /// is done at once.
+    pub(super) fn ask(&self, name: &str, arguments: &[&str]) -> Result<String> {
+        let (program, mut words) = program(&self.launcher, name, name)?;
+        words.extend(arguments.iter().map(OsString::from));
+        let environment = self.environment();
+        let given =
+            ToolInput { environment: &environment, stdout_limit: Some(LONGEST_TEXT), ..ToolInput::default() };
+        let output = tool::run(name, &program, &words, given, Bounds::from(self.time_limit), |_| Ok(()))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(tool::failed("run a program", name, &output))
+    }
+
     fn command(&self, name: &str, options: &[String]) -> Result<Command> {
         let mut command = Command::new(&self.program);
         command.args(self.words(name, options)?).env_clear().env("LC_ALL", "C").current_dir("/");
@@ -237,19 +246,34 @@ impl Lvm {
     }
 
     fn words(&self, name: &str, options: &[String]) -> Result<impl Iterator<Item = OsString>> {
-        let more = if self.is_on_host { "" } else { NO_DAEMON };
+        let more = if self.is_on_host() { "" } else { NO_DAEMON };
         let disks = disks::settings(self.disks.as_deref(), &self.sysfs)?;
         let fixed = [name.into(), "--config".into(), [SETTINGS, more, &disks].concat().into()];
         Ok(self.words.iter().cloned().chain(fixed).chain(options.iter().map(OsString::from)))
     }
 
+    fn is_on_host(&self) -> bool {
+        !self.launcher.is_empty()
+    }
+
     fn environment(&self) -> Vec<(&'static str, &'static str)> {
-        if self.is_on_host { vec![NO_WARNINGS] } else { vec![NO_WARNINGS, NO_UDEV] }
+        if self.is_on_host() { vec![NO_WARNINGS] } else { vec![NO_WARNINGS, NO_UDEV] }
     }
 
     fn pending(&self, work: &'static str, what: &str) -> Error {
         let reason = format!("{what} still runs after {:?}", self.time_limit);
         Error::new(ErrorKind::Pending, work, reason).hint("try again: it is not stopped")
+    }
+}
+
+/// A program, and the words before its arguments: it is found here, or a launcher starts it on the host.
+fn program(launcher: &[String], name: &str, package: &str) -> Result<(PathBuf, Vec<OsString>)> {
+    match launcher.split_first() {
+        None => Ok((tool::find(name, Some(package))?, Vec::new())),
+        Some((program, words)) => {
+            let words = words.iter().map(OsString::from).chain([name.into()]);
+            Ok((tool::find(program, None)?, words.collect()))
+        }
     }
 }
 

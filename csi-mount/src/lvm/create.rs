@@ -81,9 +81,9 @@ impl VolumeGroup {
     /// Creates a volume. One that exists with this name is returned if it has the requested size, source, layout and,
     /// if it is thick, erase mode.
     ///
-    /// A thin volume reads as zeros by its pool's own rule. A thick one is checked as [`erase`](crate::erase::erase)
-    /// does it, and erased if anything else than zeros is found: that can take hours in a volume group whose disks
-    /// were not erased before. The volume is not active afterwards.
+    /// A thin volume reads as zeros by its pool's own rule. A thick one is [erased](crate::erase::erase), which can take hours,
+    /// unless this driver has erased all of its extents before and no other command has changed the group since. The volume is
+    /// not active afterwards.
     ///
     /// # Errors
     /// - [`ErrorKind::AlreadyExists`]: the volume exists, and differs.
@@ -99,12 +99,10 @@ impl VolumeGroup {
         let name = LvmName::Volume(request.name.clone());
         name.check()?;
         let group = &*self.0;
-        let turn = group.lvm.turn(CREATE)?;
-        let report = group.read()?;
+        let (turn, mut report) = group.begin(CREATE)?;
         if report.find(group, &name).is_none() {
-            self.allocate(&turn, &report, request, &name)?;
+            report = self.allocate(&turn, &report, request, &name)?;
         }
-        let report = group.read()?;
         let made = report.find(group, &name).ok_or_else(|| group.missing(CREATE, &name))?;
         match made.record.state {
             LvmState::Erasing => Err(group.error(
@@ -125,7 +123,7 @@ impl VolumeGroup {
     }
 
     /// Makes the logical volume with its tags, in one command.
-    fn allocate(&self, turn: &Turn, report: &Report, request: &LvmRequest, name: &LvmName) -> Result<()> {
+    fn allocate(&self, turn: &Turn, report: &Report, request: &LvmRequest, name: &LvmName) -> Result<Report> {
         let group = &*self.0;
         let bytes = size(group, report, request)?;
         let source = match &request.source {
@@ -166,7 +164,7 @@ impl VolumeGroup {
     fn finish(&self, turn: Turn, report: &Report, made: &Ours<'_>, request: &LvmRequest) -> Result<()> {
         let group = &*self.0;
         if !made.is_thin() {
-            return self.clean(turn, made).map(drop);
+            return self.clean(turn, report, made).map(drop);
         }
         let bytes = size(group, report, request)?;
         if bytes > made.found.bytes {
@@ -177,14 +175,15 @@ impl VolumeGroup {
     }
 
     /// Makes new extents ready: they must read as zeros. Returns the turn, which others had meanwhile.
-    fn clean(&self, turn: Turn, made: &Ours<'_>) -> Result<Turn> {
+    fn clean(&self, turn: Turn, report: &Report, made: &Ours<'_>) -> Result<Turn> {
         let group = &*self.0;
         let _at_erase = group.begin_erase(&made.found.uuid)?;
-        let device = if made.found.is_active { group.device(made)? } else { group.activate(&turn, made)? };
+        let is_zero = group.know(|zeros| zeros.take(report, made.found));
+        let device = group.activate(&turn, made)?;
         // The volume group is free for others while the device is read and written.
         drop(turn);
         let mut stored = made.record.clone();
-        if stored.erased.is_some() || erase::nonzero_place(&device)?.is_some() {
+        if !is_zero || erase::nonzero_place(&device)?.is_some() {
             stored = self.erase_contents(&device, made, EraseMode::Zero, &|| true)?;
         }
         drop(device);
@@ -208,12 +207,11 @@ impl VolumeGroup {
         name.check()?;
         let source_name = LvmName::Volume(volume.into());
         let group = &*self.0;
-        let turn = group.lvm.turn(SNAPSHOT)?;
-        let report = group.read()?;
+        let (turn, mut report) = group.begin(SNAPSHOT)?;
         if report.find(group, &name).is_none() {
             let source =
                 report.find(group, &source_name).ok_or_else(|| group.missing(SNAPSHOT, &source_name))?;
-            let Kind::Thin { pool } = &source.found.kind else {
+            let Kind::Thin { pool, .. } = &source.found.kind else {
                 let reason = format!("{source_name} is thick: only thin volumes have snapshots");
                 return Err(group.error(ErrorKind::Unsupported, SNAPSHOT, reason));
             };
@@ -228,9 +226,8 @@ impl VolumeGroup {
             let origin = format!("{}/{}", group.name, source.found.name);
             let options = words(&["--snapshot", "-an", "--permission", "r", &origin]);
             let frozen = group.freeze_above(&source)?;
-            group.create(&turn, &record, options, frozen)?;
+            report = group.create(&turn, &record, options, frozen)?;
         }
-        let report = group.read()?;
         let made = report.find(group, &name).ok_or_else(|| group.missing(SNAPSHOT, &name))?;
         if made.record.source.as_ref() != Some(&source_name) {
             let reason = format!("{name} exists, and is not of {source_name}");
@@ -242,7 +239,7 @@ impl VolumeGroup {
     /// Grows a volume to at least this size and at most the limit, also while it is in use. A volume that has the size
     /// already is returned as it is, whatever the limit; none ever shrinks.
     ///
-    /// The new part of a thick volume is first a logical volume of its own, which is read and erased as
+    /// The new part of a thick volume is first a logical volume of its own, which is erased as
     /// [`create`](Self::create) does it; only then the volume gets it. The filesystem is grown afterwards, by
     /// [`BlockVolumes::expand`](crate::BlockVolumes::expand).
     ///
@@ -252,8 +249,7 @@ impl VolumeGroup {
     pub fn grow(&self, volume: &str, bytes: u64, limit: Option<u64>) -> Result<LvmVolume> {
         let name = LvmName::Volume(volume.into());
         let group = &*self.0;
-        let turn = group.lvm.turn(GROW)?;
-        let report = group.read()?;
+        let (turn, report) = group.begin(GROW)?;
         let ours = report.find(group, &name).ok_or_else(|| group.missing(GROW, &name))?;
         group.require_ready(GROW, &ours)?;
         let least = bytes.saturating_add(ours.record.header);
@@ -262,20 +258,19 @@ impl VolumeGroup {
         }
         let limit = limit.map(|limit| limit.saturating_add(ours.record.header));
         let wanted = group.round_up(GROW, &report, least, limit)?;
-        if ours.is_thin() {
+        let report = if ours.is_thin() {
             let more = wanted - ours.found.bytes;
             group.require_room(GROW, &report, &name, &ours.volume().layout, more)?;
-            group.extend(&turn, &report, &ours, wanted, &[])?;
+            group.extend(&turn, &report, &ours, wanted, &[])?
         } else {
-            self.grow_thick(turn, &report, &ours, wanted)?;
-        }
-        let report = group.read()?;
+            self.grow_thick(turn, &report, &ours, wanted)?
+        };
         let ours = report.find(group, &name).ok_or_else(|| group.missing(GROW, &name))?;
         Ok(ours.volume())
     }
 
     /// Gives a thick volume new extents, which are a logical volume of their own until they read as zeros.
-    fn grow_thick(&self, turn: Turn, report: &Report, ours: &Ours<'_>, wanted: u64) -> Result<()> {
+    fn grow_thick(&self, turn: Turn, report: &Report, ours: &Ours<'_>, wanted: u64) -> Result<Report> {
         let group = &*self.0;
         let name = &ours.record.name;
         let part_name = LvmName::Growth(name.as_str().to_owned());
@@ -288,15 +283,19 @@ impl VolumeGroup {
             let ours = report.find(group, name).ok_or_else(|| group.missing(GROW, name))?;
             return self.grow_thick(turn, &report, &ours, wanted);
         }
-        if part.is_none() {
+        let made;
+        let report = if part.is_some() {
+            report
+        } else {
             group.require_room(GROW, report, name, &ours.volume().layout, more)?;
             let mut record = Record::new(part_name.clone(), LvmState::Creating);
             record.disks.clone_from(&ours.record.disks);
-            group.create(&turn, &record, group.linear(&record, more / report.extent), ())?;
-        }
-        let report = group.read()?;
+            made = group.create(&turn, &record, group.linear(&record, more / report.extent), ())?;
+            &made
+        };
         let part = report.find(group, &part_name).ok_or_else(|| group.missing(GROW, &part_name))?;
-        let turn = if part.record.state == LvmState::Creating { self.clean(turn, &part)? } else { turn };
+        let turn =
+            if part.record.state == LvmState::Creating { self.clean(turn, report, &part)? } else { turn };
         let report = group.read()?;
         let ours = report.find(group, name).ok_or_else(|| group.missing(GROW, name))?;
         group.require_ready(GROW, &ours)?;
@@ -305,8 +304,13 @@ impl VolumeGroup {
             let reason = format!("{name} was changed by another call");
             return Err(group.error(ErrorKind::Pending, GROW, reason));
         };
-        // Nobody else has the turn while these extents are free.
+        // Nobody else has the turn while these extents are free, and another command of lvm would be noticed.
+        group.know(|zeros| zeros.add(&report, part.found));
         self.remove(&turn, &part)?;
+        if !group.know(|zeros| zeros.take(&report, part.found)) {
+            let reason = format!("the group was changed while {name} grew");
+            return Err(group.error(ErrorKind::Pending, GROW, reason));
+        }
         group.extend(&turn, &report, &ours, wanted, &part.found.extents)
     }
 
@@ -322,30 +326,30 @@ impl VolumeGroup {
 const SNAPSHOT: &str = "make a snapshot in";
 
 impl Group {
-    /// Makes a logical volume. Nothing but this driver activates it: neither a boot nor `vgchange -ay`. One that has to be
-    /// read is active already.
+    /// Makes a logical volume. Nothing but this driver activates it: neither a boot nor `vgchange -ay`.
     fn create(
         &self,
         turn: &Turn,
         record: &Record,
         options: Vec<String>,
         guard: impl Send + 'static,
-    ) -> Result<()> {
+    ) -> Result<Report> {
         let mut arguments = words(&["lvcreate", "--yes", "--setactivationskip", "y", "--name"]);
         arguments.push(record.name.logical_volume());
         for tag in record.tags(&self.options.driver) {
             arguments.extend(["--addtag".to_owned(), tag]);
         }
+        // Of a pool, before and after the message to the kernel.
+        let commits = if options.iter().any(|option| option == "linear") { 1 } else { 2 };
         arguments.extend(options);
-        self.make(turn, &arguments, guard, |report| report.find(self, &record.name).is_some())
+        self.make(turn, &arguments, commits, guard, |report| report.find(self, &record.name).is_some())
     }
 
     /// The options for a linear logical volume. What is on it is this driver's to look at: lvm wipes only the signatures
     /// that it knows.
     fn linear(&self, record: &Record, extents: u64) -> Vec<String> {
         let extents = extents.to_string();
-        let mut words =
-            words(&["--type", "linear", "-ay", "-K", "-Zn", "-Wn", "--extents", &extents, &self.name]);
+        let mut words = words(&["--type", "linear", "-an", "-Zn", "-Wn", "--extents", &extents, &self.name]);
         words.extend(record.disks.as_ref().map(|tag| format!("@{tag}")));
         words
     }
@@ -374,26 +378,29 @@ impl Group {
         ours: &Ours<'_>,
         bytes: u64,
         extents: &[String],
-    ) -> Result<()> {
+    ) -> Result<Report> {
         let size = (bytes / report.extent).to_string();
         let volume = format!("{}/{}", self.name, ours.found.name);
         let mut arguments = words(&["lvextend", "--yes", "--extents", &size, &volume]);
         arguments.extend_from_slice(extents);
         let has_size = |now: Ours<'_>| now.found.bytes >= bytes;
-        self.make(turn, &arguments, (), |report| report.find(self, &ours.record.name).is_some_and(has_size))
+        self.make(turn, &arguments, 1, (), |report| {
+            report.find(self, &ours.record.name).is_some_and(has_size)
+        })
     }
 
     /// Runs a command that makes something. If it fails because a command of a process that is gone was faster, and came
-    /// after the group was read, that is no failure. The callers read the group again and judge what they find.
+    /// after the group was read, that is no failure. The callers judge what the group has then.
     fn make(
         &self,
         turn: &Turn,
         arguments: &[String],
+        commits: u64,
         guard: impl Send + 'static,
         is_made: impl FnOnce(&Report) -> bool,
-    ) -> Result<()> {
-        self.lvm.change_with(turn, arguments, guard).or_else(|error| match self.read() {
-            Ok(report) if error.kind() == ErrorKind::ToolFailed && is_made(&report) => Ok(()),
+    ) -> Result<Report> {
+        self.run(turn, arguments, commits, guard).or_else(|error| match self.read() {
+            Ok(report) if error.kind() == ErrorKind::ToolFailed && is_made(&report) => Ok(report),
             _ => Err(error),
         })
     }
@@ -438,7 +445,7 @@ fn source_of<'r>(
         return Err(group.error(ErrorKind::Unsupported, CREATE, reason));
     }
     match (&request.layout, &source.found.kind) {
-        (LvmLayout::Thin(pool), Kind::Thin { pool: its }) if pool == its => Ok(source),
+        (LvmLayout::Thin(pool), Kind::Thin { pool: its, .. }) if pool == its => Ok(source),
         _ => {
             let reason = format!("{name} is not in the thin pool of the new volume, so it can't be copied");
             Err(group.error(ErrorKind::Unsupported, CREATE, reason))

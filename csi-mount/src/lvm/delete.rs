@@ -41,8 +41,7 @@ impl VolumeGroup {
     /// [`ErrorKind::Pending`] if it is still being created; otherwise those of [`open`](Self::open), and [`ErrorKind::ToolFailed`].
     pub fn delete(&self, name: &LvmName) -> Result<LvmDeletion> {
         let group = &*self.0;
-        let turn = group.lvm.turn(DELETE)?;
-        let report = group.read()?;
+        let (turn, report) = group.begin(DELETE)?;
         let Some(ours) = report.find(group, name) else { return Ok(LvmDeletion::Removed) };
         if ours.record.state == LvmState::Erasing {
             self.wake_eraser();
@@ -81,8 +80,7 @@ impl VolumeGroup {
 
     fn erase_while(&self, name: &LvmName, goes_on: &dyn Fn() -> bool) -> Result<()> {
         let group = &*self.0;
-        let turn = group.lvm.turn(DELETE)?;
-        let report = group.read()?;
+        let (turn, report) = group.begin(DELETE)?;
         let Some(ours) = report.find(group, name) else { return Ok(()) };
         if ours.record.state != LvmState::Erasing {
             return Err(group.error(ErrorKind::InvalidInput, DELETE, format!("{name} is not marked for it")));
@@ -93,7 +91,14 @@ impl VolumeGroup {
         drop(turn);
         self.erase_contents(&device, &ours, ours.record.erase, goes_on)?;
         drop(device);
-        let turn = group.lvm.turn(DELETE)?;
+        // It can have been moved meanwhile, and what it has now reads as zeros.
+        let (turn, report) = group.begin(DELETE)?;
+        if ours.record.erase == EraseMode::Zero
+            && let Some(now) = report.find(group, name)
+            && now.found.uuid == ours.found.uuid
+        {
+            group.know(|zeros| zeros.add(&report, now.found));
+        }
         self.remove(&turn, &ours)
     }
 
@@ -148,7 +153,9 @@ impl VolumeGroup {
     /// [`ErrorKind::Busy`] if others have made a snapshot of it, which lvm would remove with it.
     pub(super) fn remove(&self, turn: &Turn, ours: &Ours<'_>) -> Result<()> {
         self.0.require_no_snapshots(&self.0.read()?, ours)?;
-        self.0.change(turn, &["lvremove"], &ours.found.uuid, |found| found.is_none())
+        // Of a pool, before and after the message to the kernel.
+        let commits = if ours.is_thin() { 2 } else { 1 };
+        self.0.change(turn, &["lvremove"], commits, &ours.found.uuid, |found| found.is_none())
     }
 
     /// Starts a thread that erases and removes all volumes that are marked, one after another: those that an earlier

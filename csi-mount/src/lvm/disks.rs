@@ -2,7 +2,8 @@
 //!
 //! lvm takes whatever looks like a disk of its own for one. A tenant writes what it likes to a raw volume, and a mapping
 //! above it, a loop device or a disk of another driver shows that to lvm: metadata with the group's UUID, or a second group
-//! of its name. So each command reads the disks that the group had when it was first used.
+//! of its name. So each command reads the disks that the group had when it was first used. The same file has what is known about
+//! their free extents.
 
 use std::fs;
 use std::io;
@@ -11,6 +12,7 @@ use std::path::Path;
 use crate::device::sysfs::Sysfs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lvm::report::Report;
+use crate::lvm::zeros::Zeros;
 use crate::sys::durable;
 
 /// What a volume group is known by from its first use on.
@@ -18,6 +20,7 @@ use crate::sys::durable;
 pub(super) struct Known {
     pub(super) uuid: String,
     pub(super) disks: Vec<KnownDisk>,
+    pub(super) zeros: Zeros,
 }
 
 /// A disk of a volume group.
@@ -41,7 +44,7 @@ impl Known {
             disks.push(KnownDisk { uuid: disk.uuid.clone(), device });
         }
         disks.sort();
-        Ok(Self { uuid: report.uuid.clone(), disks })
+        Ok(Self { uuid: report.uuid.clone(), disks, zeros: Zeros::default() })
     }
 
     /// None before the first use.
@@ -61,19 +64,24 @@ impl Known {
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let uuid = lines.next()?.strip_prefix("group ")?.to_owned();
-        let disk = |line: &str| {
-            let (uuid, device) = line.strip_prefix("disk ")?.split_once(' ')?;
-            Some(KnownDisk { uuid: uuid.to_owned(), device: device.to_owned() })
-        };
-        Some(Self { uuid, disks: lines.map(disk).collect::<Option<_>>()? })
+        let mut known = Self { uuid, disks: Vec::new(), zeros: Zeros::default() };
+        for line in lines {
+            if let Some(disk) = line.strip_prefix("disk ") {
+                let (uuid, device) = disk.split_once(' ')?;
+                known.disks.push(KnownDisk { uuid: uuid.to_owned(), device: device.to_owned() });
+            } else {
+                known.zeros.read_line(line)?;
+            }
+        }
+        Some(known)
     }
 
     pub(super) fn write(&self, file: &Path) -> Result<()> {
         let disks = self.disks.iter().map(|disk| format!("disk {} {}\n", disk.uuid, disk.device));
-        let text = format!("group {}\n{}", self.uuid, disks.collect::<String>());
+        let text = format!("group {}\n{}{}", self.uuid, disks.collect::<String>(), self.zeros.to_lines());
         let new = file.with_extension("new");
         let written = durable::write(file, &new, text.as_bytes());
-        written.map_err(|error| Error::os("remember the disks of a volume group in", file, error))
+        written.map_err(|error| Error::os("remember a volume group in", file, error))
     }
 }
 

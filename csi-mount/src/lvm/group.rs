@@ -12,6 +12,7 @@ use crate::lvm::disks::{self, Known};
 use crate::lvm::pool::LvmPool;
 use crate::lvm::report::{self, Found, Kind, Report};
 use crate::lvm::tags::{LvmName, LvmState, Record};
+use crate::lvm::zeros::Zeros;
 
 /// How long a call waits for lvm by default.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -47,7 +48,7 @@ impl LvmOptions {
         }
     }
 
-    /// Remembers the group's UUID and its disks in this file, from its first use on. A group of this name with another UUID or
+    /// Remembers the group's UUID, its disks, and which free extents the driver has erased in this file, from its first use on. A group of this name with another UUID or
     /// with other disks is refused then. Without a file they are known until this process ends.
     ///
     /// The first use is before any volume: what a tenant wrote to a disk of another driver could be taken for the group.
@@ -114,6 +115,9 @@ pub(super) struct Group {
     pub(super) uuid: String,
     pub(super) options: LvmOptions,
     pub(super) lvm: Lvm,
+    known: Mutex<Known>,
+    /// The UUIDs of thin pools of which this process knows that the kernel had them.
+    pub(super) seen_pools: Mutex<BTreeSet<String>>,
     /// As the last report says.
     pub(super) pools: Mutex<Vec<LvmPool>>,
     /// UUIDs of the logical volumes that this process erases now.
@@ -175,19 +179,23 @@ impl VolumeGroup {
         }
         let mut lvm = Lvm::find(name, &options.launcher, options.time_limit)?;
         let before = options.memory.as_deref().map_or(Ok(None), Known::read)?;
-        let uuid = before.as_ref().map(|known| known.uuid.clone());
-        let is_known = before.is_some();
-        lvm.disks = before.map(|known| known.disks);
-        let report = read(name, uuid.as_deref(), &options, &lvm)?;
-        if !is_known {
-            let known = Known::of(&report, &lvm.sysfs).map_err(|error| error.at(name))?;
-            if let Some(file) = &options.memory {
-                known.write(file)?;
+        lvm.disks = before.as_ref().map(|known| known.disks.clone());
+        let report = read(name, before.as_ref().map(|known| &*known.uuid), &options, &lvm)?;
+        let known = match before {
+            Some(known) => known,
+            None => {
+                let known = Known::of(&report, &lvm.sysfs).map_err(|error| error.at(name))?;
+                if let Some(file) = &options.memory {
+                    known.write(file)?;
+                }
+                known
             }
-            lvm.disks = Some(known.disks);
-        }
+        };
+        lvm.disks = Some(known.disks.clone());
         let group = Group {
             name: name.to_owned(),
+            known: Mutex::new(known),
+            seen_pools: Mutex::default(),
             pools: Mutex::new(report.pools()),
             uuid: report.uuid.clone(),
             options,
@@ -196,6 +204,9 @@ impl VolumeGroup {
             marked: <(Mutex<u64>, Condvar)>::default(),
         };
         group.thaw_above(&report)?;
+        if !group.suspended()?.is_empty() {
+            group.begin(OPEN)?;
+        }
         Ok(Self(Arc::new(group)))
     }
 
@@ -225,8 +236,7 @@ impl VolumeGroup {
     pub fn set_staged(&self, volume: &str) -> Result<()> {
         let name = LvmName::Volume(volume.into());
         let group = &*self.0;
-        let turn = group.lvm.turn(RECORD)?;
-        let report = group.read()?;
+        let (turn, report) = group.begin(RECORD)?;
         let ours = report.find(group, &name).ok_or_else(|| group.missing(RECORD, &name))?;
         let new = Record { was_staged: true, ..ours.record.clone() };
         group.set_record(&turn, &ours, &new)
@@ -254,7 +264,7 @@ pub(super) struct Ours<'r> {
 impl Ours<'_> {
     pub(super) fn volume(&self) -> LvmVolume {
         let layout = match (&self.found.kind, &self.record.disks) {
-            (Kind::Thin { pool }, _) => LvmLayout::Thin(pool.clone()),
+            (Kind::Thin { pool, .. }, _) => LvmLayout::Thin(pool.clone()),
             (_, Some(tag)) => LvmLayout::ThickOn(tag.clone()),
             (_, None) => LvmLayout::Thick,
         };
@@ -299,6 +309,38 @@ impl Group {
         Ok(report)
     }
 
+    /// Runs a command that changes the metadata of the group this many times, and reads it again. `guard` is dropped when the
+    /// command has ended.
+    pub(super) fn run(
+        &self,
+        turn: &Turn,
+        arguments: &[String],
+        commits: u64,
+        guard: impl Send + 'static,
+    ) -> Result<Report> {
+        self.lvm.change_with(turn, arguments, guard)?;
+        let report = self.read()?;
+        self.know(|zeros| zeros.follow(&report, commits));
+        Ok(report)
+    }
+
+    /// Changes what is known about free extents, and remembers it.
+    pub(super) fn know<T>(&self, change: impl FnOnce(&mut Zeros) -> T) -> T {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.zeros.clone();
+        let result = change(&mut known.zeros);
+        // Without extents, the file says nothing about them.
+        if known.zeros != before
+            && !(known.zeros.is_empty() && before.is_empty())
+            && let Some(file) = &self.options.memory
+            && let Err(error) = known.write(file)
+        {
+            // The old one is of a group that has changed, and so says nothing.
+            tracing::warn!(%error, "new volumes are erased after the next start");
+        }
+        result
+    }
+
     /// Changes logical volumes by a command with a selection, so that lvm itself compares the UUID, under its lock: a
     /// command that was started earlier can't reach another volume that has the name now.
     ///
@@ -307,14 +349,14 @@ impl Group {
         &self,
         turn: &Turn,
         command: &[&str],
+        commits: u64,
         uuid: &str,
         is_done: impl FnOnce(Option<&Found>) -> bool,
     ) -> Result<()> {
         let selection = format!("lv_uuid={uuid}");
         let mut arguments: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
         arguments.extend(["--yes".to_owned(), "--select".to_owned(), selection, self.name.clone()]);
-        self.lvm.change(turn, &arguments)?;
-        let report = self.read()?;
+        let report = self.run(turn, &arguments, commits, ())?;
         if is_done(report.volumes.iter().find(|found| found.uuid == uuid)) {
             return Ok(());
         }
@@ -334,7 +376,7 @@ impl Group {
         }
         // It can have been deleted meanwhile.
         let has_new = |found: &Found| new.iter().all(|tag| found.tags.contains(tag));
-        self.change(turn, &command, &ours.found.uuid, |found| found.is_none_or(has_new))
+        self.change(turn, &command, 1, &ours.found.uuid, |found| found.is_none_or(has_new))
     }
 
     pub(super) fn error(&self, kind: ErrorKind, operation: &'static str, reason: impl Into<String>) -> Error {

@@ -43,11 +43,12 @@
 //!   the nodes itself. It starts no `dmeventd`. The container needs the host's `/dev`, `/run/lock/lvm` and `/run/lvm`.
 //!
 //! No command that changes something is killed at a time limit. It also outlives this process, unless the end of the
-//! container kills it. The next process waits for it, by a lock of `/dev/mapper/control` (`fcntl(2)`).
+//! container kills it. The next process waits for it, by a lock of `/dev/mapper/control` (`fcntl(2)`), and mends what a killed
+//! one left: devices that are suspended, and a thin volume that its pool has not confirmed.
 //!
 //! # Needs
 //!
-//! lvm2 2.03 or later; `thin-provisioning-tools` for thin pools; the kernel's `dm_mod`, for thin pools
+//! lvm2 2.03 or later, with `dmsetup`; `thin-provisioning-tools` for thin pools; the kernel's `dm_mod`, for thin pools
 //! `dm_thin_pool`, and `dm_snapshot`, for which lvm2 asks also before a thin snapshot. See `lvm(8)`, `lvmthin(7)`, `lvmreport(7)`.
 
 mod above;
@@ -58,11 +59,14 @@ mod create;
 mod delete;
 mod disks;
 mod group;
+mod host_settings;
 mod pool;
 mod report;
+mod settle;
 mod tags;
 #[cfg(test)]
 mod tests;
+mod zeros;
 
 pub use self::capacity::LvmCapacity;
 pub use self::create::LvmRequest;

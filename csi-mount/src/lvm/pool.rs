@@ -51,7 +51,7 @@ impl Report {
     }
 
     pub(super) fn promised(&self, pool: &str) -> u64 {
-        let is_in_pool = |kind: &Kind| matches!(kind, Kind::Thin { pool: its } if its == pool);
+        let is_in_pool = |kind: &Kind| matches!(kind, Kind::Thin { pool: its, .. } if its == pool);
         self.volumes
             .iter()
             .filter(|found| is_in_pool(&found.kind))

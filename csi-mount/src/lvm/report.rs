@@ -7,11 +7,11 @@ use crate::sys::ids::DeviceNumber;
 
 /// The fields that are asked. lvm2 accepts each one only in its own part of the report.
 const GROUP: &str =
-    "vg_uuid,vg_extent_size,vg_free_count,vg_shared,vg_clustered,vg_partial,vg_exported,vg_mda_free";
-const DISK: &str = "pv_uuid,pv_major,pv_minor,pv_free,pv_allocatable,pv_missing,pv_tags";
+    "vg_uuid,vg_extent_size,vg_free_count,vg_shared,vg_clustered,vg_partial,vg_exported,vg_mda_free,vg_seqno";
+const DISK: &str = "pv_uuid,pv_name,pv_major,pv_minor,pv_free,pv_allocatable,pv_missing,pv_tags";
 const VOLUME: &str = "lv_name,lv_uuid,lv_size,lv_tags,lv_layout,pool_lv,origin,data_percent,metadata_percent,\
      lv_when_full,lv_check_needed,lv_health_status,lv_active,lv_device_open,lv_time";
-const SEGMENT: &str = "lv_uuid,zero,seg_pe_ranges";
+const SEGMENT: &str = "lv_uuid,zero,seg_pe_ranges,transaction_id,thin_id";
 
 /// The arguments of the report of one volume group.
 pub(super) fn arguments(group: &str) -> Vec<&str> {
@@ -32,6 +32,8 @@ pub(super) struct Report {
     pub(super) free_extents: u64,
     /// What is left for its metadata on each disk, in bytes.
     pub(super) metadata_free: u64,
+    /// By which lvm counts the changes of the group.
+    pub(super) seqno: u64,
     /// Why it is not used as it is.
     pub(super) flaws: Vec<&'static str>,
     pub(super) disks: Vec<Disk>,
@@ -42,6 +44,8 @@ pub(super) struct Report {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Disk {
     pub(super) uuid: String,
+    /// As lvm2's commands name it now.
+    pub(super) name: String,
     /// None if it is missing.
     pub(super) number: Option<DeviceNumber>,
     /// In bytes; none of it can be used if the disk is not allocatable.
@@ -73,6 +77,10 @@ pub(super) enum Kind {
     Thick,
     Thin {
         pool: String,
+        /// By which the pool knows it.
+        id: u64,
+        /// The pool's transaction in which it was made.
+        transaction: u64,
     },
     Pool(PoolFacts),
     /// Anything else, such as a RAID or a cache.
@@ -88,6 +96,8 @@ pub(super) struct PoolFacts {
     pub(super) health: String,
     pub(super) fails_when_full: bool,
     pub(super) zeroes: bool,
+    /// The last one, in which a volume was made or removed; in the kernel it can be the one before.
+    pub(super) transaction: u64,
 }
 
 impl Report {
@@ -119,6 +129,7 @@ impl Report {
             extent: number(group, "vg_extent_size")?,
             free_extents: number(group, "vg_free_count")?,
             metadata_free: number(group, "vg_mda_free")?,
+            seqno: number(group, "vg_seqno")?,
             flaws: found,
             volumes: volumes.collect::<Result<Vec<_>>>()?,
             disks,
@@ -132,6 +143,7 @@ fn disk(row: &Value) -> Result<Disk> {
     let device = format!("{}:{}", text(row, "pv_major")?, text(row, "pv_minor")?);
     Ok(Disk {
         uuid: text(row, "pv_uuid")?.to_owned(),
+        name: text(row, "pv_name")?.to_owned(),
         number: DeviceNumber::parse(&device),
         free: if is_usable { free } else { 0 },
         tags: tags(text(row, "pv_tags")?),
@@ -144,7 +156,16 @@ fn volume(row: &Value, segments: &[Value]) -> Result<Found> {
     let kind = match layout.as_slice() {
         ["linear"] => Kind::Thick,
         layout if layout.contains(&"thin") && layout.contains(&"pool") => Kind::Pool(pool(row, segments)?),
-        layout if layout.contains(&"thin") => Kind::Thin { pool: text(row, "pool_lv")?.to_owned() },
+        layout if layout.contains(&"thin") => {
+            let [segment] = segments_of(uuid, segments)?[..] else {
+                return Err(unreadable("a thin volume has other than one segment"));
+            };
+            Kind::Thin {
+                pool: text(row, "pool_lv")?.to_owned(),
+                id: number(segment, "thin_id")?,
+                transaction: number(segment, "transaction_id")?,
+            }
+        }
         _ => Kind::Other,
     };
     let mut extents = Vec::new();
@@ -173,17 +194,17 @@ fn volume(row: &Value, segments: &[Value]) -> Result<Found> {
 }
 
 fn pool(row: &Value, segments: &[Value]) -> Result<PoolFacts> {
-    let mut zeroes = false;
-    for segment in segments_of(text(row, "lv_uuid")?, segments)? {
-        zeroes |= text(segment, "zero")? == "zero";
-    }
+    let [segment] = segments_of(text(row, "lv_uuid")?, segments)?[..] else {
+        return Err(unreadable("a pool has other than one segment"));
+    };
     Ok(PoolFacts {
         data_percent: text(row, "data_percent")?.parse().ok(),
         metadata_percent: text(row, "metadata_percent")?.parse().ok(),
         needs_check: text(row, "lv_check_needed")? == "check needed",
         health: text(row, "lv_health_status")?.to_owned(),
         fails_when_full: text(row, "lv_when_full")? == "error",
-        zeroes,
+        zeroes: text(segment, "zero")? == "zero",
+        transaction: number(segment, "transaction_id")?,
     })
 }
 

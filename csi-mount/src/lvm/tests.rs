@@ -8,7 +8,8 @@ use crate::error::ErrorKind;
 use crate::lvm::create::LvmRequest;
 use crate::lvm::disks::{Known, KnownDisk, settings};
 use crate::lvm::group::{LvmLayout, LvmOptions, VolumeGroup, judge};
-use crate::lvm::report::{Kind, PoolFacts, Report};
+use crate::lvm::report::{Found, Kind, PoolFacts, Report};
+use crate::lvm::zeros::Zeros;
 
 /// As lvm2 2.03.16 prints it.
 fn printed() -> Value {
@@ -16,11 +17,12 @@ fn printed() -> Value {
         "vg": [{
             "vg_uuid": "lHfw9V-wRGi-UGNd-xV0l-ZGgG-3r14-dTF00F", "vg_extent_size": "4194304", "vg_free_count": "10",
             "vg_shared": "", "vg_clustered": "", "vg_partial": "", "vg_exported": "", "vg_mda_free": "520192",
+            "vg_seqno": "7",
         }],
         "pv": [
-            {"pv_uuid": "one", "pv_major": "8", "pv_minor": "16", "pv_free": "20971520", "pv_allocatable": "allocatable", "pv_missing": "", "pv_tags": "fast,ssd"},
-            {"pv_uuid": "two", "pv_major": "8", "pv_minor": "32", "pv_free": "16777216", "pv_allocatable": "allocatable", "pv_missing": "", "pv_tags": ""},
-            {"pv_uuid": "three", "pv_major": "-1", "pv_minor": "-1", "pv_free": "4194304", "pv_allocatable": "", "pv_missing": "", "pv_tags": "ssd"},
+            {"pv_uuid": "one", "pv_name": "/dev/sdb", "pv_major": "8", "pv_minor": "16", "pv_free": "20971520", "pv_allocatable": "allocatable", "pv_missing": "", "pv_tags": "fast,ssd"},
+            {"pv_uuid": "two", "pv_name": "/dev/sdc", "pv_major": "8", "pv_minor": "32", "pv_free": "16777216", "pv_allocatable": "allocatable", "pv_missing": "", "pv_tags": ""},
+            {"pv_uuid": "three", "pv_name": "/dev/unknown", "pv_major": "-1", "pv_minor": "-1", "pv_free": "4194304", "pv_allocatable": "", "pv_missing": "", "pv_tags": "ssd"},
         ],
         "lv": [
             volume("csi-a", "linear", "", "8388608"),
@@ -29,10 +31,11 @@ fn printed() -> Value {
             volume("csisnap-s", "thin,sparse", "pool", "12582912"),
         ],
         "seg": [
-            {"lv_uuid": "csi-a", "zero": "unknown", "seg_pe_ranges": "/dev/sdb:0-0"},
-            {"lv_uuid": "csi-a", "zero": "unknown", "seg_pe_ranges": "/dev/sdc:7-7"},
-            {"lv_uuid": "pool", "zero": "zero", "seg_pe_ranges": "pool_tdata:0-9"},
-            {"lv_uuid": "csi-t", "zero": "", "seg_pe_ranges": ""},
+            {"lv_uuid": "csi-a", "zero": "unknown", "seg_pe_ranges": "/dev/sdb:0-0", "transaction_id": "", "thin_id": ""},
+            {"lv_uuid": "csi-a", "zero": "unknown", "seg_pe_ranges": "/dev/sdc:7-7", "transaction_id": "", "thin_id": ""},
+            {"lv_uuid": "pool", "zero": "zero", "seg_pe_ranges": "pool_tdata:0-9", "transaction_id": "3", "thin_id": ""},
+            {"lv_uuid": "csi-t", "zero": "", "seg_pe_ranges": "", "transaction_id": "1", "thin_id": "1"},
+            {"lv_uuid": "csisnap-s", "zero": "", "seg_pe_ranges": "", "transaction_id": "2", "thin_id": "2"},
         ],
     }]})
 }
@@ -58,9 +61,9 @@ fn a_report_is_read() {
     let disks = report.disks.iter().map(|disk| (disk.free >> 20, disk.number.map(|number| number.minor)));
     assert_eq!(disks.collect::<Vec<_>>(), [(20, Some(16)), (16, Some(32)), (0, None)]);
     let kinds: Vec<&Kind> = report.volumes.iter().map(|found| &found.kind).collect();
-    let facts = PoolFacts { data_percent: Some(12.5), zeroes: true, ..PoolFacts::default() };
-    let thin = Kind::Thin { pool: "pool".to_owned() };
-    assert_eq!(kinds, [&Kind::Thick, &Kind::Pool(facts), &thin, &thin]);
+    let facts = PoolFacts { data_percent: Some(12.5), zeroes: true, transaction: 3, ..PoolFacts::default() };
+    let thin = |id| Kind::Thin { pool: "pool".to_owned(), id, transaction: id };
+    assert_eq!(kinds, [&Kind::Thick, &Kind::Pool(facts), &thin(1), &thin(2)]);
     assert_eq!(report.volumes[0].tags.len(), 3);
     assert_eq!(report.volumes[0].extents, ["/dev/sdb:0-0", "/dev/sdc:7-7"]);
 }
@@ -249,6 +252,43 @@ fn lvm_reads_the_known_disks_whatever_their_names_are_and_no_others() {
     assert_eq!(super::disks::judge(&report, &known.disks).unwrap_err().kind(), ErrorKind::WrongDevice);
     std::fs::write(&file, "something else").unwrap();
     assert_eq!(Known::read(&file).unwrap_err().kind(), ErrorKind::Damaged);
+}
+
+#[test]
+fn extents_are_zero_until_somebody_else_changes_the_group() {
+    let mut report = parse(&printed()).unwrap();
+    let volume = |extents: &[&str]| {
+        let extents = extents.iter().map(|run| (*run).to_owned()).collect();
+        Found { extents, ..parse(&printed()).unwrap().volumes[0].clone() }
+    };
+    let mut zeros = Zeros::default();
+    zeros.follow(&report, 0);
+    zeros.add(&report, &volume(&["/dev/sdc:5-5", "/dev/sdb:10-19"]));
+    zeros.add(&report, &volume(&["/dev/sdb:0-9"]));
+    assert_eq!(zeros.to_lines(), "zeros 7 one 0 19\nzeros 7 two 5 5\n");
+    assert!(zeros.take(&report, &volume(&["/dev/sdb:5-9", "/dev/sdb:10-14"])));
+    assert_eq!(zeros.to_lines(), "zeros 7 one 0 4\nzeros 7 one 15 19\nzeros 7 two 5 5\n");
+    assert!(!zeros.take(&report, &volume(&["/dev/sdb:4-5"])));
+    assert!(!zeros.take(&report, &volume(&["/dev/sdb:4-4"])));
+    let mut read = Zeros::default();
+    for line in zeros.to_lines().lines() {
+        read.read_line(line).unwrap();
+    }
+    assert_eq!(read, zeros);
+    for line in ["", "zeros", "zeros 7 one 0", "zeros 7 one 0 x", "disk one 0 1 2"] {
+        assert_eq!(read.clone().read_line(line), None, "{line}");
+    }
+    // This driver changes the group once, and then another does.
+    report.seqno = 8;
+    read.follow(&report, 1);
+    assert_eq!(read.to_lines(), "zeros 8 one 0 3\nzeros 8 one 15 19\nzeros 8 two 5 5\n");
+    read.follow(&report, 0);
+    report.seqno = 10;
+    read.follow(&report, 1);
+    assert!(read.is_empty());
+    // What is on a disk that is not known says nothing about the others.
+    zeros.take(&report, &volume(&["/dev/sdx:0-0"]));
+    assert!(zeros.is_empty());
 }
 
 /// The volume group of this report, which a program in place of lvm prints.

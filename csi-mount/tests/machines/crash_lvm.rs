@@ -5,6 +5,7 @@
 //! `cargo test` alone.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 
@@ -15,6 +16,8 @@ use csi_mount::{Error, ErrorKind};
 use crate::devices;
 use crate::devices::MIB;
 use crate::lvm_support::{Bed, DRIVER, mark, script, setting, thin, volume_has};
+use crate::stepper;
+use crate::stepper::{Points, Programs, do_job};
 
 /// The job of a process that is killed, and its launcher of lvm.
 const JOB: &str = "CSI_LVM_JOB";
@@ -32,15 +35,19 @@ enum Job {
     Snapshot,
     Grow,
     Delete,
+    ThinGrow,
+    ThinDelete,
 }
 
-const JOBS: [(Job, &str); 6] = [
+const JOBS: [(Job, &str); 8] = [
     (Job::Thick, "thick"),
     (Job::Thin, "thin"),
     (Job::Copy, "copy"),
     (Job::Snapshot, "snapshot"),
     (Job::Grow, "grow"),
     (Job::Delete, "delete"),
+    (Job::ThinGrow, "thin grow"),
+    (Job::ThinDelete, "thin delete"),
 ];
 
 impl Job {
@@ -49,7 +56,7 @@ impl Job {
         match self {
             Self::Snapshot => LvmName::Snapshot("made".into()),
             Self::Thick | Self::Thin | Self::Copy => LvmName::Volume("made".into()),
-            Self::Grow | Self::Delete => LvmName::Volume("old".into()),
+            Self::Grow | Self::Delete | Self::ThinGrow | Self::ThinDelete => LvmName::Volume("old".into()),
         }
     }
 
@@ -62,8 +69,8 @@ impl Job {
                 group.create(&LvmRequest::new("made", 8 * MIB).layout(thin("pool")).source(source)).map(drop)
             }
             Self::Snapshot => group.snapshot("made", "source").map(drop),
-            Self::Grow => group.grow("old", 12 * MIB, None).map(drop),
-            Self::Delete => delete(group, &self.name()),
+            Self::Grow | Self::ThinGrow => group.grow("old", 12 * MIB, None).map(drop),
+            Self::Delete | Self::ThinDelete => delete(group, &self.name()),
         }
     }
 
@@ -87,24 +94,36 @@ impl Job {
                 group.create(&LvmRequest::new("old", 8 * MIB)).unwrap();
                 mark(group, "old", "content");
             }
+            Self::ThinGrow | Self::ThinDelete => {
+                group.create(&LvmRequest::new("old", 8 * MIB).layout(thin("pool"))).unwrap();
+                mark(group, "old", "content");
+            }
         }
     }
 
     fn check(self, group: &VolumeGroup) {
         let Some(volume) = group.find(&self.name()).unwrap() else {
-            assert_eq!(self, Self::Delete);
+            assert!([Self::Delete, Self::ThinDelete].contains(&self), "{self:?}: nothing is made");
             return;
         };
         assert_eq!(volume.state, LvmState::Ready);
         let bytes = match self {
             Self::Snapshot => 4,
             Self::Thick | Self::Thin | Self::Copy => 8,
-            Self::Grow => 12,
-            Self::Delete => panic!("it still exists"),
+            Self::Grow | Self::ThinGrow => 12,
+            Self::Delete | Self::ThinDelete => panic!("it still exists"),
         };
         assert_eq!(volume.bytes, bytes * MIB);
         match self {
             Self::Copy => assert!(volume_has(group, "made", "content")),
+            Self::Thin => mark(group, "made", "new"),
+            Self::Snapshot => {
+                let copy = LvmRequest::new("restored", 8 * MIB).layout(thin("pool"));
+                group.create(&copy.source(self.name())).unwrap();
+                assert!(volume_has(group, "restored", "content"));
+                delete(group, &LvmName::Volume("restored".into())).unwrap();
+            }
+            Self::ThinGrow => assert!(volume_has(group, "old", "content")),
             Self::Grow => {
                 assert!(volume_has(group, "old", "content"));
                 assert!(!volume_has(group, "old", "tenant"));
@@ -160,6 +179,81 @@ fn run_killed(bed: &Bed, job: Job, at: usize, moment: &str) -> usize {
     let expected = if at == 0 { None } else { Some(9) };
     assert_eq!(status.signal(), expected, "{job:?} {at} {moment}: {status}");
     fs::read_to_string(&count).unwrap().trim().parse().unwrap()
+}
+
+/// lvm itself dies, as with its container: before each of its changes of devices and metadata. The repeated call finishes the
+/// work, and nothing waits for a device any more.
+#[test]
+fn lvm_is_killed() {
+    do_job(|words| {
+        let (job, _) = JOBS.into_iter().find(|(_, name)| *name == words[0]).unwrap();
+        job.run(&VolumeGroup::open(words[1], LvmOptions::new(DRIVER)).unwrap())
+    });
+    let bed = Bed::new(&[96]).with_pool("pool", 48);
+    let first = bed.open();
+    // Somebody uses the pool all the time.
+    first.create(&LvmRequest::new("bystander", 4 * MIB).layout(thin("pool"))).unwrap();
+    for (job, name) in JOBS {
+        let traced = stepper::Job {
+            programs: Programs::Followed,
+            test: "crash_lvm::lvm_is_killed",
+            words: &[name, &bed.name],
+        };
+        let mut points = Points::with_continuations(1000, 3);
+        loop {
+            let device = first.activate("bystander").unwrap();
+            job.prepare(&first);
+            let continuation = points.continuation();
+            let call = points.call();
+            let end = traced.kill_before_mapping(call);
+            let what = format!("{job:?}: killed before change {call}, then {continuation}");
+            let group = bed.open();
+            if continuation == 2 {
+                drop(device);
+                forget_devices(&bed);
+            }
+            if continuation != 1 {
+                settle(&group, &what, |group| job.run(group));
+                job.check(&group);
+            }
+            settle(&group, &what, |group| delete(group, &job.name()));
+            if [Job::Copy, Job::Snapshot].contains(&job) {
+                settle(&group, &what, |group| delete(group, &LvmName::Volume("source".into())));
+            }
+            assert_eq!(bed.logical_volumes(), ["csi-bystander", "pool"], "{what}");
+            assert!(!devices::run("dmsetup", &["info"]).contains("SUSPENDED"), "{what}");
+            let device = group.activate("bystander").unwrap();
+            let file = fs::File::options().write(true).open(device.path()).unwrap();
+            file.write_all_at(what.as_bytes(), 0).and_then(|()| file.sync_all()).unwrap();
+            // A new volume of the pool works.
+            group.create(&LvmRequest::new("next", 4 * MIB).layout(thin("pool"))).unwrap();
+            mark(&group, "next", "next");
+            delete(&group, &LvmName::Volume("next".into())).unwrap();
+            if !points.next(&format!("{job:?}"), end) {
+                break;
+            }
+        }
+    }
+    first.deactivate("bystander").unwrap();
+}
+
+/// As a reboot does it: the kernel has none of the group's devices.
+fn forget_devices(bed: &Bed) {
+    let dmsetup = |arguments: &[&str]| {
+        let output = Command::new("dmsetup").args(arguments).env("DM_DISABLE_UDEV", "1").output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    devices::eventually("the devices are gone", || {
+        let listed = dmsetup(&["ls"]);
+        let mut own = listed.lines().filter(|line| line.starts_with(&bed.name)).peekable();
+        own.peek().is_none().then_some(()).or_else(|| {
+            for name in own.filter_map(|line| line.split_whitespace().next()) {
+                dmsetup(&["resume", name]);
+                dmsetup(&["remove", name]);
+            }
+            None
+        })
+    });
 }
 
 /// Until it succeeds: a command that runs on has lvm's lock, and a new process waits for it.

@@ -5,10 +5,11 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use csi_mount::lvm::{LvmDeletion, LvmLayout, LvmName, LvmOptions, LvmRequest, VolumeGroup};
-use csi_mount::{ErrorKind, Mount, Target, unmount};
+use csi_mount::lvm::{EraseMode, LvmDeletion, LvmLayout, LvmName, LvmOptions, LvmRequest, VolumeGroup};
+use csi_mount::{ErrorKind, Mount, Target, Verdict, unmount};
 
 use crate::devices::{Image, MIB, run};
 use crate::lvm_support::{Bed, DRIVER, has, lvm, mark, thick, thin, volume_has, with_device};
@@ -139,6 +140,179 @@ fn a_copy_of_a_disk_is_not_the_disk() {
     fs::remove_file(directory.path().join("disks")).unwrap();
     assert_eq!(bed.open_with(options()).capacity(&LvmLayout::Thick).unwrap().available, 120 * MIB);
     lvm(&["vgreduce", "--yes", &bed.name, copy.path().to_str().unwrap()]);
+}
+
+/// How much was written to a disk, in bytes.
+fn written(disk: &Image) -> u64 {
+    let name = disk.path().file_name().unwrap().to_str().unwrap();
+    let stat = fs::read_to_string(format!("/sys/class/block/{name}/stat")).unwrap();
+    stat.split_whitespace().nth(6).unwrap().parse::<u64>().unwrap() * 512
+}
+
+/// A command of the administrator leaves a tenant's data in free extents, between the places that a sample reads.
+#[test]
+fn what_an_administrator_leaves_is_erased_before_the_next_volume() {
+    const TEXT: &str = "of the tenant";
+    let bed = Bed::new(&[256, 256]);
+    let [first, second] = [0, 1].map(|disk: usize| bed.images[disk].path().to_str().unwrap());
+    let tenant = bed.volume("csi-tenant");
+    let copy = bed.volume("copy");
+    let move_to = |from: &str, to: &str| {
+        lvm(&["pvmove", "--interval", "0", "--name", "csi-tenant", from, to]);
+    };
+    let move_away = || move_to(first, second);
+    let split = || {
+        lvm(&["lvchange", "-ay", "-K", &tenant]);
+        lvm(&["lvconvert", "--yes", "--type", "mirror", "-m1", "--mirrorlog", "core", &tenant]);
+        lvm(&["lvconvert", "--yes", "--splitmirrors", "1", "--name", "copy", &tenant]);
+        lvm(&["lvremove", "--yes", &copy]);
+        lvm(&["lvchange", "-an", &tenant]);
+    };
+    let there_and_back = || {
+        move_to(first, second);
+        move_to(second, first);
+    };
+    // What is done, and whether a new process deletes the volume: one that remembers, or one without the file.
+    let cases = [
+        ("moved", &move_away as &dyn Fn(), None),
+        ("moved, then restarted", &move_away, Some(true)),
+        ("moved, then forgotten", &move_away, Some(false)),
+        ("split", &split, None),
+        ("moved there and back, then restarted", &there_and_back, Some(true)),
+    ];
+    for (what, leave, restart) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let options = || LvmOptions::new(DRIVER).allow_others().known_by(directory.path().join("known"));
+        let group = bed.open_with(options());
+        let all = group.capacity(&LvmLayout::Thick).unwrap().available;
+        thick(&group, "all", all);
+        erased(&group, "all");
+        // All of it is known to be zero now.
+        thick(&group, "tenant", 200 * MIB);
+        with_device(&group, "tenant", |path| {
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.write_all_at(TEXT.as_bytes(), 100 * MIB + 12 * 1024).unwrap();
+            file.sync_all().unwrap();
+        });
+        leave();
+        let group = match restart {
+            None => group,
+            Some(true) => bed.open_with(options()),
+            Some(false) => bed.open(),
+        };
+        erased(&group, "tenant");
+        let found = || bed.images.iter().any(|image| has(&image.file(), TEXT));
+        assert!(found(), "{what}: nothing is left by the command");
+        thick(&group, "next", all);
+        assert!(!found(), "{what}");
+        erased(&group, "next");
+    }
+}
+
+/// Deletes a volume.
+fn erased(group: &VolumeGroup, name: &str) {
+    group.delete(&volume(name)).unwrap();
+    group.erase(&volume(name)).unwrap();
+}
+
+/// It can take hours, and so only happens where the driver does not know better.
+#[test]
+fn what_was_erased_is_not_erased_again() {
+    let bed = Bed::new(&[256]);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("known");
+    let options = || LvmOptions::new(DRIVER).known_by(&file);
+    let group = bed.open_with(options());
+    let creating = |group: &VolumeGroup, name: &str, bytes| {
+        let before = written(&bed.images[0]);
+        thick(group, name, bytes);
+        written(&bed.images[0]) - before
+    };
+    assert!(creating(&group, "a", 160 * MIB) >= 160 * MIB);
+    erased(&group, "a");
+    assert!(creating(&group, "b", 160 * MIB) < 16 * MIB);
+    // What was not erased counts.
+    assert!(creating(&group, "c", 32 * MIB) >= 32 * MIB);
+    erased(&group, "b");
+    erased(&group, "c");
+    // A volume grows, and its part is in two extents; a new process knows it too.
+    let group = bed.open_with(options());
+    assert!(creating(&group, "d", 192 * MIB) < 16 * MIB);
+    erased(&group, "d");
+    assert!(creating(&group, "d", 96 * MIB) < 16 * MIB);
+    let before = written(&bed.images[0]);
+    group.grow("d", 160 * MIB, None).unwrap();
+    assert!(written(&bed.images[0]) - before < 16 * MIB);
+    erased(&group, "d");
+    // A volume that nobody erased.
+    group.create(&LvmRequest::new("e", 96 * MIB).erase(EraseMode::None)).unwrap();
+    group.delete(&volume("e")).unwrap();
+    assert!(creating(&group, "f", 96 * MIB) >= 96 * MIB);
+    erased(&group, "f");
+    // Any command of another one.
+    assert!(fs::read_to_string(&file).unwrap().contains("zeros"));
+    lvm(&["vgchange", "--yes", "--addtag", "seen", &bed.name]);
+    assert!(creating(&group, "g", 96 * MIB) >= 96 * MIB);
+    assert!(!fs::read_to_string(&file).unwrap().contains("zeros"));
+    erased(&group, "g");
+}
+
+/// What is set for the administrator's lvm concerns the driver only where it says so.
+#[test]
+fn lvm_conf_is_checked_and_changes_nothing() {
+    let bed = Bed::new(&[64]).with_pool("pool", 24);
+    let directory = Path::new("/etc/lvm");
+    fs::create_dir_all(directory).unwrap();
+    let Settings(file) = &Settings::new(directory.join("lvm.conf"));
+    for (settings, is_fine) in [
+        ("", false),
+        ("devices { global_filter = [ \"a|^/dev/loop.*|\", \"r|.*|\" ] }", true),
+        ("devices { use_devicesfile = 1 }", false),
+        (
+            "report { separator = \"|\" list_item_separator = \";\" prefixes = 1 quoted = 0 aligned = 0 headings = 0 \
+             columns_as_rows = 1 binary_values_as_numeric = 1 time_format = \"%F\" mark_hidden_devices = 1 \
+             two_word_unknown_device = 1 buffered = 0 }\n\
+             global { units = \"k\" si_unit_consistency = 0 suffix = 1 }\n\
+             log { verbose = 3 silent = 1 prefix = \"x\" report_command_log = 1 command_names = 1 }",
+            false,
+        ),
+    ] {
+        fs::write(file, settings).unwrap();
+        let group = bed.open();
+        let found = group.preflight();
+        assert_eq!(found.verdict == Verdict::Fine, is_fine, "{settings}: {found}");
+        for layout in [LvmLayout::Thick, thin("pool")] {
+            let made = group.create(&LvmRequest::new("a", 8 * MIB).layout(layout)).unwrap();
+            assert_eq!(group.find(&made.name).unwrap().as_ref(), Some(&made), "{settings}");
+            mark(&group, "a", "content");
+            assert!(volume_has(&group, "a", "content"), "{settings}");
+            assert_eq!(group.grow("a", 12 * MIB, None).unwrap().bytes, 12 * MIB, "{settings}");
+            if group.delete(&made.name).unwrap() == LvmDeletion::Erasing {
+                group.erase(&made.name).unwrap();
+            }
+            assert_eq!(group.find(&made.name).unwrap(), None, "{settings}");
+            fs::remove_file(file).unwrap();
+            assert_eq!(bed.logical_volumes(), ["pool"], "{settings}");
+            fs::write(file, settings).unwrap();
+        }
+    }
+}
+
+/// Settings of the machine's lvm, which are removed with it.
+struct Settings(PathBuf);
+
+impl Settings {
+    /// Only where there are none.
+    fn new(file: PathBuf) -> Self {
+        fs::File::create_new(&file).expect("this machine is not the test's own");
+        Self(file)
+    }
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 /// lvm would remove it with its volume, and its extents have the data.

@@ -515,6 +515,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         test: "lvm_neighbours",
+        modules: &["loop dm_mod dm_thin_pool dm_snapshot dm_mirror"],
         files: &["lvm thin_check dmsetup env grep sh /bin/sh dd fsfreeze", EXT4_TOOLS, COMMANDS],
         in_gate: InGate::Nothing,
         ..LVM
@@ -522,7 +523,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         test: "crash_lvm",
         env: &[("CSI_CRASH_STRIDE", "7")],
-        seconds: 600,
+        seconds: 900,
         in_gate: InGate::Nothing,
         ..LVM
     },

@@ -15,6 +15,9 @@ pub(crate) struct Mapped {
     pub(crate) uuid: String,
     /// In bytes; 0 if its maker was killed before it mapped anything.
     pub(crate) size: u64,
+    /// What is read from and written to it waits.
+    #[cfg(feature = "lvm")]
+    pub(crate) is_suspended: bool,
     /// The device beneath; none if it is gone, or there are several.
     pub(crate) beneath: Option<DeviceNumber>,
 }
@@ -92,6 +95,8 @@ fn mapped_at(directory: &Path) -> Option<Mapped> {
         name: of("dm/name")?,
         uuid: of("dm/uuid").unwrap_or_default(),
         size: sectors * 512,
+        #[cfg(feature = "lvm")]
+        is_suspended: of("dm/suspended").as_deref() == Some("1"),
         beneath,
     })
 }
@@ -159,6 +164,8 @@ mod tests {
             name: "a".to_owned(),
             uuid: "LVM-x".to_owned(),
             size: 1 << 20,
+            #[cfg(feature = "lvm")]
+            is_suspended: false,
             beneath: Some(number(8, 16)),
         };
         assert_eq!(all.len(), 3);

@@ -81,3 +81,18 @@ pub(super) fn is_in_change(pid: Pid) -> bool {
         _ => !ONLY_LOOK.contains(&call) && !ALSO.contains(&call),
     }
 }
+
+/// Whether a thread is stopped in a change of a device of the device mapper (linux/dm-ioctl.h), or in a write by lvm, which
+/// writes its metadata with io_submit(2).
+pub(super) fn is_in_mapping(pid: Pid) -> bool {
+    const MAPPER: u64 = 0xfd;
+    /// Version, list of devices, status of a device, its events, dependencies, status of a table, list of targets.
+    const QUERIES: [u64; 8] = [0, 2, 7, 8, 11, 12, 13, 16];
+    match super::call_with_words(pid) {
+        Some((libc::SYS_ioctl, words)) => {
+            words[1] >> 8 & 0xff == MAPPER && !QUERIES.contains(&(words[1] & 0xff))
+        }
+        Some((call, _)) => [libc::SYS_io_submit, libc::SYS_pwrite64].contains(&call),
+        None => false,
+    }
+}

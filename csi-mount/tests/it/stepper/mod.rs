@@ -277,6 +277,11 @@ impl Job<'_> {
         self.stop(write, &is_in_write, Kill::Job)
     }
 
+    /// Kills the job before its change of a device of the device mapper, or its write to a disk of lvm, with this number.
+    pub(crate) fn kill_before_mapping(&self, change: u64) -> End {
+        self.stop(change, &changes::is_in_mapping, Kill::Job)
+    }
+
     /// Runs the job to its end. Returns what it wrote to the device at this path, and when it flushed it.
     pub(crate) fn record(&self, device: &Path) -> Vec<DiskEvent> {
         let events = RefCell::new(Vec::new());
