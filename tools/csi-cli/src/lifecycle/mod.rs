@@ -46,7 +46,7 @@ pub mod internal {
 
 #[cfg(feature = "program")]
 pub(crate) use {
-    driver::{Sockets, of_controller, of_node},
+    driver::Sockets,
     report::size,
     undo::{UndoResult, quoted},
     volume_spec::{Places, TargetChecks},

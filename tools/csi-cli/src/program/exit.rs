@@ -15,8 +15,7 @@ const REFUSED: u8 = 64;
 pub(crate) const HELP: &str = "\
 Exit status:
     0  success
-    1  a step of `lifecycle` failed, `watch --once` found a problem, an answer is too large, or the
-       output can't be written
+    1  a step of `lifecycle` failed, an answer is too large, or the output can't be written
     2  the command line, a file or a variable is wrong; nothing was sent
     3  no process answers on the socket
  64+n  the driver refused with the gRPC code n: 67 INVALID_ARGUMENT, 68 DEADLINE_EXCEEDED,

@@ -18,7 +18,6 @@ mod secrets;
 mod show;
 mod table;
 mod values;
-mod watch;
 mod whole_request;
 
 use std::ffi::OsString;
@@ -39,7 +38,6 @@ Examples:
   csi controller create-volume --name pvc-1 --capability rwo,mount,ext4 --size 1Gi
   csi controller list-volumes --all --output json
   csi node publish-volume --help
-  csi watch --interval 10s
   csi lifecycle --capability rwo,mount,xfs --size 512Mi --grown 1Gi
   csi manifests --image registry.example.org/driver:1.0.0 --to deploy/base
   csi new files --template directory
@@ -119,15 +117,12 @@ pub(crate) fn command() -> Command {
     });
     Command::new("csi")
         .version(env!("CARGO_PKG_VERSION"))
-        .about(
-            "A client for any CSI driver: makes calls, shows capabilities, watches health, runs a volume's \
-             life cycle",
-        )
+        .about("A client for any CSI driver: makes calls, shows capabilities, runs a volume's life cycle")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .args(common::arguments())
         .subcommands(services)
-        .subcommands([capabilities::command(), watch::command(), lifecycle::command()])
+        .subcommands([capabilities::command(), lifecycle::command()])
         .subcommands([manifests::command(), new::command(), completion::command()])
         .after_help(format!("{EXAMPLES}\n{}", exit::HELP))
 }
@@ -144,7 +139,6 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Stop> {
     let done = runtime.block_on(async {
         match name {
             capabilities::NAME => capabilities::run(inner, &Common::read(inner)?).await,
-            watch::NAME => watch::run(inner, &Common::read(inner)?).await,
             lifecycle::NAME => lifecycle::run(inner, &Common::read(inner)?).await,
             manifests::NAME => manifests::run(inner, &Common::read(inner)?).await,
             service => {

@@ -72,7 +72,6 @@ fn what_can_not_begin_says_why_and_what_mends_it() {
         ("/x", &["node", "get-info", "--timeout", "0"], 2, "write 10s"),
         ("/x", &["lifecycle", "--size", "2Gi", "--grown", "1Gi"], 2, "can't become smaller"),
         ("/x", &["lifecycle", "--name", "../x"], 2, "can't contain /"),
-        ("/x", &["watch", "--volume-path", "/mnt"], 2, "--volume-id"),
         ("/x", &[], 2, "Usage: csi"),
     ] {
         let output = csi("/x".as_ref()).env("CSI_ENDPOINT", endpoint).args(words).output().unwrap();

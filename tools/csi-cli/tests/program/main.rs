@@ -13,4 +13,3 @@ mod secrets;
 mod streams;
 #[path = "../support/mod.rs"]
 mod support;
-mod watch;

@@ -92,10 +92,7 @@ fn no_message_of_a_refusal_is_shown_raw() {
     for code in [Code::Internal, Code::NotFound, Code::FailedPrecondition, Code::Unimplemented] {
         let fake = Fake::new(move |_, _| async move { Err(Status::new(code, OUTSIDE)) });
         let rpcs = Rpc::ALL.iter().map(|rpc| vec![group(*rpc), rpc.name()]);
-        let programs = ["capabilities", "watch", "lifecycle"].map(|name| match name {
-            "watch" => vec![name, "--once", "--volume-id", "v"],
-            name => vec![name],
-        });
+        let programs = ["capabilities", "lifecycle"].map(|name| vec![name]);
         for words in rpcs.chain(programs) {
             for format in ["table", "json"] {
                 let output = run(&fake.socket(), &[&words[..], &["--output", format]].concat());
@@ -140,12 +137,10 @@ fn hostile(rpc: Rpc, bytes: &[u8], end: &str) -> Result<Answers, Status> {
 #[test]
 fn nothing_that_is_made_of_several_answers_shows_it_raw() {
     let fake = Fake::new(async |rpc, bytes| hostile(rpc, &bytes, OUTSIDE));
-    for words in [&["capabilities"][..], &["watch", "--once", "--volume-id", "v"]] {
-        for format in ["table", "json"] {
-            let output = run(&fake.socket(), &[words, &["--output", format]].concat());
-            let shown = shown(&output, words[0]);
-            assert!(shown.contains("FORGED"), "{words:?}: {shown}");
-        }
+    for format in ["table", "json"] {
+        let output = run(&fake.socket(), &["capabilities", "--output", format]);
+        let shown = shown(&output, format);
+        assert!(shown.contains("FORGED"), "{shown}");
     }
 }
 
