@@ -48,7 +48,6 @@ mod report;
 mod retries;
 mod run;
 mod settings;
-mod soak;
 mod sources;
 mod suite;
 mod test;
@@ -60,7 +59,6 @@ pub use kit::Kit;
 pub use report::{Entry, Report, Verdict};
 pub use run::{CouldNotRun, Progress};
 pub use settings::MountAccess;
-pub use soak::{Soak, SoakReport};
 pub use test::{Level, Test};
 
 pub use csi_proto::{Endpoint, Pairs};

@@ -12,4 +12,3 @@ mod outside_text;
 mod root_mutants;
 mod root_program;
 mod root_stopped;
-mod soak;

@@ -116,17 +116,15 @@ fn the_kits_own_mount_is_undone() {
 #[test]
 fn ctrl_c_ends_the_wait_for_a_driver() {
     in_private(async || {
-        for soak in [&[][..], &["--soak", "60s"]] {
-            let places = Places::new();
-            let mut child = program(&places).args(soak).stderr(Stdio::piped()).spawn().unwrap();
-            while !places.of("journal.lock").exists() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            // The journal is taken after the signals are.
-            send(&child, Signal::SIGINT);
-            let status = tokio::time::timeout(Duration::from_secs(20), child.wait()).await;
-            assert_eq!(status.expect("it ends at once").unwrap().code(), Some(2), "{soak:?}");
+        let places = Places::new();
+        let mut child = program(&places).stderr(Stdio::piped()).spawn().unwrap();
+        while !places.of("journal.lock").exists() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
+        // The journal is taken after the signals are.
+        send(&child, Signal::SIGINT);
+        let status = tokio::time::timeout(Duration::from_secs(20), child.wait()).await;
+        assert_eq!(status.expect("it ends at once").unwrap().code(), Some(2));
     });
 }
 
@@ -142,43 +140,6 @@ fn a_closed_output_is_an_error_and_no_panic() {
             assert!(shown.contains("standard output: Broken pipe"), "{shown}");
         }
     });
-}
-
-#[test]
-fn a_soak_is_for_a_process_that_exists_and_has_no_report_of_tests() {
-    beside_memory(async |places| {
-        let soak = ["--soak", "600s"];
-        let no_process = program(places).args(soak).args(["--soak-pid", "999999999"]).output();
-        let shown = ended(&tokio::time::timeout(END, no_process).await.expect("at once").unwrap(), 2);
-        assert!(shown.contains("the driver's process 999999999 does not exist"), "{shown}");
-        let junit = places.of("junit.xml");
-        let with_report = program(places).args(soak).arg("--junit").arg(&junit).output();
-        let shown = ended(&tokio::time::timeout(END, with_report).await.expect("at once").unwrap(), 2);
-        assert!(shown.contains("cannot be used with") && !junit.exists(), "{shown}");
-    });
-}
-
-#[test]
-fn a_soak_that_is_stopped_has_not_passed() {
-    let busy = Arc::new(Notify::new());
-    let tells = with_state(busy.clone(), |busy, rpc, bytes, behind| async move {
-        if rpc == Rpc::DeleteVolume {
-            busy.notify_one();
-        }
-        behind.call(rpc, bytes).await
-    });
-    beside_faulty(
-        |_| tells,
-        async |places| {
-            // The first deletions are those of the survey.
-            let child = in_the_middle(places, &["--soak", "600s"], &busy).await;
-            for _ in 0..4 {
-                tokio::time::timeout(END, busy.notified()).await.expect("the driver is called");
-            }
-            send(&child, Signal::SIGINT);
-            assert_eq!(end(child).await.code(), Some(2));
-        },
-    );
 }
 
 /// From the second test on no call is answered, as if the driver had died.

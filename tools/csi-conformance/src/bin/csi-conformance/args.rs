@@ -90,18 +90,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..), help_heading = "What to send")]
     deadline: u64,
 
-    /// Runs a soak test instead of the tests: for this long (90s, 24m, 8h), several clients call every RPC
-    /// that the driver offers and abandon some calls. Ends with a table.
-    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = NOT_OF_SOAK, help_heading = "Soak")]
-    pub(crate) soak: Option<Duration>,
-    /// The number of clients of the soak test.
-    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256), requires = "soak", help_heading = "Soak")]
-    pub(crate) soak_clients: u16,
-    /// The driver's process on this machine: after a tenth of the time, its memory and descriptors must not
-    /// grow any more. At least five minutes are needed to distinguish warm-up from growth.
-    #[arg(long, value_name = "PID", requires = "soak", help_heading = "Soak")]
-    pub(crate) soak_pid: Option<u32>,
-
     /// The format of standard output.
     #[arg(long, value_enum, default_value_t = Format::Text, help_heading = "Reports")]
     pub(crate) format: Format,
@@ -121,19 +109,6 @@ pub(crate) struct Args {
     pub(crate) clean_up: bool,
 }
 
-/// The flags of the tests and of their reports.
-const NOT_OF_SOAK: [&str; 7] = ["only", "skip", "strict", "format", "tap", "junit", "clean_up"];
-
-/// Parses a duration such as `24m`, `90s` or `1h30m`; a number without a unit is in seconds.
-fn time(text: &str) -> Result<Duration, String> {
-    let has_unit = text.ends_with(|letter: char| letter.is_ascii_alphabetic());
-    let time = humantime::parse_duration(&if has_unit { text.to_owned() } else { format!("{text}s") });
-    let limits = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 3600);
-    time.ok()
-        .filter(|time| limits.contains(time))
-        .ok_or_else(|| "write 90s, 24m or 8h, at most a week".to_owned())
-}
-
 const AFTER: &str = "\
 Exit status:
   0  all tests of the level MUST that apply passed; with --strict, all tests
@@ -149,9 +124,6 @@ Examples:
     csi-conformance --endpoint unix:///run/csi/csi.sock
   A failed test again:
     csi-conformance --endpoint unix:///run/csi/csi.sock --only create-volume.clone
-  A soak test of 24 minutes:
-    csi-conformance --endpoint unix:///run/csi/csi.sock --staging /var/tmp/staging --target /var/tmp/target \\
-      --soak 24m --soak-clients 8 --soak-pid $(pidof my-driver)
   A driver for inline volumes:
     csi-conformance --endpoint unix:///run/csi/csi.sock --target /var/tmp/target --ephemeral";
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use args::{Args, Format};
 use clap::Parser as _;
-use csi_conformance::{CouldNotRun, Kit, Level, Progress, Report, Soak};
+use csi_conformance::{CouldNotRun, Kit, Level, Progress, Report};
 use csi_proto::escape;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -43,18 +43,6 @@ async fn run(args: Args) -> Result<ExitCode, String> {
     }
     if args.clean_up {
         return clean_up(kit, journal.as_deref()).await;
-    }
-    if let Some(time) = args.soak {
-        let soak = Soak::new(time).clients(args.soak_clients.into());
-        let soak = args.soak_pid.into_iter().fold(soak, Soak::pid);
-        let report = stoppable(|stopped| kit.soak(soak, stopped)).await?;
-        hint_at_clean_up(journal.as_deref());
-        print(&format!("{report}\n"))?;
-        return Ok(match (report.is_ok(), report.stopped) {
-            (true, false) => ExitCode::SUCCESS,
-            (true, true) => ExitCode::from(COULD_NOT_RUN),
-            (false, _) => ExitCode::from(FAILED),
-        });
     }
     for path in [&args.tap, &args.junit].into_iter().flatten() {
         can_be_written(path)?;
