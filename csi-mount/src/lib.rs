@@ -118,7 +118,6 @@ pub use filesystem::grow::Grown;
 pub use filesystem::kernel_features::{KernelVersion, MkfsProfile};
 pub use filesystem::kind::Filesystem;
 pub use filesystem::tool::program::{Program, ProgramOutput};
-pub use filesystem::uuid::FilesystemUuid;
 pub use host::{
     BlockVolumes, Devices, Directories, EphemeralVolumes, FuseVolumes, Host, Mounts, SharedVolumes,
 };

@@ -12,4 +12,3 @@ pub(crate) mod kernel_features;
 pub(crate) mod kind;
 pub(crate) mod probe;
 pub(crate) mod tool;
-pub(crate) mod uuid;

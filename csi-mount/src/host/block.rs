@@ -271,8 +271,7 @@ steps! {
     /// that is known to have content is never formatted ([`StagePlan::never_format`]). A filesystem smaller
     /// than its device grows: ext4 before it is mounted, XFS and btrfs after. The XFS clone of a mounted
     /// filesystem is mounted with `nouuid` if its origin is visibly mounted and is not on the same disk. A
-    /// btrfs clone is mounted next to its origin from Linux 6.7 on. A plan can give a clone its own UUID
-    /// ([`StagePlan::own_uuid`]). On failure, what this call mounted is unmounted, and a directory that it made
+    /// btrfs clone is mounted next to its origin from Linux 6.7 on. On failure, what this call mounted is unmounted, and a directory that it made
     /// is removed.
     ///
     /// For a plan that is `encrypted` (feature `luks`) all this holds for the device inside. A blank device is
@@ -291,7 +290,7 @@ steps! {
     ///   with other options.
     /// - [`Busy`](crate::ErrorKind::Busy): the device is published raw for writing, or a loop device or another
     ///   device is over it ([`Devices::users`]); or the disk is already mounted
-    ///   through another of its devices (XFS, btrfs); or its UUID is to be changed and it is used anywhere.
+    ///   through another of its devices (XFS, btrfs).
     /// - [`ReadOnly`](crate::ErrorKind::ReadOnly): the device refuses writes and the plan needs them; or the
     ///   device is blank, or the log of its filesystem must be replayed, and the plan allows no writes; or it
     ///   is mounted there, and the kernel made it read-only after an error.
@@ -302,7 +301,7 @@ steps! {
     ///   shorter than the filesystem on it; or the device is blank and the plan [never
     ///   formats](StagePlan::never_format) it.
     /// - [`Unsupported`](crate::ErrorKind::Unsupported): the filesystem has a feature that this kernel does not
-    ///   know; or its UUID is to be changed and more in it depends on the UUID ([`StagePlan::own_uuid`]).
+    ///   know.
     /// - For an encrypted plan: `WrongKey` if the key is not the device's;
     ///   [`NotBlank`](crate::ErrorKind::NotBlank) if the device holds content that is not encrypted;
     ///   [`WrongDevice`](crate::ErrorKind::WrongDevice) if the mapping is over another device;

@@ -107,14 +107,15 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
                     "{} is mounted and has the same XFS UUID",
                     Path::new(&twin.source).display()
                 ))
-                .hint("mount a clone with the option nouuid, or give a writable one its own UUID (StagePlan::own_uuid)"),
+                .hint("mount a clone with the option nouuid"),
             None => error
                 .hint("read the kernel's log; the type or an option can be wrong, or the filesystem damaged"),
         },
-        (Some(libc::EEXIST), Some(_)) => error
-            .with_kind(ErrorKind::Busy)
-            .add_reason("another btrfs with its UUID is mounted")
-            .hint("use Linux 6.7 or later for clones, or give a writable one its own UUID (StagePlan::own_uuid)"),
+        (Some(libc::EEXIST), Some(_)) => {
+            error.with_kind(ErrorKind::Busy).add_reason("another btrfs with its UUID is mounted").hint(
+                "use Linux 6.7 or later for clones, or give the clone a UUID of its own first (btrfstune -m)",
+            )
+        }
         (Some(libc::ENOTBLK), _) => {
             error.add_reason(format_args!("{} is not a block device", source.display()))
         }

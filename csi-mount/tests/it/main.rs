@@ -15,6 +15,7 @@ mod stepper;
 
 mod block_flow;
 mod block_flow_raw;
+mod clones;
 mod copy;
 mod copy_tree;
 mod corpus;
@@ -51,7 +52,6 @@ mod mount_stats;
 mod mount_target;
 mod mount_unmount;
 mod mountinfo_oracle;
-mod own_uuid;
 mod owner;
 mod power_loss;
 mod probe;

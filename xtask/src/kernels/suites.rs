@@ -437,10 +437,8 @@ pub(crate) const SUITES: &[Suite] = &[
         ..DEVICES
     },
     Suite {
-        test: "own_uuid",
-        files: &[EXT4, "e2fsck", XFS, BTRFS, COMMANDS],
-        env: &[("CSI_CRASH_POINTS", "4")],
-        seconds: 300,
+        test: "clones",
+        files: &[BTRFS, COMMANDS],
         in_gate: InGate::Nothing,
         skip: &[Skip::between(
             (0, 0),

@@ -15,7 +15,8 @@ use std::ops::{ControlFlow, Range};
 use std::os::fd::AsFd as _;
 
 pub use self::interrupted::InterruptedFormat;
-pub(crate) use self::places::{ALIGN, ends};
+use self::places::ALIGN;
+pub(crate) use self::places::ends;
 pub(crate) use self::reader::{Reader, Unread, first_nonzero};
 pub use self::signature::{Progress, Signature};
 use self::table::{BootSector, Category};
@@ -222,7 +223,7 @@ pub(crate) fn nonzero_blocks<B>(
     };
     for group in groups {
         let found = reader.each(group, |start, bytes| {
-            let blocks = (start..).step_by(places::ALIGN as usize).zip(bytes.chunks(places::ALIGN as usize));
+            let blocks = (start..).step_by(ALIGN as usize).zip(bytes.chunks(ALIGN as usize));
             let mut nonzero = blocks.filter(|(_, block)| reader::first_nonzero(block).is_some());
             nonzero.try_for_each(|(place, block)| show(place, block))
         })?;
@@ -239,7 +240,7 @@ pub(crate) fn blocks(
     device: &BlockDevice,
     places: impl Iterator<Item = u64>,
 ) -> Result<Vec<(u64, Vec<u8>)>, Unread> {
-    Reader::new(device)?.all(places.map(|place| place..place + places::ALIGN))
+    Reader::new(device)?.all(places.map(|place| place..place + ALIGN))
 }
 
 /// The ranges that a probe of the device reads, in its order.

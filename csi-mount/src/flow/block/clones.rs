@@ -8,9 +8,9 @@ use std::path::Path;
 use super::STAGE;
 use crate::device::block_device::BlockDevice;
 use crate::device::same_disk::is_same_disk;
+use crate::device::sysfs::Sysfs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystem::kind::Filesystem;
-use crate::filesystem::uuid::mounted_on_same_disk;
 use crate::mounting::diagnose;
 use crate::place::target::Target;
 use crate::table::mountinfo::MountEntry;
@@ -42,6 +42,22 @@ pub(super) fn refuse_mounted_disk(
         Some(name) => Err(mounted_twice(device, staging, &format!("as /dev/{name}"))),
         None => Ok(()),
     }
+}
+
+/// The name of another device of the same disk through which the filesystem is mounted, in any mount
+/// namespace.
+fn mounted_on_same_disk(device: &BlockDevice, filesystem: Filesystem) -> Result<Option<String>> {
+    let sysfs = Sysfs::system();
+    let mounted = match filesystem {
+        Filesystem::Btrfs => sysfs.mounted_btrfs_devices(),
+        Filesystem::Ext4 | Filesystem::Xfs => sysfs.mounted_devices(filesystem.name()),
+    };
+    for (name, other) in mounted {
+        if other != device.number() && is_same_disk(device.number(), other)? {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 fn mounted_twice(device: &BlockDevice, staging: &Target, place: &str) -> Error {

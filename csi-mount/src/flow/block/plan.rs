@@ -10,7 +10,6 @@ use crate::filesystem::format::mkfs_options::MkfsOptions;
 use crate::filesystem::format::watch::{FormatLimit, FormatStep};
 use crate::filesystem::kernel_features::MkfsProfile;
 use crate::filesystem::kind::Filesystem;
-use crate::filesystem::uuid::FilesystemUuid;
 use crate::mounting::options::MountOptions;
 #[cfg(feature = "remote")]
 use crate::reservation::Reservation;
@@ -50,7 +49,6 @@ pub struct StagePlan {
     pub(super) check: StageCheck,
     pub(super) check_limits: CheckLimits,
     pub(crate) never_format: bool,
-    pub(super) own_uuid: Option<FilesystemUuid>,
     #[cfg(feature = "luks")]
     pub(crate) encryption: Option<Encryption>,
     #[cfg(feature = "remote")]
@@ -68,7 +66,6 @@ impl StagePlan {
             check: StageCheck::default(),
             check_limits: CheckLimits::default(),
             never_format: false,
-            own_uuid: None,
             #[cfg(feature = "luks")]
             encryption: None,
             #[cfg(feature = "remote")]
@@ -102,44 +99,6 @@ impl StagePlan {
     /// ```
     pub fn never_format(mut self) -> Self {
         self.never_format = true;
-        self
-    }
-
-    /// Gives the filesystem this UUID before it is mounted, if it has another one.
-    ///
-    /// A clone has the UUID of its origin. Programs that find filesystems by UUID then find either, and a
-    /// btrfs clone can't be mounted next to its origin before Linux 6.7. Choose a UUID that belongs to the
-    /// volume, so that every stage of it asks for the same. A stage that finds the filesystem mounted, or
-    /// that is read-only, changes nothing.
-    ///
-    /// A stage that is killed can be repeated: the filesystem mounts, has the old or the new UUID, and its
-    /// content. The log of an ext4 or XFS that is not empty (the clone was made while its origin was mounted)
-    /// is replayed by a mount that nobody sees.
-    ///
-    /// - ext4: the superblock is written in one piece. The filesystem gets the feature `metadata_csum_seed`
-    ///   (Linux 4.4, e2fsprogs 1.43). Refused without `metadata_csum` if group checksums or attributes depend
-    ///   on the UUID, with `stable_inodes`, `mmp`, a journal on another device, and unknown features.
-    /// - XFS: the superblocks are written, one sector each. The filesystem gets the feature `meta_uuid`
-    ///   (Linux 4.3). Refused without CRC (version 4), with a log or realtime section on another device, and
-    ///   with unknown features.
-    /// - btrfs: the superblock is written in one piece. The filesystem gets the feature `METADATA_UUID`
-    ///   (Linux 5.0). Refused on more than one device, with checksums other than CRC-32C, and with unknown
-    ///   features.
-    ///
-    /// A refusal is [`Unsupported`](crate::ErrorKind::Unsupported), and nothing is written then. Without this
-    /// option the kernel mounts an ext4 clone next to its origin, and an XFS clone is mounted with `nouuid`.
-    ///
-    /// The stage fails with [`Busy`](crate::ErrorKind::Busy) if the device is used anywhere, also by a
-    /// reader, or its disk is mounted through another device.
-    ///
-    /// ```
-    /// use csi_mount::flow::block::StagePlan;
-    /// use csi_mount::{Filesystem, FilesystemUuid};
-    ///
-    /// let plan = StagePlan::new(Filesystem::Btrfs).own_uuid(FilesystemUuid::from_name("pvc-5f1d"));
-    /// ```
-    pub fn own_uuid(mut self, uuid: FilesystemUuid) -> Self {
-        self.own_uuid = Some(uuid);
         self
     }
 

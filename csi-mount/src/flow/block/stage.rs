@@ -14,7 +14,6 @@ use crate::filesystem::check::{CheckPolicy, check};
 use crate::filesystem::grow::{Grown, grow_mounted, grow_unmounted};
 use crate::filesystem::kernel_features::{KernelVersion, optional_support, unknown_features};
 use crate::filesystem::probe::BlankProof;
-use crate::filesystem::uuid::set_uuid;
 use crate::flow::{remove_created, require_staged};
 use crate::mounting::attach::Outcome;
 use crate::mounting::mount::Mount;
@@ -120,21 +119,17 @@ impl Stage<'_> {
         if !matches!(action, Action::Format(_) | Action::FormatAgain(_)) {
             users::refuse(device, STAGE, Tolerated::Mounts)?;
         }
-        let prepared = match action {
-            Action::Format(proof) => self.format(proof)?,
+        match action {
+            Action::Format(proof) => self.format(proof),
             Action::FormatAgain(format) => {
                 tracing::warn!(device = %device.path().display(), "starting an interrupted format again");
-                self.format(format.into_proof())?
+                self.format(format.into_proof())
             }
             Action::Use(upkeep) => {
-                Prepared { origin: FilesystemOrigin::Existing, grown: self.maintain(upkeep)? }
+                Ok(Prepared { origin: FilesystemOrigin::Existing, grown: self.maintain(upkeep)? })
             }
-            Action::Refuse(refusal) => return Err(refusal.into_error(STAGE, device, plan)),
-        };
-        if let Some(uuid) = plan.own_uuid.filter(|_| plan.writes()) {
-            set_uuid(device, plan.filesystem, uuid)?;
+            Action::Refuse(refusal) => Err(refusal.into_error(STAGE, device, plan)),
         }
-        Ok(prepared)
     }
 
     fn format(&self, proof: BlankProof<'_>) -> Result<Prepared> {
