@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::device::block_device::BlockDevice;
-use crate::device::sysfs::Sysfs;
+use crate::device::sysfs::{Mapped, Sysfs};
 use crate::error::{ErrorKind, Result};
 use crate::lvm::command::Turn;
 use crate::lvm::group::{Group, Ours, VolumeGroup};
@@ -45,7 +45,7 @@ impl VolumeGroup {
         let group = &*self.0;
         let report = group.read()?;
         let Some(ours) = report.find(group, &LvmName::Volume(volume.into())) else { return Ok(None) };
-        // lvm calls a device active that it was killed before it gave it a table, which the kernel does not show.
+        // A device without a table is active for lvm too.
         group.mapped(&ours)?.map(|number| group.node(&ours, number)).transpose()
     }
 
@@ -79,7 +79,9 @@ impl Group {
     /// The device of an active logical volume, which the kernel has under its UUID.
     fn mapped(&self, ours: &Ours<'_>) -> Result<Option<DeviceNumber>> {
         let uuid = self.mapper_uuid(&ours.found.uuid);
-        let mapped = Sysfs::system().all_mapped()?.into_iter().find(|mapped| mapped.uuid == uuid);
+        // Without a table it has no size, or no name in sysfs: lvm was killed before it mapped anything.
+        let is_it = |mapped: &Mapped| mapped.uuid == uuid && mapped.size > 0;
+        let mapped = Sysfs::system().all_mapped()?.into_iter().find(is_it);
         Ok(mapped.map(|mapped| mapped.number))
     }
 
@@ -128,7 +130,8 @@ impl Group {
 
     /// Refuses a volume whose device is in use.
     pub(super) fn require_closed(&self, operation: &'static str, ours: &Ours<'_>) -> Result<()> {
-        if ours.found.is_open == Some(false) || !ours.found.is_active {
+        // Whether a device without a table is open, lvm does not say. Nobody can open it.
+        if ours.found.is_open == Some(false) || !ours.found.is_active || self.mapped(ours)?.is_none() {
             return Ok(());
         }
         let reason = format!("{} is in use on this node", ours.record.name);

@@ -189,6 +189,7 @@ fn lvm_is_killed() {
         let (job, _) = JOBS.into_iter().find(|(_, name)| *name == words[0]).unwrap();
         job.run(&VolumeGroup::open(words[1], LvmOptions::new(DRIVER)).unwrap())
     });
+    let at_most = setting("CSI_CRASH_POINTS", 1000) as u64;
     let bed = Bed::new(&[96]).with_pool("pool", 48);
     let first = bed.open();
     // Somebody uses the pool all the time.
@@ -199,7 +200,8 @@ fn lvm_is_killed() {
             test: "crash_lvm::lvm_is_killed",
             words: &[name, &bed.name],
         };
-        let mut points = Points::with_continuations(1000, 3);
+        // Each takes ten seconds and more under emulation.
+        let mut points = Points::of(1, Some(at_most), 3);
         loop {
             let device = first.activate("bystander").unwrap();
             job.prepare(&first);

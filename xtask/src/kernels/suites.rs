@@ -520,7 +520,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         test: "crash_lvm",
-        env: &[("CSI_CRASH_STRIDE", "7")],
+        env: &[("CSI_CRASH_STRIDE", "7"), ("CSI_CRASH_POINTS", "8")],
         seconds: 900,
         in_gate: InGate::Nothing,
         ..LVM
